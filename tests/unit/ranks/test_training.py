@@ -145,7 +145,7 @@ def test_other_tokens_and_loops_train_alike(
     reference = trainings.of("pytorch-single", **{**plain, "batch_size": 64})
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
     for column in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
-        values = [[float(row[column]) for row in epochs(folder)] for folder in (folder, reference)]
+        values = [[float(row[column]) for row in epochs(run)] for run in (folder, reference)]
         np.testing.assert_allclose(*values, atol=1e-3, err_msg=column)
 
 

@@ -32,7 +32,7 @@ ITEM_BYTES = 4
 def handed(
     rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
 ) -> tuple[float, float]:
-    """Messages from rank 0 to rank 1: processor seconds of this rank for one, and seconds."""
+    """Send messages from rank 0 to rank 1; return this rank's CPU seconds, and seconds, for one."""
     began, used = time.perf_counter(), time.process_time()
     tensor = torch.zeros(elements, device=device)
     for tag in range(count):
@@ -73,7 +73,7 @@ def timed(
 
 
 def run(folder: Path) -> None:
-    """Time; rank 0 leaves result.json, written last."""
+    """Time all messages; rank 0 writes result.json at the end."""
     context = from_environment(folder)
     adapter_of(context)
     device = configured(context)

@@ -60,7 +60,7 @@ class Piece:
 
 
 def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number: int) -> InputSizes:
-    """What the part with this number takes; see ranks.libraries.pytorch_strategy.Runner."""
+    """Return the input sizes of the part with this number; see pytorch_strategy.Runner."""
     shape, computed = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
     outputs, states = [], []
     for edge, needed, of_state in needs(space, degrees, (place, number)):
@@ -74,7 +74,7 @@ def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number
 
 
 def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
-    """A part of every configuration of every layer: the one in the middle, where they differ."""
+    """Yield a part of every configuration of every layer: the middle one if they differ."""
     for place, layer in enumerate(space.layers):
         for degrees in layer.configurations(devices):
             number = math.prod(degrees) // 2
@@ -95,7 +95,10 @@ def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
 
 
 def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
-    """What an operator is, whatever it is called; heads of an attention are not the product behind them."""
+    """Return an operator's settings without its name.
+
+    The heads of an attention differ from the product behind them.
+    """
     heads = name not in graph.by_name
     operator = graph.by_name[name.removesuffix(HEADS) if heads else name]
     return heads, operator.kind, repr(operator.settings), repr(operator.weights), operator.shape
@@ -131,11 +134,11 @@ class Work:
         self.has_gradient = self._output.requires_grad
 
     def _all(self) -> list[Tensor]:
-        """What it made, with the state where another part takes that."""
+        """Return the output, and the state if another part needs it."""
         return [self._output, self._state] if self._hands_on else [self._output]
 
     def forward(self) -> None:
-        """As Runner.forward."""
+        """Run the forward pass, as Runner.forward does."""
         self._output, self._state = self._part([*self._reads, *self._outputs], self._states)
         if self._labels is not None:
             logits = self._output
@@ -143,7 +146,7 @@ class Work:
             self._met = (logits.argmax(-1) == self._labels).sum()
 
     def backward(self) -> None:
-        """As Runner.backward, of what the last forward pass made."""
+        """Run the backward pass of the last forward pass, as Runner.backward does."""
         for leaf in self._leaves:
             leaf.grad = None
         if self._labels is not None:
@@ -248,7 +251,7 @@ def _shares(layer: Layer, degrees: Degrees) -> int:
 
 
 def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
-    """A step of the optimizer of some weights, whose gradients stay."""
+    """Return a step of the optimizer of these weights; gradients are kept."""
     optimizer = optimizer_of(parameters, levels, 0.0)
     for group in parameters.values():
         for parameter in group:
@@ -267,7 +270,7 @@ def memory(device: torch.device, ranks: int) -> tuple[int, int]:
 
 
 def run(folder: Path) -> None:
-    """Time; leave result.json, written last."""
+    """Time all parts; write result.json at the end."""
     context = from_environment(folder)
     adapter_of(context)
     device = configured(context)

@@ -69,7 +69,7 @@ def on_a_core(kind: Kind) -> Callable[[int], None]:
 
 
 def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
-    """The same on an accelerator, by PyTorch; it returns when the device has finished."""
+    """Return a function that runs steps on an accelerator by PyTorch, and returns when they are done."""
     import torch
 
     inputs, weights, outputs = (
@@ -90,7 +90,7 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
 
 
 def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
-    """The kind of work for this rank's devices, and what does it on each of them."""
+    """Return the kind of work for this rank's devices, and a function for each device."""
     if context.spec["device"] == "cuda" and "torch" in context.job["modules"]:
         replicas = context.spec["replicas_per_rank"]
         devices = [f"cuda:{replicas * context.local_rank + replica}" for replica in range(replicas)]

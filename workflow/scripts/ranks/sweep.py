@@ -51,13 +51,13 @@ def message(elements: int, ranks: int) -> np.ndarray:
 
 
 def loaded(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
-    """What a rank has of a message before a collective whose result is known."""
+    """Return a rank's message before a collective whose result is known."""
     own = message(elements, ranks) + np.float32(rank + 1)
     return own[: elements // ranks] if collective == "all_gather" else own
 
 
 def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
-    """What it has to have after it."""
+    """Return a rank's expected result of the collective."""
     every, mine = (
         message(elements, ranks),
         slice(rank * (elements // ranks), (rank + 1) * (elements // ranks)),
@@ -75,7 +75,7 @@ def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarra
 
 
 def check(result: np.ndarray, collective: str, elements: int, rank: int, ranks: int) -> None:
-    """ArithmeticError where `found` is not what the collective makes of what was `loaded`."""
+    """Raise ArithmeticError if `result` is not the result of the collective on the `loaded` message."""
     right = expected(collective, elements, rank, ranks)
     if result.shape != right.shape:
         raise ArithmeticError(
@@ -91,7 +91,7 @@ def check(result: np.ndarray, collective: str, elements: int, rank: int, ranks: 
 
 
 def repetitions(one_s: float) -> int:
-    """Repetitions in one round of a size of which one takes `one_s` seconds."""
+    """Return the repetitions in one round of a size of which one takes `one_s` seconds."""
     return min(MOST_REPETITIONS, max(1, int(BUDGET_S / ROUNDS / one_s)))
 
 
@@ -107,7 +107,7 @@ def timed(context: Context, collectives: Collectives, count: int) -> list[float]
 
 
 def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
-    """Of which a sum that is made in place stays in range for ever."""
+    """Load zeros, whose sum in place never overflows."""
     collective = context.spec["collective"]
     elements = elements_of(collective, size, context.ranks)
     collectives.load(np.zeros_like(loaded(collective, elements, context.rank, context.ranks)))
@@ -146,13 +146,13 @@ def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
 
 
 def message_bytes(sizes: list[dict[str, Any]]) -> int:
-    """Bytes of all messages of a sweep, warm-up and checks included."""
+    """Return the bytes of all messages of a collective benchmark, with warm-up and checks."""
     calls = {row["bytes"]: 2 + sum(1 + len(times) for times in row["rounds"]) for row in sizes}
     return sum(size * count for size, count in calls.items())
 
 
 def run(folder: Path) -> None:
-    """Sweep; rank 0 leaves result.json, written last."""
+    """Run the collective benchmark; rank 0 writes result.json at the end."""
     context = from_environment(folder)
     collectives: Collectives = adapter_of(context).collectives(context)
     interface = context.spec["interface"]

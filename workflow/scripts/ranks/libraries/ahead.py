@@ -31,19 +31,19 @@ class Lane(Protocol):
     """Memory of the host and of the device, and what travels between them."""
 
     def begin(self) -> None:
-        """What a new thread has to do before it works with the device."""
+        """Prepare a new thread for work with the device."""
         ...
 
     def event(self) -> Event:
-        """An event that is not recorded yet."""
+        """Return an event that is not recorded yet."""
         ...
 
     def on_host(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Memory from which copies are made while the processor goes on."""
+        """Return host memory from which copies are asynchronous."""
         ...
 
     def on_device(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """Memory of the device, for `copy` to write to."""
+        """Return device memory to which `copy` writes."""
         ...
 
     def fill(self, host: Any, array: np.ndarray) -> None:
@@ -55,11 +55,11 @@ class Lane(Protocol):
         ...
 
     def wait(self, event: Event) -> None:
-        """Let what the device is asked for next, by who trains, wait for the event."""
+        """Let the training stream's next work wait for the event."""
         ...
 
     def record(self, event: Event) -> None:
-        """Record the event behind what the device was asked for so far, by who trains."""
+        """Record the event after the training stream's work so far."""
         ...
 
 

@@ -6,7 +6,7 @@ from models.graph import Graph, Operator
 
 
 def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
-    """A canonical weight of `operator` as it is with channels first, as a copy in row-major order.
+    """Return a canonical weight of `operator` in channels-first layout, a copy in row-major order.
 
     Convolutions' kernels become [out, in, height, width], depthwise ones [channels, 1, height, width], dense
     ones [out, in], where what was flattened counts channels first, as those of attention and LSTMs do.
@@ -22,7 +22,7 @@ def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.n
 
 
 def canonical(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
-    """The inverse of `channels_first`."""
+    """Return the canonical weight; the inverse of `channels_first`."""
     if weight.ndim == 4:
         weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
     elif weight.ndim == 2 and "table" not in operator.weights:

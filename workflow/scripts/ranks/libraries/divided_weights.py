@@ -19,7 +19,7 @@ DIVIDED = {
 
 
 def divided(graph: Graph, parts: int) -> dict[str, int]:
-    """Weights that are divided among `parts` ranks -> the axis along which they are."""
+    """Return the axis along which `parts` ranks partition a weight, for each weight that they partition."""
     axes: dict[str, int] = {}
     for name, kind in (tensor_parts(graph, parts) if parts > 1 else {}).items():
         axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items()}

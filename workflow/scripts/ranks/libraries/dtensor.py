@@ -52,7 +52,7 @@ def rule(update: int, rate: float) -> np.ndarray:
 def learned(
     levels: Mapping[str, Any], name: str, weight: Any, moments: Mapping[str, Any], gradient: Any, rule: Any
 ) -> tuple[Any, Tensors]:
-    """A weight and what is kept for it, after an optimizer step.
+    """Return a weight and its moments after an optimizer step.
 
     SGD with momentum, or Adam (Kingma & Ba 2015).
     """
@@ -68,7 +68,7 @@ def learned(
 
 
 class Layout:
-    """Where on a mesh of ranks arrays lie."""
+    """Layouts of arrays on a mesh of ranks."""
 
     def __init__(self, mesh: Mesh, graph: Graph) -> None:
         sizes = {"data": mesh.data, "tensor": mesh.tensor}
@@ -77,15 +77,15 @@ class Layout:
         self._divided = divided(graph, mesh.tensor)
 
     def everywhere(self, dimensions: int) -> Any:
-        """That of an array that all ranks have."""
+        """Return the layout of an array that all ranks have."""
         return dtensor.Layout.replicated(self.mesh, dimensions)
 
     def samples(self, dimensions: int) -> Any:
-        """That of an array with an entry, or several, for each replica."""
+        """Return the layout of an array with one or more entries for each replica."""
         return dtensor.Layout(["data", *[dtensor.UNSHARDED] * (dimensions - 1)], self.mesh)
 
     def weight(self, name: str, dimensions: int) -> Any:
-        """That of a weight, and of what is kept for it; of a running statistic that of [replicas, C]."""
+        """Return the layout of a weight and its moments; of a running statistic that of [replicas, C]."""
         if not is_trained(name):
             return self.samples(dimensions)
         axis = self._divided.get(name)
@@ -94,7 +94,7 @@ class Layout:
         )
 
     def placed(self, value: np.ndarray, layout: Any) -> Any:
-        """An array, which all ranks have, laid out."""
+        """Return an array that all ranks have in the given layout."""
         (device_place,) = self.mesh.local_device_locations()
         for axis, along in enumerate(layout.sharding_specs):
             if along != dtensor.UNSHARDED:
@@ -102,16 +102,16 @@ class Layout:
         return dtensor.pack([tf.constant(value)], layout)
 
     def joined(self, mine: np.ndarray) -> Any:
-        """The array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
+        """Return the array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
         return dtensor.pack([tf.constant(mine)], self.samples(mine.ndim))
 
     def own(self, value: Any) -> np.ndarray:
-        """What this rank has of an array."""
+        """Return this rank's part of an array."""
         (part,) = dtensor.unpack(value)
         return part.numpy()
 
     def to_numpy(self, value: Any) -> np.ndarray:
-        """All of an array; called by all ranks."""
+        """Return all of an array; collective."""
         return self.own(dtensor.relayout(value, self.everywhere(len(value.shape))))
 
 
@@ -168,7 +168,7 @@ class DTensorTrainer(Trainer):
         return Seen(float(loss), int(correct), len(seen) * batch)
 
     def seed_of(self, number: int) -> Any:
-        """What dropout of batch `number` is drawn from, for all replicas together."""
+        """Return the seed of dropout in batch `number`, for all replicas."""
         seed = np.array([self.context.spec["seed"] % 2**31, number], np.int32)
         return self.layout.placed(seed, self.layout.everywhere(1))
 
@@ -177,7 +177,7 @@ class DTensorTrainer(Trainer):
         return self.layout.placed(factors, self.layout.everywhere(1))
 
     def _training_step(self, samples: Any, labels: Any, seed: Any, rule: Any) -> Any:
-        """The sum of each replica's losses, and how many it has right, float32 [replicas, 2]."""
+        """Return each replica's loss sum and number of correct labels, float32 [replicas, 2]."""
         weights = {name: variable.read_value() for name, variable in self.variables.items()}
         trained = {name: weight for name, weight in weights.items() if is_trained(name)}
         with tf.GradientTape() as tape:
@@ -205,7 +205,7 @@ class DTensorTrainer(Trainer):
         return forward(self.context.graph, weights, self._normalized(samples), self.layout.replicas, seed)
 
     def _loss_and_correct(self, losses: Any, logits: Any, labels: Any, counts: Any = None) -> Any:
-        """Of samples with 1.0 in `counts` [N], of all without it: see _training_step."""
+        """Return loss sums and correct labels of samples with 1.0 in `counts` [N], or of all samples."""
         right = tf.cast(tf.argmax(logits, -1) == labels, tf.float32)
         sums = []
         for value in (losses / self.context.positions, right):
@@ -251,14 +251,14 @@ class DTensorTrainer(Trainer):
             self.variables[name].assign(self.layout.joined(np.asarray(value, np.float32)[None]))
 
     def _normalized(self, samples: Any) -> Any:
-        """uint8 images as float32 with zero mean and unit variance; tokens as they are."""
+        """Return uint8 images as float32 with zero mean and unit variance, and tokens unchanged."""
         if self.context.graph.vocabulary is not None:
             return samples
         return (tf.cast(samples, tf.float32) - self._mean) / self._std
 
 
 class DTensorCollectives(Collectives):
-    """What DTensor sends to lay an array out anew, between all ranks."""
+    """Return the collectives by which DTensor changes an array's layout, between all ranks."""
 
     transport = TRANSPORT
 

@@ -92,18 +92,18 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
 
 
 def _product(x: Any, kernel: Any) -> Any:
-    """[..., in] by [in, out]."""
+    """Return the product of [..., in] and [in, out]."""
     return tf.matmul(x, kernel) if len(x.shape) == 2 else tf.einsum("npi,io->npo", x, kernel)
 
 
 def _padded(operator: Operator, x: Any) -> Any:
-    """What a window slides over: with as many zeros on all four sides as the operator says."""
+    """Return the input of a window, with the operator's zeros on all four sides."""
     (high, wide) = pair(operator["padding"])
     return tf.pad(x, [[0, 0], [high, high], [wide, wide], [0, 0]]) if high or wide else x
 
 
 def _windows(operator: Operator, x: Any) -> list[Any]:
-    """The places of a window, each as what stands there in all windows [N, H, W, C]."""
+    """Return an iterator over the places of a window, each with its values in all windows [N, H, W, C]."""
     (high, wide), (down, along), padded = (
         pair(operator["kernel"]),
         pair(operator["stride"]),
@@ -118,7 +118,7 @@ def _windows(operator: Operator, x: Any) -> list[Any]:
 
 
 def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
-    """By heads, of which a tensor axis gives each rank some: so kernels are three-dimensional here."""
+    """Return attention by heads, which a tensor axis partitions, so kernels have three dimensions."""
     heads = operator["heads"]
 
     def projected(part: str, inputs: Any) -> Any:
@@ -137,7 +137,7 @@ def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
 
 
 def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
-    """Ba et al. 2016, over the last axis."""
+    """Normalize over the last axis (Ba et al. 2016)."""
     x = x - tf.reduce_mean(x, -1, keepdims=True)
     normal = x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + operator["epsilon"])
     return normal * own["scale"] + own["offset"]

@@ -87,7 +87,7 @@ class Timeline:
 
 
 def transport(context: Context, hvd: Any) -> str:
-    """What carries the gradients: NCCL those of accelerators, where this Horovod was built with it."""
+    """Return what carries gradients: NCCL between accelerators if this Horovod has it."""
     return "nccl" if context.spec["device"] == "cuda" and hvd.nccl_built() else "gloo"
 
 

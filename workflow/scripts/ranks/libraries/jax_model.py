@@ -125,7 +125,7 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
-    """The outputs at all positions, and the final state [N, 2, units]: hidden, cell.
+    """Return the outputs at all positions, and the final state [N, 2, units]: hidden, cell.
 
     It begins with a state, or with zeros.
     """
@@ -145,7 +145,7 @@ def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
 
 
 def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
-    """Ba et al. 2016, over the last axis."""
+    """Normalize over the last axis (Ba et al. 2016)."""
     seen = x.astype(jnp.float32)
     seen = seen - seen.mean(-1, keepdims=True)
     normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])

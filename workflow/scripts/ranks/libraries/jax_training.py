@@ -45,7 +45,7 @@ State = dict[str, Any]
 
 
 def configured(context: Context) -> None:
-    """Give JAX the rank's device and precision, before it has met any device."""
+    """Set JAX's device and precision before it uses any device."""
     on_gpu = context.spec["device"] == "cuda"
     jax.config.update("jax_platforms", "cuda,cpu" if on_gpu else "cpu")
     jax.config.update("jax_cuda_visible_devices", str(context.local_rank))
@@ -79,7 +79,7 @@ def join(context: Context) -> str:
 
 
 def device_name() -> str:
-    """The device as it goes into a record."""
+    """Return the name of the device for the record."""
     (device,) = jax.local_devices()
     return "cpu" if device.platform == "cpu" else device.device_kind
 
@@ -119,7 +119,7 @@ def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
 
 class Layout:
-    """Where on a mesh the weights lie: the strategy, as data.
+    """Layout of the weights on a mesh: the parallelization strategy as data.
 
     Along `tensor` each weight that is named there is divided along that axis of its own, along `sharded` each
     along its first axis that is left and that the ranks divide; one without is on all of them.
@@ -138,7 +138,7 @@ class Layout:
         }
 
     def _shared(self, name: str, shape: Sequence[int]) -> int | None:
-        """The axis along which `sharded` divides a weight."""
+        """Return the axis along which `sharded` partitions a weight."""
         if self._shards == 1:
             return None
         return next(
@@ -158,14 +158,14 @@ class Layout:
         return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
 
     def placed(self, value: np.ndarray, spec: P) -> Array:
-        """An array, which all ranks have, laid out."""
+        """Return an array that all ranks have in the given layout."""
         sharding = NamedSharding(self.mesh, spec)
         return jax.make_array_from_callback(
             value.shape, sharding, lambda part: np.ascontiguousarray(value[part])
         )
 
     def joined(self, mine: np.ndarray) -> Array:
-        """The array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
+        """Return the array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
         shape, (device,) = (self.replicas * len(mine), *mine.shape[1:]), jax.local_devices()
         sharding = NamedSharding(self.mesh, P(REPLICAS))
         return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
@@ -185,7 +185,7 @@ class Layout:
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
     def gathered(self, weights: Arrays) -> Arrays:
-        """On a replica: whole weights, of shares."""
+        """Return whole weights from shards, on a replica."""
         return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
 
     def _gather_weight(self, name: str, weight: Array) -> Array:
@@ -193,7 +193,7 @@ class Layout:
         return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
 
     def own(self, weights: Arrays) -> Arrays:
-        """On a replica: its shares of whole weights."""
+        """Return the shards of whole weights, on a replica."""
         return {name: self._part(name, weight) for name, weight in weights.items()}
 
     def _part(self, name: str, weight: Array) -> Array:
@@ -229,7 +229,7 @@ class Marks:
         self.stamps: dict[str, float] = {}
 
     def __call__(self, phase: str, arrays: Any) -> Array:
-        """A phase begins when these are there; 1.0 then."""
+        """Start a phase when these arrays are computed, and return 1.0 then."""
         if not self.active:
             return jnp.float32(1)
         firsts = jnp.stack([array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(arrays)])
@@ -241,14 +241,14 @@ class Marks:
         return io_callback(stamp, jax.ShapeDtypeStruct((), jnp.float32), firsts)
 
     def hold_back(self, phase: str, arrays: Any) -> Any:
-        """These arrays, once the mark is made."""
+        """Return these arrays once the mark is made."""
         if not self.active:
             return arrays
         factor = self(phase, arrays)
         return jax.tree.map(lambda array: array * factor.astype(array.dtype), arrays)
 
     def turn(self, phase: str, loss: Array) -> Array:
-        """The loss: a phase begins when it is there, and its gradient waits for the mark."""
+        """Return the loss: a phase starts when it is computed, and its gradient waits for the mark."""
         if not self.active:
             return loss
         turned = jax.custom_vjp(lambda value: value)
@@ -283,7 +283,7 @@ class JaxProfiler:
 
 
 def _events(profile: Any) -> Iterator[Event]:
-    """The events of a profile, in microseconds of its own clock."""
+    """Yield the events of a profile, in microseconds of its own clock."""
     lines = ((plane, line) for plane in profile.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": f"{plane.name} {line.name}"}}
@@ -326,15 +326,15 @@ class JaxTrainer(Trainer):
         )
 
     def join(self) -> str:
-        """Hook: join the ranks, and say what carries what they exchange."""
+        """Connect the ranks, and return what carries their communication (a hook)."""
         return "none"
 
     def divided(self) -> dict[str, int]:
-        """Hook: the weights that a tensor axis divides, each with the axis of its own along which it does."""
+        """Return the axis along which a tensor axis partitions each of its weights (a hook)."""
         return {}
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
-        """Return the state that training changes, laid out, and the specs of its arrays in a replica's step."""
+        """Return the state that training changes, laid out, and its specs in one replica's step."""
         layout, trained = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
         statistics = {name: initial[name] for name in self.context.graph.statistics}
         weights = {
@@ -420,7 +420,7 @@ class JaxTrainer(Trainer):
         stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:
-        """The step of a batch, of the last one of a group or of another."""
+        """Return the compiled step of a batch, of the last one of a group or of another."""
         step = functools.partial(
             self._training_step, last=last, mark=self.marks if traced else Marks(active=False)
         )
@@ -479,7 +479,7 @@ class JaxTrainer(Trainer):
         return state, sums[None]
 
     def key_of(self, replica: Array, number: Array) -> Array:
-        """What a replica draws its dropout of batch `number` from."""
+        """Return the key of a replica's dropout in batch `number`."""
         return jax.random.fold_in(
             jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number
         )
@@ -539,11 +539,11 @@ class JaxTrainer(Trainer):
         return memory["peak_bytes_in_use"] if memory else None
 
     def _own(self, value: Array) -> np.ndarray:
-        """What this rank's replica has of an array [replicas, ...]."""
+        """Return this rank's replica's entry of an array [replicas, ...]."""
         return np.asarray(value.addressable_data(0))[0]
 
     def _normalized(self, samples: Array) -> Array:
-        """uint8 images as float32 with zero mean and unit variance; tokens as they are."""
+        """Return uint8 images as float32 with zero mean and unit variance, and tokens unchanged."""
         if self.context.graph.vocabulary is not None:
             return samples
         return (samples.astype(jnp.float32) - self._mean) / self._std
@@ -592,10 +592,10 @@ class JaxCollectives(Collectives):
 
 
 def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
-    """How many of the samples that count are classified right, as float32: exact up to 2^24 samples."""
+    """Return how many of the counted samples are classified correctly, float32: exact up to 2^24 samples."""
     return jnp.sum((logits.argmax(-1) == labels) & counts, dtype=jnp.float32)
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Tokens and labels in 32 bits, as JAX has integers; images as they are."""
+    """Return tokens and labels in 32 bits, as JAX has integers, and images unchanged."""
     return values if values.dtype == np.uint8 else values.astype(np.int32)

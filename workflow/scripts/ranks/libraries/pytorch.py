@@ -87,7 +87,7 @@ def build(graph: Graph) -> fx.GraphModule:
 def _called(
     operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph
 ) -> fx.Node:
-    """The call that gives an operator's output; its module, where it needs one, becomes one of `root`."""
+    """Return the call that computes an operator's output; its module, if any, becomes one of `root`."""
     match operator.kind:
         case "add":
             return calls.call_function(torch.add, inputs)
@@ -154,7 +154,7 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
 
 
 def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Module:
-    """The module of an operator whose input has so many units."""
+    """Return the module of an operator whose input has this many units."""
     match operator.kind:
         case "layer_norm":
             return nn.LayerNorm(units, operator["epsilon"])
@@ -173,7 +173,7 @@ def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Mod
 
 
 def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
-    """The parameters and buffers that are a graph's weights, by their names in it."""
+    """Return the parameters and buffers of a graph's weights, by their names in it."""
     tensors_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
@@ -184,7 +184,7 @@ def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> None:
-    """Give a module that was built from `graph` these canonical weights, all or some."""
+    """Copy these canonical weights, all or some, into a module that was built from `graph`."""
     own = tensors(module, graph)
     for name, weight in weights.items():
         own[name].copy_(
@@ -193,7 +193,7 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
 
 
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
-    """The canonical weights of a module that was built from `graph`; the inverse of `load`."""
+    """Return the canonical weights of a module that was built from `graph`; the inverse of `load`."""
     return {
         name: canonical(tensor.detach().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
@@ -207,7 +207,9 @@ def make_optimizer(
     rate: float,
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels.
+    """Return SGD with momentum or Adam (Kingma & Ba 2015).
+
+    Weight decay is added to the gradients of kernels.
 
     `part`: what of a parameter it changes.
     """
@@ -226,7 +228,7 @@ def make_optimizer(
 
 
 def configured(context: Context) -> torch.device:
-    """The rank's device, after PyTorch has been given the rank's threads."""
+    """Set PyTorch's threads, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
     if context.local_rank not in context.accelerators:
@@ -236,7 +238,7 @@ def configured(context: Context) -> torch.device:
 
 
 def join(context: Context) -> str:
-    """Make PyTorch's group of all ranks; returns its backend."""
+    """Create PyTorch's group of all ranks, and return its backend."""
     backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     store = dist.TCPStore(address, port, context.ranks, context.rank == 0, wait_for_workers=False)
@@ -305,7 +307,7 @@ class TorchProfiler:
 
 
 def device_name(device: torch.device) -> str:
-    """The device as it goes into a record."""
+    """Return the name of the device for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
@@ -359,11 +361,11 @@ class PyTorchTrainer(Trainer):
             self.model = torch.compile(self.model)
 
     def part(self, context: Context) -> Graph:
-        """Hook: the part of the model that this rank has: all of it."""
+        """Return this rank's part of the model: all of it (a hook)."""
         return context.graph
 
     def distribute(self) -> None:
-        """Wrap `model` and `optimizer` so that optimizer steps average the gradients of all ranks (a hook)."""
+        """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Return the context of one batch's forward and backward pass (a hook).
@@ -420,11 +422,11 @@ class PyTorchTrainer(Trainer):
         return loss.detach(), logits
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Hook: add the gradients of a batch's loss to those that are there."""
+        """Add the gradients of a batch's loss to the accumulated ones (a hook)."""
         loss.backward()
 
     def update(self) -> None:
-        """Hook: an optimizer step, after which no gradients are there."""
+        """Run an optimizer step and clear the gradients (a hook)."""
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -443,7 +445,7 @@ class PyTorchTrainer(Trainer):
         return Seen(loss_sum, correct, samples)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
-        """Hook: the logits of a batch of validation; None where another rank has them."""
+        """Return the logits of a batch of validation, None if another rank has them (a hook)."""
         return self.module(images)
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -481,7 +483,7 @@ class PyTorchTrainer(Trainer):
         return self._ready(self.context.epoch(epoch))
 
     def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each batch as the model takes it, on the device; to an accelerator they are sent ahead."""
+        """Return an iterator over batches as the model takes them, sent ahead to an accelerator."""
         if self._ahead is None:
             return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))

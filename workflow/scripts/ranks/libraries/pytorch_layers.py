@@ -43,7 +43,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(units, units)
 
     def forward(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
-        """Each position of `x` asks all of `to`, by default of `x`; see Builder.attention."""
+        """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention)."""
         to = x if to is None else to
         query, key, value = self._heads(self.query(x)), self._heads(self.key(to)), self._heads(self.value(to))
         attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
@@ -72,7 +72,7 @@ class LSTM(nn.LSTM):
     def forward(
         self, x: torch.Tensor, state: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The outputs at all positions, and the final state [N, 2, units]: hidden, cell.
+        """Return the outputs at all positions, and the final state [N, 2, units]: hidden, cell.
 
         It begins with `state`, or with zeros.
         """

@@ -36,7 +36,7 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
-    """Along a tensor axis, in place.
+    """Partition layers along a tensor axis, in place.
 
     `parts` says which operators, and how. Those of other stages are not there.
     """
@@ -62,7 +62,7 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
 
 
 def hand_on(module: fx.GraphModule) -> None:
-    """Let what a stage gives lie in memory as it is sent: Gloo sends nothing else."""
+    """Make the outputs of a stage contiguous, as Gloo needs them to send."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     with module.graph.inserting_before(output):
         output.args = (module.graph.call_method("contiguous", output.args),)
@@ -90,7 +90,7 @@ def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, d
 
 
 class Stage:
-    """What a rank of a pipeline does for a batch, and between whom."""
+    """The work of a pipeline's rank for a batch, and its neighbours."""
 
     def __init__(
         self, context: Context, module: nn.Module, parts: list[Graph], mesh: DeviceMesh, device: torch.device
@@ -125,14 +125,14 @@ class Stage:
         )
 
     def input(self, size: int) -> torch.Tensor:
-        """Memory for what this stage takes of so many samples."""
+        """Return memory for this stage's inputs of `size` samples."""
         placeholder = _empty(self.graph.shape, size, self.device)
         return placeholder if self.graph.vocabulary is None else placeholder.long()
 
     def propagate(
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Forward and backward of all microbatches: loss and logits on the last stage."""
+        """Run forward and backward pass of all microbatches; return loss and logits on the last stage."""
         self._wait()
         self.divisor = self.microbatches * length
         losses: list[torch.Tensor] = []
@@ -149,7 +149,7 @@ class Stage:
         self._received = self.phases.begin()
 
     def _marked(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """`work` on a microbatch, which is this phase."""
+        """Return `work` on a microbatch, marked as this phase."""
 
         def marked(*args: Any, **named: Any) -> Any:
             self._received()
@@ -161,7 +161,7 @@ class Stage:
         return marked
 
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
-        """The logits of a batch, from stage to stage: on the last one."""
+        """Return the logits of a batch on the last stage, after passing outputs from stage to stage."""
         if not self.first:
             samples = self.input(len(samples))
             dist.recv(samples, dist.get_global_rank(self.group, self.number - 1), self.group)
@@ -173,7 +173,7 @@ class Stage:
 
 
 def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> torch.Tensor:
-    """Memory for so many outputs of a shape in a graph; PyTorch's images have channels first."""
+    """Return memory for `size` outputs of a shape in a graph; PyTorch's images have channels first."""
     return torch.empty(size, *((shape[2], *shape[:2]) if len(shape) == 3 else shape), device=device)
 
 

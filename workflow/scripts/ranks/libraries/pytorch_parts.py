@@ -22,7 +22,7 @@ NO_STATE = torch.empty(0)
 
 
 def size_of(region: Region, kind: int, cell: int) -> tuple[int, ...]:
-    """The shape of a region of samples with `kind` dimensions as PyTorch keeps it."""
+    """Return PyTorch's shape of a region of samples with `kind` dimensions."""
     samples, *rest = [end - first for first, end in region[: 1 + kind]]
     if kind == IMAGE:
         height, width, channels = rest
@@ -31,12 +31,12 @@ def size_of(region: Region, kind: int, cell: int) -> tuple[int, ...]:
 
 
 def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
-    """The shape of the state of an LSTM for a range of samples: hidden and cell."""
+    """Return the shape of an LSTM's state for a range of samples: hidden and cell."""
     return samples[1] - samples[0], 2, layer.state // 2
 
 
 def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
-    """Where a region is in a tensor that holds the region `within`."""
+    """Return the slices of a region in a tensor that holds the region `within`."""
     samples, *rest = [
         slice(first - start, end - start)
         for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)
@@ -69,7 +69,7 @@ def share(name: str, weight: Tensor, number: int, n_shares: int) -> Tensor:
 
 
 def axis(name: str) -> int:
-    """The axis along which a weight is cut."""
+    """Return the axis along which a weight is partitioned."""
     return -1 if name.endswith(".table") else 0
 
 
@@ -97,17 +97,17 @@ class Shard(nn.Module):
                 setattr(self.lstm, weight, self.weight(f"{operator.name}.{name}"))
 
     def weight(self, name: str) -> Tensor:
-        """One of them."""
+        """Return the shard of one weight."""
         tensor: Tensor = getattr(self, _key(name))
         return tensor
 
     def tie(self, owner: "Shard") -> None:
-        """Have the one table that the `other` has, too."""
+        """Use the same table as the shard `owner`."""
         (name,) = self.names
         self.register_parameter(_key(name), owner.get_parameter(_key(name)))
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Those that are trained."""
+        """Return the weights that are trained."""
         return {name: self.get_parameter(_key(name)) for name in self.names if is_trained(name)}
 
 
@@ -146,7 +146,7 @@ class Part:
         return x, state
 
     def _following(self, operator: Operator) -> Callable[[Tensor], Tensor]:
-        """What follows others in their layer."""
+        """Return the call of an operator that follows others in its layer."""
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
         match operator.kind:
             case "activation":
@@ -162,7 +162,7 @@ class Part:
         raise ValueError(f"{operator.name}: {operator.kind} follows no layer")
 
     def _make_call(self, operator: Operator, padding: Sequence[int]) -> Callable[..., Tensor]:
-        """What stands first in its layer."""
+        """Return the call of the first operator of a layer."""
         call = nn.functional
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
         beyond = -math.inf if operator.kind == "max_pool" else 0.0
@@ -192,7 +192,7 @@ class Part:
         return self._of_sequences(operator)
 
     def _of_sequences(self, operator: Operator) -> Callable[..., Tensor]:
-        """What stands first in its layer and takes sequences, or several inputs."""
+        """Return the call of a layer's first operator that takes sequences, or several inputs."""
         call = nn.functional
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
         match operator.kind:
@@ -221,7 +221,7 @@ class Part:
         return self._following(operator)
 
     def _padding(self, space: Space, place: int) -> list[int]:
-        """How many places beyond the edges of the image this part needs: left, right, above, below."""
+        """Return the places beyond the image's edges that this part needs: left, right, above, below."""
         operator = self.graph.by_name[self.layer.operators[0]]
         if operator.kind not in ("conv", "depthwise_conv", "max_pool", "average_pool"):
             return []
@@ -235,7 +235,7 @@ class Part:
         return sizes
 
     def _heads(self, operator: Operator) -> Callable[..., Tensor]:
-        """Attention of this part's heads, for its positions: [N, length, heads x units of a head]."""
+        """Return the attention of this part's heads and positions: [N, length, heads x units of a head]."""
         cell, (first, end) = self.layer.cell, self.region[1]
 
         def projected(part: str, inputs: Tensor) -> Tensor:

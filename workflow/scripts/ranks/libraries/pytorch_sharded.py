@@ -118,7 +118,7 @@ class ShardedTrainer(PyTorchTrainer):
         super().update()
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Over a mesh of one axis, or of two of which the outer one has copies.
+        """Shard the model over a mesh of one axis, or of two, of which the outer one has copies.
 
         Parameters are others then: this rank's shares.
         """
@@ -128,7 +128,7 @@ class ShardedTrainer(PyTorchTrainer):
 
     @property
     def sharded(self) -> list[FSDPModule]:
-        """The units, and the whole."""
+        """Yield the units, and the root module."""
         return [module for module in self.module.modules() if isinstance(module, FSDPModule)]
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:

@@ -183,7 +183,7 @@ class Runner:
         return slices(message.region, within, self.kinds[layer], self.space.layers[layer].cell)
 
     def parameters(self) -> dict[str, list[nn.Parameter]]:
-        """The trained weights that are here, each once, by their names in the graph."""
+        """Return the trained weights of this rank, each once, by their names in the graph."""
         by_name: dict[str, list[nn.Parameter]] = {}
         for shard in self.shards.values():
             for name, parameter in shard.trained().items():
@@ -231,7 +231,7 @@ class Runner:
             yield tuple(layout.holders(first, number)), rest
 
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """All parts of this rank, in their order.
+        """Run the forward pass of all parts of this rank, in their order.
 
         `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss, and
         how many of its labels were met.
@@ -262,7 +262,7 @@ class Runner:
         return loss, met
 
     def backward(self, scale: float = 1.0, last: bool = True) -> None:
-        """All parts of this rank, the last one first.
+        """Run the backward pass of all parts of this rank, the last one first.
 
         After the `last` batch before an update, gradients of shared weights are summed.
         """
@@ -300,7 +300,7 @@ class Runner:
         self._sent = []
 
     def _propagate(self, task: Task, scale: float) -> None:
-        """The backward pass of a part."""
+        """Run the backward pass of a part."""
         if task.place[0] == len(self.space.layers) - 1:
             (task.output * scale).backward()
             return
@@ -313,7 +313,7 @@ class Runner:
             )
 
     def _sum(self, shared: Shared) -> None:
-        """Begin to sum the gradients of shared weights, as one message."""
+        """Start the sum of the gradients of shared weights, as one message."""
         gradients = [
             parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             for parameter in shared.parameters
@@ -335,7 +335,7 @@ class Runner:
         self._summing = []
 
     def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Coming:
-        """Begin to receive what comes from other ranks."""
+        """Start to receive messages from other ranks."""
         coming = {}
         for transfer in transfers:
             if transfer.peer is not None:
@@ -345,7 +345,7 @@ class Runner:
         return coming
 
     def _waited(self, coming: Coming, transfer: Transfer) -> Tensor:
-        """What came, as soon as it is there."""
+        """Return a received message as soon as it has arrived."""
         work, room = coming.pop(transfer.number)
         go_on = self.phases.waits()
         work.wait()
@@ -357,7 +357,7 @@ class Runner:
         self._sent.append((dist.isend(lying, rank, group=self.carries, tag=tag), lying))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
-        """What a message carries, of a part that is made here."""
+        """Return the content of a message from a part of this rank."""
         return (task.state if transfer.of_state else task.output)[transfer.source]
 
     def _add(self, task: Task, transfer: Transfer, piece: Tensor) -> None:
@@ -374,7 +374,7 @@ class Runner:
             task.gradient[transfer.source] += piece
 
     def _assembled(self, task: Task, coming: Coming) -> dict[int | None, Tensor]:
-        """What a part takes, put together of its messages, by edge; gradients end at it."""
+        """Return a part's inputs by edge, assembled from messages; gradients end at them."""
         by_edge: dict[int | None, Tensor] = {}
         for transfer in task.inputs_from:
             if transfer.number in coming:
@@ -393,7 +393,7 @@ class Runner:
 
 
 def carrier(transport: str) -> dist.ProcessGroup | None:
-    """The group that carries messages between all ranks, which joined by `transport`; None for that of all.
+    """Return the group for messages between ranks that use `transport`, None if it is the default group.
 
     Collective.
     """
@@ -408,7 +408,7 @@ class StrategyCollectives(TorchDistributed):
         self._carries = carrier(self.transport)
 
     def point_to_point(self, message: Tensor) -> Tensor:
-        """From memory of the device to such memory, by way of the processor's."""
+        """Send from device memory to device memory, through host memory."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         room = torch.empty(len(message))
         coming = dist.irecv(room, before, group=self._carries)
@@ -468,12 +468,12 @@ class StrategyTrainer(PyTorchTrainer):
         return Seen(seen[0].item(), int(seen[1]), spec["steps"] * spec["local_batch"])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each batch the samples that this rank reads, and all labels."""
+        """Return an iterator over batches: the samples that this rank reads, and all labels."""
         own = slice(*self.runner.sample_range)
         return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
 
     def validate(self) -> Seen:
-        """On rank 0, of which alone it is taken, with the weights of all."""
+        """Validate on rank 0, the only one that counts, with all weights."""
         self._gather()
         return super().validate() if self.context.rank == 0 else Seen(0.0, 0, 0)
 
@@ -499,7 +499,7 @@ class StrategyTrainer(PyTorchTrainer):
                         dist.send(mine.contiguous(), 0, group=self.carries)
 
     def _from(self, rank: int, mine: Tensor | None, like: Tensor) -> Tensor:
-        """What rank 0 has itself, or receives."""
+        """Return rank 0's own tensor, or the one that it receives."""
         if rank == 0 and mine is not None:
             return mine
         room = torch.empty(like.shape)
@@ -530,7 +530,7 @@ class StrategyTrainer(PyTorchTrainer):
 def optimizer_of(
     parameters: Mapping[str, Sequence[nn.Parameter]], levels: dict[str, Any], rate: float
 ) -> torch.optim.Optimizer:
-    """As PyTorchTrainer's, of the shares of weights that a rank has; it may have none."""
+    """Return the optimizer of a rank's shards of weights, like PyTorchTrainer's; there may be none."""
     groups_by_decay = {
         decayed: [
             parameter

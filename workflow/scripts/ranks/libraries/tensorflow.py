@@ -69,7 +69,7 @@ def build(graph: Graph) -> Any:
 
 
 def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
-    """The output of an operator, of those in `made`; that of a final_state is a list: hidden, cell."""
+    """Return the output of an operator from `outputs`; that of a final_state is a list: hidden, cell."""
     layers, name, inputs = keras.layers, operator.name, [outputs[below] for below in operator.inputs]
     x = inputs[0]
     match operator.kind:
@@ -161,7 +161,7 @@ def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
 
 
 def variables(model: Any, graph: Graph) -> dict[str, Any]:
-    """The variables that are a graph's weights, by their names in it."""
+    """Return the variables of a graph's weights, by their names in it."""
     variables_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
@@ -215,7 +215,7 @@ class Marks:
         self.stamps: dict[str, Any] = {}
 
     def __call__(self, phase: str, tensors: Sequence[Any]) -> None:
-        """A phase begins when these are there."""
+        """Start a phase when these tensors are computed."""
         if not self.active:
             return
         # Who waits for a function's result does not wait for the result, but for what it does beside.
@@ -236,7 +236,7 @@ class Marks:
             return [tf.identity(tensor) for tensor in tensors]
 
     def turn(self, phase: str, loss: Any) -> Any:
-        """The loss: a phase begins when it is there, and its gradient waits for the mark."""
+        """Return the loss: a phase starts when it is computed, and its gradient waits for the mark."""
         if not self.active:
             return loss
         self(phase, [loss])
@@ -253,7 +253,7 @@ class Marks:
 
 
 def seconds(stamps: Stamps) -> list[float]:
-    """Marks of graphs, and stamps of this process's own clock, on the latter."""
+    """Return marks of graphs, and stamps of this process's own clock, on the latter."""
     ahead = unix_ahead()
     return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
 
@@ -294,7 +294,7 @@ class TensorFlowProfiler:
 
 
 def _events(space: Any) -> Iterator[Event]:
-    """The events of an XSpace, in microseconds of its own clock."""
+    """Yield the events of an XSpace, in microseconds of its own clock."""
     lines = ((plane, line) for plane in space.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         place = {"pid": os.getpid(), "tid": thread}
@@ -360,11 +360,11 @@ class TensorFlowTrainer(Trainer):
         return tf.distribute.get_strategy()
 
     def make_optimizer(self, optimizer: Any) -> Any:
-        """Hook: wrap the optimizer."""
+        """Return the wrapped optimizer (a hook)."""
         return optimizer
 
     def make_accumulators(self) -> list[Any]:
-        """Hook: variables, local to each replica, that gather the gradients of the batches of a group."""
+        """Return variables, local to each replica, that accumulate the gradients of a group (a hook)."""
         if self.context.levels["sync_every"] == 1:
             return []
         local = {
@@ -376,7 +376,7 @@ class TensorFlowTrainer(Trainer):
         ]
 
     def mark_exchange(self) -> None:
-        """Hook, in a traced run: have the optimizer mark what it does between ranks."""
+        """Let the optimizer mark its communication in a traced run (a hook)."""
         add_up = self.optimizer.gradient_aggregator
 
         def marked(pairs: Any) -> Any:
@@ -389,7 +389,7 @@ class TensorFlowTrainer(Trainer):
 
     @property
     def mark(self) -> Marks:
-        """The marks of the replica whose step is being made into a graph."""
+        """Marks of the replica whose step is being traced into a graph."""
         marks: Marks = self._traced_here.marks
         return marks
 
@@ -552,12 +552,12 @@ class TensorFlowTrainer(Trainer):
                 part.assign(value)
 
     def _own(self, value: Any) -> tuple[Any, ...]:
-        """What this rank's replicas have of a value: to read it exchanges nothing."""
+        """Return this rank's replicas' parts of a value; no communication."""
         parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
         return parts
 
     def _shared(self, samples: np.ndarray) -> Any:
-        """Samples [N, ...] shared out to this rank's replicas."""
+        """Return samples [N, ...] distributed to this rank's replicas."""
         replicas = self.context.spec["replicas_per_rank"]
         if replicas == 1:
             return tf.constant(samples)
@@ -574,7 +574,7 @@ class TensorFlowTrainer(Trainer):
         )
 
     def _dataset(self) -> Any:
-        """This rank's batches of all epochs, one after the other, for ever: (uint8 images or tokens, labels).
+        """Return this rank's batches of all epochs as an endless data set: (uint8 images or tokens, labels).
 
         The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All
         others come from NumPy in blocks of batches, since every call of Python from its threads costs as much
@@ -590,7 +590,7 @@ class TensorFlowTrainer(Trainer):
         return data.repeat().prefetch(1).with_options(options)
 
     def _batches_in_memory(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
-        """Batches of samples that are held in memory, tokens in as few bytes as they are kept in."""
+        """Return batches of samples in memory; tokens keep the data type of the file."""
         with tf.device("CPU"):
             inputs, labels = tf.constant(inputs), tf.constant(labels)
         orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
@@ -606,7 +606,7 @@ class TensorFlowTrainer(Trainer):
         return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(gather)
 
     def _blocks(self) -> Any:
-        """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
+        """Return batches from NumPy in blocks; the next block is computed while one is trained."""
         batch, shape = self.context.spec["local_batch"], self.context.graph.shape
         length = max(1, min(BLOCK_BATCHES, BLOCK_BYTES // (batch * math.prod(shape))))
 
@@ -628,7 +628,7 @@ class TensorFlowTrainer(Trainer):
         return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
-        """The loss and the count of a step, and the marks of this rank's first replica."""
+        """Return loss and correct labels of a step, and the marks of this rank's first replica."""
 
         def on_replica(batch: Any) -> Any:
             mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
@@ -645,7 +645,7 @@ class TensorFlowTrainer(Trainer):
         return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
 
     def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
-        """Losses and counts of this rank's replicas, added up."""
+        """Return the sums of losses and counts over this rank's replicas."""
         loss, correct = (tf.add_n(self._own(value)) for value in values)
         return loss, correct
 
@@ -721,7 +721,7 @@ class TensorFlowCollectives(Collectives):
 
 
 def _optimizer(levels: dict[str, Any], rate: float) -> Any:
-    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is the training step's."""
+    """Return SGD with momentum or Adam (Kingma & Ba 2015); the training step adds weight decay."""
     if levels["optimizer"] == "adam":
         return keras.optimizers.legacy.Adam(rate, **ADAM)
     return keras.optimizers.legacy.SGD(rate, momentum=levels["momentum"])

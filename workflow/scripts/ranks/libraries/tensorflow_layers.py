@@ -28,7 +28,7 @@ class TiedDense(tf.keras.layers.Layer):
         self.embedding = embedding
 
     def call(self, x: Any) -> Any:
-        """Vectors [..., units] become logits [..., vocabulary]."""
+        """Return logits [..., vocabulary] of vectors [..., units]."""
         table = tf.cast(tf.convert_to_tensor(self.embedding.table), self.compute_dtype)
         product = tf.matmul(tf.reshape(x, (-1, table.shape[1])), table, transpose_b=True)
         return tf.reshape(product, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
@@ -74,7 +74,7 @@ class Attention(tf.keras.layers.Layer):
             setattr(self, f"{part}_bias", self.add_weight(f"{part}_bias", (units,)))
 
     def call(self, x: Any, to: Any = None) -> Any:
-        """Each position of `x` asks all of `to`, by default of `x`; see Builder.attention."""
+        """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention)."""
         to = x if to is None else to
         query, key, value = self._heads("query", x), self._heads("key", to), self._heads("value", to)
         scores = tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5
@@ -97,7 +97,7 @@ class Attention(tf.keras.layers.Layer):
 
 @tf.custom_gradient
 def _looked_up(table: Any, tokens: Any) -> Any:
-    """The rows of a table [vocabulary, units] that tokens name."""
+    """Return the rows of a table [vocabulary, units] for tokens."""
 
     def back(gradient: Any) -> Any:
         rows = tf.reshape(gradient, (-1, table.shape[1]))

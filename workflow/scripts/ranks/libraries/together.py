@@ -24,5 +24,5 @@ def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]
 
 
 def _filled(samples: np.ndarray, size: int) -> np.ndarray:
-    """Samples [n, ...], and zeros up to [size, ...]."""
+    """Return samples [n, ...] padded with zeros to [size, ...]."""
     return np.concatenate([samples, np.zeros((size - len(samples), *samples.shape[1:]), samples.dtype)])

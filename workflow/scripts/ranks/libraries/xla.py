@@ -1,4 +1,4 @@
-"""What XLA reads of its environment when it meets its devices; imported before it is."""
+"""Environment variables that XLA reads when it is imported."""
 
 from ranks.worker.context import Context
 

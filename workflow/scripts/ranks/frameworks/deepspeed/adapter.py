@@ -44,7 +44,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def start(context: Context) -> str:
-    """Make the group of all ranks, PyTorch's and DeepSpeed's over it; returns its backend."""
+    """Create the group of all ranks, PyTorch's and DeepSpeed's over it, and return its backend."""
     import deepspeed
 
     from ranks.libraries.pytorch import join
@@ -59,7 +59,7 @@ def start(context: Context) -> str:
 
 
 def configuration(context: Context, stage: int) -> dict[str, Any]:
-    """What DeepSpeed is told.
+    """Return DeepSpeed's configuration.
 
     In mixed precision exchanges stay in single precision, as in the other libraries.
     """
@@ -128,7 +128,7 @@ def trainer(context: Context) -> Trainer:
 
 
 class Awaited:
-    """What DeepSpeed waits for later.
+    """A communication that DeepSpeed waits for later.
 
     On a processor a thread says when it is there; on an accelerator, the stream that waited.
     """
@@ -179,7 +179,7 @@ def mark_calls(phases: Untraced, on_gpu: bool) -> None:
 
 
 def collectives(context: Context) -> Collectives:
-    """By DeepSpeed's own communication."""
+    """Return collectives by DeepSpeed's own communication."""
     import deepspeed
 
     from ranks.libraries.pytorch import TorchDistributed

@@ -13,7 +13,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """This rank's place, for hvd.init()."""
+    """Return the variables of this rank's place, for hvd.init()."""
     from ranks.libraries.horovod import placed
 
     return placed(context)
@@ -87,7 +87,7 @@ def mark_exchange(phases: Untraced, optimizer: Any) -> None:
 
 
 def collectives(context: Context) -> Collectives:
-    """By Horovod's background thread."""
+    """Return collectives by Horovod's background thread."""
     import horovod.torch as hvd
     import torch
 

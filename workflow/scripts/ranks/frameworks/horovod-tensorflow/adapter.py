@@ -11,7 +11,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """This rank's place, for hvd.init()."""
+    """Return the variables of this rank's place, for hvd.init()."""
     from ranks.libraries.horovod import placed
 
     return {"TF_CPP_MIN_LOG_LEVEL": "1", **placed(context)}
@@ -88,7 +88,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """By Horovod's background thread."""
+    """Return collectives by Horovod's background thread."""
     import horovod.tensorflow as hvd
 
     from ranks.libraries.horovod import transport

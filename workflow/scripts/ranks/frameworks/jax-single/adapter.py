@@ -6,12 +6,12 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """XLA's own variables."""
+    """Return XLA's variables."""
     return variables(context)
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's own trainer as it stands."""
+    """Return the library's own trainer unchanged."""
     from ranks.libraries.jax_training import JaxTrainer
 
     return JaxTrainer(context)

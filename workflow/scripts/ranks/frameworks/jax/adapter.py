@@ -7,12 +7,12 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """XLA's own variables."""
+    """Return XLA's variables."""
     return variables(context)
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's trainer, of ranks that are joined."""
+    """Return the library's trainer, for ranks of one JAX process group."""
     from ranks.libraries.divided_weights import divided
     from ranks.libraries.jax_training import JaxTrainer, join
 
@@ -27,7 +27,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """Those of XLA."""
+    """Return XLA's collectives."""
     from ranks.libraries.jax_training import JaxCollectives, configured, join
 
     configured(context)

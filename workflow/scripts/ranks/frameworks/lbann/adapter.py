@@ -24,7 +24,7 @@ READY = "Callbacks:"  # begins the last thing that LBANN prints of a model befor
 
 
 def environment(context: Context) -> dict[str, str]:
-    """For MPI, which LBANN starts."""
+    """Return variables for MPI, which LBANN starts."""
     return program.variables(context)
 
 
@@ -63,7 +63,7 @@ class LbannTraining(Training):
             self._trace()
 
     def _trace(self) -> None:
-        """Tell what LBANN's timeline says of this rank.
+        """Record the phases of this rank from LBANN's timeline.
 
         All ranks began to train at once, rank 0's by what it printed: an epoch's metrics come as its last
         step is done, never sooner.
@@ -94,13 +94,13 @@ class LbannTraining(Training):
         file.unlink()
 
     def _epoch(self, number: int) -> dict[str, Any]:
-        """Epoch `number`, from 0, once it is complete."""
+        """Return epoch `number`, from 0, once it is complete."""
         while not self._output.has_epoch(number):
             self._line()
         return row(self._output.epochs[number], self.context.spec["samples_per_epoch"])
 
     def _line(self) -> str:
-        """The next line that LBANN prints, taken in.
+        """Read the next line that LBANN prints.
 
         RuntimeError where it has ended, since more is waited for.
         """
@@ -135,5 +135,5 @@ class LbannTraining(Training):
 
 
 def trainer(context: Context) -> Training:
-    """LBANN, started, with its model built."""
+    """Return LBANN, started, with its model built."""
     return LbannTraining(context)

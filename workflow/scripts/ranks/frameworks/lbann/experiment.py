@@ -61,14 +61,14 @@ def _timeline(context: Context) -> list[Message]:
 
 
 def optimizer(levels: dict[str, Any], rate: float) -> Message:
-    """The experiment's optimizer. proto3 has no defaults: what is left out is 0."""
+    """Return the experiment's optimizer; proto3 has no defaults, so omitted fields are 0."""
     if levels["optimizer"] == "adam":
         return {"adam": {"learn_rate": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
     return {"sgd": {"learn_rate": rate, "momentum": levels["momentum"]}}
 
 
 def _reader(context: Context, split: str, folder: Path) -> Message:
-    """The reader of a split, whose data are written to `folder`: noise is LBANN's own."""
+    """Return the reader of a split, after writing its data to `folder`; LBANN generates noise itself."""
     role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
     samples = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
     if isinstance(samples, Noise):

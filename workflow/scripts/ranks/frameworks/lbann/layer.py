@@ -13,12 +13,15 @@ OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator", "gelu_tanh": 
 def layer(
     name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any
 ) -> Layer:
-    """A layer of a kind; what takes its output is known when all layers are there (`children`)."""
+    """Return a layer of a kind; its `children` are added when all layers exist."""
     return {"name": name, "parents": list(parents), "children": [], "weights": list(weights), kind: settings}
 
 
 def activation(name: str, inputs: list[str], function: str, device: str) -> list[Layer]:
-    """The layers of a function of every element. ValueError where LBANN has none."""
+    """Return the layers of an elementwise function.
+
+    Raise ValueError if LBANN lacks it.
+    """
     if function == "relu":
         return [layer(name, inputs, "relu")]
     if function == "silu":

@@ -33,7 +33,7 @@ def model(
     normalized: bool = True,
     parallelism: str = "data",
 ) -> Message:
-    """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
+    """Return the fields of `model` that a graph determines: layers, weights, objective and accuracy.
 
     `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device`
     is cpu or cuda; `normalized` says whether samples come as the model wants them, or as pixels whose mean
@@ -72,7 +72,7 @@ def model(
 
 
 def file_of(weight: str, folder: Path) -> Path:
-    """Where `save` writes a weight."""
+    """Return the file to which `save` writes a weight."""
     return folder / f"{weight}.npy"
 
 
@@ -106,7 +106,7 @@ def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path
 def layers(
     graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data"
 ) -> list[Layer]:
-    """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy.
+    """Return the layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy.
 
     ValueError as in `model`.
     """
@@ -135,11 +135,11 @@ def layers(
 
 
 def _objective(logits: str) -> list[Layer]:
-    """The loss and the accuracy of a model of classes."""
+    """Return the layers of loss and accuracy of a classifier."""
     return [
         layer("log_probabilities", [logits], "log_softmax"),
         layer("labels", [], "input", data_field="labels"),
-        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses
+        # Its cross-entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses
         # are not.
         layer("labelled", ["log_probabilities", "labels"], "hadamard"),
         layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
@@ -149,7 +149,10 @@ def _objective(logits: str) -> list[Layer]:
 
 
 def _divide(built: list[Layer], graph: Graph) -> None:
-    """Divide the weights of dense layers among ranks. ValueError where one is of a sequence."""
+    """Partition the weights of dense layers among ranks.
+
+    Raise ValueError for a dense layer of a sequence.
+    """
     dense = [operator.name for operator in graph.operators if operator.kind == "dense"]
     for entry in built:
         if entry["name"] in dense:
@@ -163,7 +166,7 @@ def _divide(built: list[Layer], graph: Graph) -> None:
 def _layers(
     operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool
 ) -> list[Layer]:
-    """The layers of one operator; the last one, which has its name, gives its output."""
+    """Return the layers of one operator; the last one has its name and is its output."""
     name, channels = operator.name, operator.shape[-1]
     weights = [f"{name}.{weight}" for weight in operator.weights]
     match operator.kind:
@@ -257,7 +260,7 @@ def _check_names(built: list[Layer], graph: Graph) -> None:
 
 
 def _check_in_place(built: list[Layer], graph: Graph) -> None:
-    """ValueError where a layer that works in place would break what is around it.
+    """Raise ValueError if a layer that works in place would overwrite values that another one needs.
 
     LBANN sees only whether its parent needs its output, not who else takes it, nor what a reshape shows; and
     it dies where a sum alone takes the output, which hands back no gradient of its own.

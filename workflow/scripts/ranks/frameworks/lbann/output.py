@@ -68,7 +68,7 @@ class Epoch:
 
     @property
     def complete(self) -> bool:
-        """Whether all that an epoch has was printed."""
+        """Return whether all lines of an epoch were printed."""
         return self.samples > 0 and set(self.train) == set(self.validation) == PARTS
 
 
@@ -144,11 +144,11 @@ class Output:
             )
 
     def has_epoch(self, number: int) -> bool:
-        """Whether epoch `number`, from 0, is complete."""
+        """Return whether epoch `number`, from 0, is complete."""
         return len(self.epochs) > number and self.epochs[number].complete
 
     def share(self, label: str) -> float | None:
-        """Return the share of training time that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
+        """Return the share of training time that a timer in LBANN's table has (`forward prop*`, ...)."""
         step_total, part = self._timers.get("train minibatch"), self._timers.get(label)
         return None if not step_total or part is None or part > step_total else part / step_total
 
@@ -165,7 +165,10 @@ class Output:
         part[metric] = value
 
     def _epoch(self, number: int) -> Epoch:
-        """The epoch with LBANN's number, from 0. UnreadableError where one was skipped: output is missing."""
+        """Return the epoch with LBANN's number, from 0.
+
+        Raise UnreadableError if one was skipped: output is missing.
+        """
         if number > len(self.epochs):
             raise UnreadableError(
                 f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}"
@@ -176,7 +179,7 @@ class Output:
 
 
 def _read(match: re.Match[str]) -> tuple[str, float]:
-    """What a metric's line says: one of PARTS, and its value; NaN where a loss or an accuracy is none."""
+    """Return the metric of a line, one of PARTS, and its value; NaN if a loss or an accuracy is none."""
     if match["seconds"]:
         seconds = float(match["seconds"])
         if not 0 < seconds < math.inf:
@@ -193,7 +196,7 @@ def _read(match: re.Match[str]) -> tuple[str, float]:
 
 
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
-    """A complete epoch in the columns of epochs.csv.
+    """Return a complete epoch in the columns of epochs.csv.
 
     UnreadableError where it did not train on all samples, each once.
     """
@@ -215,7 +218,7 @@ def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """The value; None where it is none."""
+    """Return the value of a time, None if it is not a number."""
     return value if math.isfinite(value) else None
 
 

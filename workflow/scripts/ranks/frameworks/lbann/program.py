@@ -36,7 +36,10 @@ def starts_itself(context: Context) -> bool:
 
 
 def command(context: Context) -> list[str] | None:
-    """What this rank starts in the experiment's folder; None where rank 0 does that for it. Collective."""
+    """Return the command that this rank starts in the experiment's folder; collective.
+
+    None if rank 0 starts LBANN for this rank.
+    """
     lbann = [
         os.environ.get("RINGSIDE_PROGRAM", PROGRAM),
         f"--prototext={FILE}",  # no path: of a path with `trainer` in it LBANN takes only the beginning
@@ -58,7 +61,7 @@ def command(context: Context) -> list[str] | None:
 
 
 def variables(context: Context) -> dict[str, str]:
-    """What MPI wants to know: the network, and that we place ranks ourselves.
+    """Return variables that tell MPI its network, and that Ringside places ranks itself.
 
     Other MPI libraries than Open MPI ignore it.
     """
@@ -106,7 +109,7 @@ class Program:
         self._start_thread(self._end)
 
     def line(self) -> str | None:
-        """The next line; None once the program has ended well."""
+        """Return the next line, or None once the program has ended normally."""
         return self._lines.get()
 
     @staticmethod
@@ -135,7 +138,7 @@ class Program:
             yield line
 
     def _complain(self) -> None:
-        """What is said on stderr is apart from what is measured, which it would be in the middle of."""
+        """Read stderr apart from stdout, where it would interrupt the lines of measurements."""
         for _ in self._lines_of(self._process.stderr):
             pass
 

@@ -15,7 +15,7 @@ class Word(str):
 
 
 def text(message: Message) -> str:
-    """A message, each field on a line of its own, ending with one.
+    """Return a message as text, each field on a line of its own.
 
     A mapping is a message, a list or tuple a repeated field: a line or block for each element, none where it
     is empty. TypeError for a value that is neither text, number nor truth.

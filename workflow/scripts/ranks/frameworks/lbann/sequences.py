@@ -47,12 +47,12 @@ def tokens(name: str, graph: Graph) -> list[Layer]:
 
 
 def labelled(graph: Graph) -> int:
-    """How many positions have a label each; 0 where a sample has one."""
+    """Return the number of positions with a label each; 0 if a sample has one label."""
     return graph.operators[-1].shape[0] if len(graph.operators[-1].shape) == 2 else 0
 
 
 def objective(logits: str, graph: Graph) -> list[Layer]:
-    """The loss and the accuracy of a model that has logits at each position: means over the positions."""
+    """Return the layers of loss and accuracy of a model with logits at each position (means)."""
     length, vocabulary = graph.operators[-1].shape
     numbers = range(length)
     log, hot, right = (
@@ -87,7 +87,7 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
 
 
 def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
-    """The layers of an operator of sequences; the last one, which has its name, gives its output.
+    """Return the layers of an operator of sequences; the last one has its name and is its output.
 
     ValueError where LBANN has none.
     """
@@ -148,7 +148,7 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
 
 
 def _dense(name: str, inputs: list[str], weights: list[str], units: int) -> Layer:
-    """A dense operator at each position."""
+    """Return the layers of a dense operator at each position."""
     settings = {"bias": {"value": True}, "transpose": {"value": False}}
     return layer(
         name, inputs, "channelwise_fully_connected", weights, output_channel_dims=[units], **settings
@@ -156,12 +156,12 @@ def _dense(name: str, inputs: list[str], weights: list[str], units: int) -> Laye
 
 
 def _weights(name: str, weights: str, dims: tuple[int, ...]) -> Layer:
-    """Weights as the same output for every sample."""
+    """Return a layer whose output is weights, the same for every sample."""
     return layer(name, [], "weights_layer", [weights], dims=list(dims))
 
 
 def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> list[Layer]:
-    """LBANN's own normalizes a sample as a whole, so of a sequence each position is a channel of its own."""
+    """Return a layer normalization with a channel for each position: LBANN's normalizes whole samples."""
     name, epsilon, dims = operator.name, {"value": operator["epsilon"]}, list(operator.shape)
     if len(dims) == 1:
         return [layer(name, inputs, "layer_norm", weights, epsilon=epsilon, scale=True, bias=True)]
@@ -284,7 +284,7 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
 
 
 def _begin(name: str, states: list[str], units: int) -> list[Layer]:
-    """The output and the cell before the first position: zeros, or those of a state."""
+    """Return output and cell before the first position: zeros, or those of a state."""
     output, cell = f"{name}.output", f"{name}.cell"
     if not states:
         return [layer(begin, [], "constant", value=0.0, num_neurons=[units]) for begin in (output, cell)]

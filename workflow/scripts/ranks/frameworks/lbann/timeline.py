@@ -23,7 +23,7 @@ Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name
 
 
 def read(file: Path) -> Times:
-    """What a file says.
+    """Return the times in a file.
 
     UnreadableError where that is not so many steps for every layer and all weights that have any.
     """

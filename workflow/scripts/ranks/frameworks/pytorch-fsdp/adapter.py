@@ -12,7 +12,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo on the site's interface."""
+    """Return variables for Gloo on the site's interface."""
     return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
 
 
@@ -35,7 +35,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """By the process group that carries FSDP's shares."""
+    """Return collectives by the process group that carries FSDP's shards."""
     from ranks.libraries.pytorch import TorchDistributed
 
     return TorchDistributed(context)

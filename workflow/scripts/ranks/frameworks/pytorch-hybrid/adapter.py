@@ -25,7 +25,7 @@ TIMED = 7
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo on the site's interface."""
+    """Return variables for Gloo on the site's interface."""
     return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
 
 
@@ -53,7 +53,7 @@ def trainer(context: Context) -> Trainer:
             return Seen(seen.loss_sum / self.weight, seen.correct, samples)
 
         def _divide(self) -> None:
-            """The samples of each rank, as the level says: the same on all ranks."""
+            """Return the samples of each rank that the level sets, the same list on all ranks."""
             shares = context.levels["shares"]
             if shares == "equal":
                 return
@@ -72,7 +72,7 @@ def trainer(context: Context) -> Trainer:
             ]
 
         def _step_s(self) -> float:
-            """Return the median time in s of a step of this rank, without all-reduce, while all ranks compute.
+            """Return the median time in s of a step of this rank, without all-reduce, on all ranks at once.
 
             It trains a copy, so that nothing of it is left.
             """
@@ -105,7 +105,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """By the process group that carries DDP's buckets."""
+    """Return collectives by the process group that carries DDP's buckets."""
     from ranks.libraries.pytorch import TorchDistributed
 
     return TorchDistributed(context)

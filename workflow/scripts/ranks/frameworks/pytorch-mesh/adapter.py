@@ -6,19 +6,19 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo on the site's interface."""
+    """Return variables for Gloo on the site's interface."""
     return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's trainer as it stands."""
+    """Return the library's trainer unchanged."""
     from ranks.libraries.pytorch_mesh import MeshTrainer
 
     return MeshTrainer(context)
 
 
 def collectives(context: Context) -> Collectives:
-    """By the process group of all ranks."""
+    """Return collectives by the process group of all ranks."""
     from ranks.libraries.pytorch import TorchDistributed
 
     return TorchDistributed(context)

@@ -5,12 +5,12 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Nothing to set."""
+    """Return no variables."""
     return {}
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's own trainer as it stands."""
+    """Return the library's own trainer unchanged."""
     from ranks.libraries.pytorch import PyTorchTrainer
 
     return PyTorchTrainer(context)

@@ -6,19 +6,19 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo on the site's interface."""
+    """Return variables for Gloo on the site's interface."""
     return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's trainer as it stands."""
+    """Return the library's trainer unchanged."""
     from ranks.libraries.pytorch_strategy import StrategyTrainer
 
     return StrategyTrainer(context)
 
 
 def collectives(context: Context) -> Collectives:
-    """By the process groups of its trainings."""
+    """Return collectives by the process groups of its trainings."""
     from ranks.libraries.pytorch_strategy import StrategyCollectives
 
     return StrategyCollectives(context)

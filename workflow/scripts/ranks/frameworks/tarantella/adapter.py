@@ -48,7 +48,7 @@ _locks: list[socket.socket] = []
 
 
 def environment(context: Context) -> dict[str, str]:
-    """This rank's place, for GASPI, which `import tarantella` starts."""
+    """Return variables of this rank's place, for GASPI, which `import tarantella` starts."""
     addresses = context.group.all_gather(
         context.group.address
     )  # GPI-2 has no other way to choose an interface
@@ -93,7 +93,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def _version(package: Path) -> str:
-    """As the file says that its installation leaves beside the package; empty where there is none."""
+    """Return the version in the file that an installation leaves beside the package, "" without it."""
     file = package.parents[1] / "version.py"
     match = (
         re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)
@@ -104,7 +104,7 @@ def _version(package: Path) -> str:
 
 
 def collectives(context: Context) -> Collectives:
-    """By what Tarantella's optimizer averages gradients with."""
+    """Return collectives by the library with which Tarantella averages gradients."""
     import tarantella as tnt
 
     from ranks.libraries.tensorflow import TensorFlowCollectives

@@ -10,7 +10,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """All ranks' addresses; no log lines below warnings."""
+    """Return variables with all ranks' addresses, without log lines below warnings."""
     jobs = context.group.all_gather(f"{context.group.address}:{free_port(context.group.address)}")
     place = {
         "DTENSOR_JOBS": ",".join(jobs),
@@ -21,14 +21,14 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's trainer as it stands."""
+    """Return the library's trainer unchanged."""
     from ranks.libraries.dtensor import DTensorTrainer
 
     return DTensorTrainer(context)
 
 
 def collectives(context: Context) -> Collectives:
-    """Those of DTensor."""
+    """Return DTensor's collectives."""
     from ranks.libraries.dtensor import DTensorCollectives
 
     return DTensorCollectives(context)

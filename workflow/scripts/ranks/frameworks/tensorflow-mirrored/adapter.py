@@ -15,7 +15,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model lives under the strategy."""
+    """A trainer whose model is created under the strategy."""
     import tensorflow as tf
 
     from ranks.libraries.tensorflow import TensorFlowTrainer

@@ -14,14 +14,14 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """TF_CONFIG with all workers' addresses; TensorFlow reads it when it is imported."""
+    """Return TF_CONFIG with all workers' addresses; TensorFlow reads it when it is imported."""
     workers = context.group.all_gather(f"{context.group.address}:{free_port(context.group.address)}")
     cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": context.rank}}
     return {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_CONFIG": json.dumps(cluster)}
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model lives under the strategy."""
+    """A trainer whose model is created under the strategy."""
     from ranks.libraries.tensorflow import TensorFlowTrainer
 
     class MultiWorkerTrainer(TensorFlowTrainer):
@@ -35,7 +35,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def collectives(context: Context) -> Collectives:
-    """By the strategy's collective operations."""
+    """Return collectives by the strategy's collective operations."""
     import tensorflow as tf
 
     from ranks.libraries.tensorflow import TensorFlowCollectives

@@ -5,12 +5,12 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """No log lines below warnings."""
+    """Return variables that suppress log lines below warnings."""
     return {"TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 def trainer(context: Context) -> Trainer:
-    """The library's own trainer as it stands."""
+    """Return the library's own trainer unchanged."""
     from ranks.libraries.tensorflow import TensorFlowTrainer
 
     return TensorFlowTrainer(context)
