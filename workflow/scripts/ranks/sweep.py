@@ -79,13 +79,15 @@ def check(result: np.ndarray, collective: str, elements: int, rank: int, ranks: 
     right = expected(collective, elements, rank, ranks)
     if result.shape != right.shape:
         raise ArithmeticError(
-            f"{collective} over {ranks} ranks gives rank {rank} an array {result.shape}, expected {right.shape}"
+            f"{collective} over {ranks} ranks gives rank {rank} an array {result.shape}, "
+            f"expected {right.shape}"
         )
     mismatches = np.flatnonzero(result != right)
     if len(mismatches):
         first = mismatches[0]
         raise ArithmeticError(
-            f"{collective} of {ITEM_BYTES * elements} bytes over {ranks} ranks is wrong in {len(mismatches)} of {len(result)} elements "
+            f"{collective} of {ITEM_BYTES * elements} bytes over {ranks} ranks is wrong "
+            f"in {len(mismatches)} of {len(result)} elements "
             f"on rank {rank}: element {first} is {result[first]:g}, expected {right[first]:g}"
         )
 
@@ -136,7 +138,7 @@ def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
     """
     one_s = estimated(context, collectives, context.spec["sizes"])
     rounds: dict[int, list[list[float]]] = {size: [] for size in one_s}
-    order = random.Random(context.spec["seed"])  # noqa: S311 (the same on every rank, and in every repetition of a sweep)
+    order = random.Random(context.spec["seed"])  # noqa: S311 (the same on every rank)
     for _ in range(ROUNDS):
         for size in order.sample(list(one_s), len(one_s)):
             load_zeros(context, collectives, size)

@@ -2,7 +2,7 @@
 
 tensor          DTensor's columnwise and rowwise styles on the operators that models.division names
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along the one, and copied along the other
-pipeline        a stage of the model on each rank (torch.distributed.pipelining), by GPipe (Huang et al., NeurIPS 2019) or 1F1B
+pipeline        a stage of the model on each rank (torch.distributed.pipelining): GPipe (Huang et al. 2019), 1F1B
                 (Narayanan et al., SOSP 2019)
 """
 

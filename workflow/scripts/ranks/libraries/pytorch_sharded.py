@@ -128,7 +128,7 @@ class ShardedTrainer(PyTorchTrainer):
 
     @property
     def sharded(self) -> list[FSDPModule]:
-        """Yield the units, and the root module."""
+        """Return the units, and the root module."""
         return [module for module in self.module.modules() if isinstance(module, FSDPModule)]
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:

@@ -316,7 +316,9 @@ def accelerators(numbers: Sequence[int]) -> tuple[Meter | None, list[dict[str, A
     refused = []
     for kind, name, make in ((NVML, "pynvml", nvml), (AMD, "amdsmi", amd_smi)):
         try:
-            meter = answer_in_time(lambda make=make, name=name: make(__import__(name), numbers))  # type: ignore[misc]
+            meter = answer_in_time(
+                lambda make=make, name=name: make(__import__(name), numbers)  # type: ignore[misc]
+            )
             return meter, []
         except Exception as error:
             refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {error}"))

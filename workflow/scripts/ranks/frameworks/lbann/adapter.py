@@ -108,7 +108,8 @@ class LbannTraining(Training):
         if line is None:
             done = sum(epoch.complete for epoch in self._output.epochs)
             raise RuntimeError(
-                f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: {self._program and self._program.last_words}"
+                f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: "
+                f"{self._program and self._program.last_words}"
             )
         self._output.read_line(line)
         epochs = self._output.epochs

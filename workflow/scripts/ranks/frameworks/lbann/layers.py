@@ -158,7 +158,8 @@ def _divide(built: list[Layer], graph: Graph) -> None:
         if entry["name"] in dense:
             if "fully_connected" not in entry:
                 raise ValueError(
-                    f"LBANN cannot divide {entry['name']} of {graph.model}, which is of a sequence, among ranks"
+                    f"LBANN cannot divide {entry['name']} of {graph.model}, which is of a sequence, "
+                    "among ranks"
                 )
             entry["data_layout"] = "model_parallel"
 
@@ -255,7 +256,8 @@ def _check_names(built: list[Layer], graph: Graph) -> None:
     (name, count), *_ = Counter(entry["name"] for entry in built).most_common(1)
     if count > 1:
         raise ValueError(
-            f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; name the operator otherwise"
+            f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; "
+            "name the operator otherwise"
         )
 
 

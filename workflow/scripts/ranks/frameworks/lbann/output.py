@@ -23,11 +23,14 @@ _SHAPE = re.compile(
 )
 _SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_INTEGER})/.*Global last MB = \[\s*(?P<last>{_INTEGER})/")
 _METRIC = re.compile(
-    rf"\S+ \(instance (?P<trainer>{_INTEGER})\) (?:training epoch (?P<epoch>{_INTEGER})|(?P<split>validation|test|tournament)) "
-    rf"(?:objective function : (?P<objective>{_FLOAT})|{LOSS} : (?P<loss>{_FLOAT}){UNIT}|accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
+    rf"\S+ \(instance (?P<trainer>{_INTEGER})\) (?:training epoch (?P<epoch>{_INTEGER})|"
+    r"(?P<split>validation|test|tournament)) "
+    rf"(?:objective function : (?P<objective>{_FLOAT})|{LOSS} : (?P<loss>{_FLOAT}){UNIT}|"
+    rf"accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
 )
 _STEPS = re.compile(
-    rf"\S+ \(instance {_INTEGER}\) training epoch (?P<epoch>{_INTEGER}) mini-batch time statistics : (?P<all>.*)"
+    rf"\S+ \(instance {_INTEGER}\) training epoch (?P<epoch>{_INTEGER}) "
+    r"mini-batch time statistics : (?P<all>.*)"
 )
 _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|min|stdev)")
 _TRAINERS = re.compile(rf"\s*Trainers\s*: (?P<count>{_INTEGER})")
@@ -42,7 +45,8 @@ _FRAME = re.compile(r"[0-9]+: .*")  # of a stack
 _FAILURES = (
     re.compile(r".*LBANN error on rank.*"),
     re.compile(
-        r".*(?:Caught signal (?!15\b)|exited on signal|what\(\):|terminate called|[Nn]ot enough slots|HYDROGEN).*"
+        r".*(?:Caught signal (?!15\b)|exited on signal|what\(\):|terminate called|"
+        r"[Nn]ot enough slots|HYDROGEN).*"
     ),
     re.compile(r".*\b[Ee]rror:.*"),
     re.compile(r".*(?:MPI_ABORT|MPI_Abort|Caught signal).*"),

@@ -53,7 +53,7 @@ def trainer(context: Context) -> Trainer:
             return Seen(seen.loss_sum / self.weight, seen.correct, samples)
 
         def _divide(self) -> None:
-            """Return the samples of each rank that the level sets, the same list on all ranks."""
+            """Set the number of samples of each rank by the level of `shares`, equally on all ranks."""
             shares = context.levels["shares"]
             if shares == "equal":
                 return
