@@ -2,8 +2,8 @@
 
 tensor          DTensor's columnwise and rowwise styles on the operators that models.division names
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along the one, and copied along the other
-pipeline        a stage of the model on each rank (torch.distributed.pipelining): GPipe (Huang et al. 2019), 1F1B
-                (Narayanan et al., SOSP 2019)
+pipeline        a stage of the model on each rank (torch.distributed.pipelining): GPipe (Huang et al. 2019),
+                or 1F1B (Narayanan et al., SOSP 2019)
 """
 
 from collections.abc import Callable, Iterator
