@@ -68,11 +68,7 @@ def test_a_stopped_process_knows_for_how_long(threads: int) -> None:
 def frozen_group() -> Iterator[Path]:
     """Return the file that freezes a control group of the test's own, of version 2 or 1."""
     name = f"ringside-test-{os.getpid()}"
-    for mount, file in (
-        ("/sys/fs/cgroup", "cgroup.freeze"),
-        ("/sys/fs/cgroup/unified", "cgroup.freeze"),
-        ("/sys/fs/cgroup/freezer", "freezer.state"),
-    ):
+    for mount, file in (("/sys/fs/cgroup", "cgroup.freeze"), ("/sys/fs/cgroup/unified", "cgroup.freeze"), ("/sys/fs/cgroup/freezer", "freezer.state")):  # fmt: skip
         group = Path(mount, name)
         with contextlib.suppress(OSError):
             group.mkdir()

@@ -105,13 +105,11 @@ def test_exponents_colours_and_progress_bars_are_read():
     ("text", "message"),
     [
         (VALIDATED.replace("Trainers              : 1", "Trainers              : 2"), "made 2 trainers"),
-        (VALIDATED.replace("model0 (instance 0) training epoch 1 run",
-         "model0 (instance 1) training epoch 1 run"), "several models"),
+        (VALIDATED.replace("model0 (instance 0) training epoch 1 run", "model0 (instance 1) training epoch 1 run"), "several models"),
         (VALIDATED.replace("[2] Epoch", "[7] Epoch"), "lacks epoch 2"),
         *((VALIDATED.replace("run time : 0.898678s", f"run time : {time}s"), "printed no time") for time in ("nan", "inf", "-1.1", "0")),
         *((VALIDATED.replace(": 99.2337%", f": {share}%"), "printed no accuracy") for share in ("994", "-3")),
-        (VALIDATED.replace("training epoch 4 acc", "training epoch 3 acc"),
-         "for an epoch that had it already"),
+        (VALIDATED.replace("training epoch 4 acc", "training epoch 3 acc"), "for an epoch that had it already"),
     ],
 )  # fmt: skip
 def test_what_no_run_of_ours_prints_is_refused(text, message):
@@ -182,8 +180,7 @@ def test_very_long_lines_are_no_trouble(line):
             ],
             "numpy_reader: classes are not indexed from 0",
         ),
-        (["mpirun noticed that process rank 1 exited on signal 9 (Killed).", "----"],
-         "mpirun noticed that process rank 1 exited on signal 9 (Killed)."),
+        (["mpirun noticed that process rank 1 exited on signal 9 (Killed).", "----"], "mpirun noticed that process rank 1 exited on signal 9 (Killed)."),
         (["\x1b[31mError: unknown flag\x1b[0m", "usage"], "Error: unknown flag"),
         (
             [
@@ -204,9 +201,9 @@ def test_very_long_lines_are_no_trouble(line):
             ],
             "Caught signal 11 (SIGSEGV - 'Segmentation fault') on rank 1",
         ),
-        (["Caught signal 15 (SIGTERM)", "   7: El::blas::Gemm(char)", "----", "…"],
-         "Caught signal 15 (SIGTERM)"),
-        (["epoch 3 began", "=======", "…"], "epoch 3 began"), ([], "it said nothing"),
+        (["Caught signal 15 (SIGTERM)", "   7: El::blas::Gemm(char)", "----", "…"], "Caught signal 15 (SIGTERM)"),
+        (["epoch 3 began", "=======", "…"], "epoch 3 began"),
+        ([], "it said nothing"),
     ],
 )  # fmt: skip
 def test_the_reason_is_the_most_telling_line(lines, reason):

@@ -14,16 +14,7 @@ from ranks.worker import node
 from ranks.worker.node import Node, Reading
 
 V1 = "nr_periods 100\nnr_throttled 40\nthrottled_time {}\n"
-V2 = (
-    "usage_usec 9000000\n"
-    "user_usec 8\n"
-    "system_usec 1\n"
-    "nr_periods 100\n"
-    "nr_throttled 40\n"
-    "throttled_usec {}\n"
-    "nr_bursts 0\n"
-    "burst_usec 0\n"
-)
+V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttled 40\nthrottled_usec {}\nnr_bursts 0\nburst_usec 0\n"
 
 
 def throttled(
