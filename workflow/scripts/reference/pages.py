@@ -22,7 +22,10 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def text(name: str) -> str:
     """A page, whole."""
-    return f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{PAGES[name]()}\n"
+    return (
+        "<!-- Made by `make reference`: change the code that it is made of, not this page. "
+        f"-->\n\n{PAGES[name]()}\n"
+    )
 
 
 def main() -> None:
