@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, key, optional, parse
 from declared.factors import level_type
@@ -138,13 +138,18 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
         if not isinstance(table, dict):
             problem = "is empty" if table is None else f"holds {str(table)[:60]!r}"
             expected = "names of data sets, each with its entry"
-            raise InputError("wrong-type", problem, file=shown(file), got=table, expected=expected)
+            raise InputError("wrong-type", problem, file=display_path(file), got=table, expected=expected)
         for name, entry in table.items():
             _lower_digests(entry)
             if name in entries:
-                problem = f"is a data set of {shown(shipped)}"
+                problem = f"is a data set of {display_path(shipped)}"
                 raise InputError(
-                    "duplicate", problem, file=shown(file), key=name, got=name, hint="give it another name"
+                    "duplicate",
+                    problem,
+                    file=display_path(file),
+                    key=name,
+                    got=name,
+                    hint="give it another name",
                 )
             if used is None or name in used:
                 _check_entry(name, entry, file, own=file is own)
@@ -165,7 +170,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     if any(pattern.fullmatch(name) for pattern in _FRESH):
         problem = "such a name is drawn, not read"
         raise InputError(
-            "reserved-name", problem, file=shown(file), key=name, got=name, hint="give it another name"
+            "reserved-name", problem, file=display_path(file), key=name, got=name, hint="give it another name"
         )
     parse(level_type("dataset"), name, file, name)
     place = file.with_name(f"{file.name} ({name})")
@@ -178,7 +183,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
     """Raise InputError for the first contradiction between keys of an entry."""
     for key_path, code, problem, fields in _mistakes(entry):
-        raise InputError(code, problem, file=shown(file), key=key_path, **fields)
+        raise InputError(code, problem, file=display_path(file), key=key_path, **fields)
 
 
 Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
@@ -253,7 +258,7 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
             raise InputError(
                 "unfit-for-format",
                 f"the names {', '.join(names)} do not fit format idx",
-                file=shown(file),
+                file=display_path(file),
                 key="files",
                 got=names,
                 expected=wanted,
@@ -262,7 +267,7 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
     elif len(names) != 1:
         problem = f"{len(names)} archives do not fit format {entry['format']}"
         raise InputError(
-            "unfit-for-format", problem, file=shown(file), key="files", got=len(names), expected="one"
+            "unfit-for-format", problem, file=display_path(file), key="files", got=len(names), expected="one"
         )
 
 

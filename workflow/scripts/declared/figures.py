@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.text import alternatives
 from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of
 from declared.products.figures import KINDS, FigureKind
@@ -78,7 +78,7 @@ def read_figures(
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
             raise InputError(
-                mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields
+                mistake.code, mistake.problem, file=display_path(file), key=key, **mistake.fields
             ) from None
     return figures
 

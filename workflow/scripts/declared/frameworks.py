@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
@@ -199,7 +199,7 @@ def load_framework(name: str) -> Framework:
                 raise InputError(
                     "unknown-name",
                     "unknown factor",
-                    file=shown(file),
+                    file=display_path(file),
                     key=location,
                     got=factor,
                     expected=list(table),
@@ -217,7 +217,7 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",
-        file=shown(file),
+        file=display_path(file),
         key=key,
         got=name,
         **alternatives(name, choices),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.text import alternatives
 from common.written import Keys, Maybe, Unique, optional
 from declared.figures import Declared
@@ -62,7 +62,7 @@ def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
-                    file=shown(file),
+                    file=display_path(file),
                     key=f"paper.{kind}.{place}",
                     got=name,
                     **alternatives(name, choices),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from common.cores import usable_cores
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.python import python_abi
 from common.text import alternatives
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
@@ -459,7 +459,7 @@ def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputErro
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",
-        file=shown(file),
+        file=display_path(file),
         key=key,
         got=name,
         **alternatives(name, known),
@@ -476,21 +476,21 @@ def _check_images(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "with deployment venv it is built from its lock",
-                file=shown(file),
+                file=display_path(file),
                 key=key,
                 got=source,
                 hint="take the line out, or say deployment: apptainer",
             )
         if "://" not in source and not source.startswith("/"):
             problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
-            raise InputError("bad-pattern", problem, file=shown(file), key=key, got=source)
+            raise InputError("bad-pattern", problem, file=display_path(file), key=key, got=source)
     base = site.images.base
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
         raise InputError(
             "bad-pattern",
             f"'{base}' does not look right",
-            file=shown(file),
+            file=display_path(file),
             key="images.base",
             got=base,
             expected=expected,
@@ -518,7 +518,7 @@ def _check_installed(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys" if both else "missing-key",
                 "has both executable and prefix" if both else "has no executable",
-                file=shown(file),
+                file=display_path(file),
                 key=f"installed.{environment}",
                 expected="one: executable: /path/to/python, or prefix: /path/to/environment",
             )
@@ -526,7 +526,7 @@ def _check_installed(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "images.brought has it, too",
-                file=shown(file),
+                file=display_path(file),
                 key=f"installed.{environment}",
                 hint="take one of the two out",
             )
@@ -551,7 +551,7 @@ def _check_unlike(site: SiteKeys, file: Path) -> None:
         ]  # fmt: skip
     for wrong, code, where, got, problem, hint in mistakes:
         if wrong:
-            raise InputError(code, problem, file=shown(file), key=where, got=got, hint=hint)
+            raise InputError(code, problem, file=display_path(file), key=where, got=got, hint=hint)
 
 
 class _Refuse(Protocol):
@@ -565,7 +565,7 @@ def _check_together(site: SiteKeys, file: Path) -> None:
     """What no single key shows."""
 
     def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
-        raise InputError(code, problem, file=shown(file), key=key, **fields)
+        raise InputError(code, problem, file=display_path(file), key=key, **fields)
 
     launcher, placement = site.launcher, site.placement
     if placement not in PLACEMENTS[launcher]:
@@ -706,7 +706,7 @@ def _archives(written: Archives, file: Path) -> Archives:
         raise InputError(
             "conflicting-keys" if written.mirror else "bad-pattern",
             f"'{folder}' is not right",
-            file=shown(file),
+            file=display_path(file),
             key="datasets.folder",
             got=str(folder),
             expected=expected,
@@ -722,7 +722,7 @@ def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
         )
         key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
         raise InputError(
-            "bad-pattern", problem, file=shown(file), key=key, got=wattmeter.url, expected=expected
+            "bad-pattern", problem, file=display_path(file), key=key, got=wattmeter.url, expected=expected
         )
 
 
@@ -748,6 +748,10 @@ def _cache(written: Path, file: Path) -> Path:
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
         problem = f"'{cache}' is not right"
-        place = {"file": "the variable RINGSIDE_CACHE"} if variable else {"file": shown(file), "key": "cache"}
+        place = (
+            {"file": "the variable RINGSIDE_CACHE"}
+            if variable
+            else {"file": display_path(file), "key": "cache"}
+        )
         raise InputError("bad-pattern", problem, **place, got=str(cache), expected=expected)
     return cache

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import CodedValueError, InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.configuration import existing
@@ -387,7 +387,7 @@ def _rename_factors(value: Any, where: str, file: Path) -> Any:
             raise InputError(
                 "conflicting-keys",
                 f"is another name of {name}",
-                file=shown(file),
+                file=display_path(file),
                 key=f"{where}.{alias}",
                 got=alias,
                 hint="take one of the two out",
@@ -408,7 +408,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{least} is too small: fewer than {FEWEST_REPLICATES} runs do not tell how far runs spread",
-            file=shown(file),
+            file=display_path(file),
             key="replicates.at_least",
             got=least,
             expected=f"at least {FEWEST_REPLICATES}",
@@ -417,7 +417,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{most} is too small",
-            file=shown(file),
+            file=display_path(file),
             key="replicates.at_most",
             got=most,
             expected=f"more than at_least, {least}",
@@ -426,7 +426,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{until:g} % is too {'small' if until < NARROWEST else 'large'}",
-            file=shown(file),
+            file=display_path(file),
             key="replicates.until",
             got=f"{until:g} %",
             expected=f"{NARROWEST:g} % to {WIDEST:g} %",
@@ -438,7 +438,7 @@ def _contrasts(
     named: Mapping[str, tuple[Any, ...]], factors: Mapping[str, list[Any]], file: Path
 ) -> dict[str, tuple[Any, ...]]:
     """Return the factors whose ratios are to be precise, each with its levels: all of the study where none are named."""
-    where, key = shown(file), "replicates.contrasts"
+    where, key = display_path(file), "replicates.contrasts"
     for name, levels in named.items():
         if name not in factors:
             known = alternatives(name, [*factors, *factor_aliases()])
@@ -480,7 +480,7 @@ def _check_contrasts(study: Study) -> None:
         raise InputError(
             code,
             f"{name}: {problem}, so there is no such ratio",
-            file=shown(study.file),
+            file=display_path(study.file),
             key="replicates.contrasts",
             got=name,
             hint=hint,
@@ -492,13 +492,15 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     if written.design == "full":
         if only := [key for key in ("resolution", "generators") if getattr(written, key)]:
             problem = "only with design: fractional"
-            raise InputError("conflicting-keys", problem, file=shown(file), key=only[0], hint="take it out")
+            raise InputError(
+                "conflicting-keys", problem, file=display_path(file), key=only[0], hint="take it out"
+            )
         return None
     if written.exclude:
         raise InputError(
             "conflicting-keys",
             "a fraction needs all of its cells",
-            file=shown(file),
+            file=display_path(file),
             key="exclude",
             hint="take it out, or say design: full",
         )
@@ -507,7 +509,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         raise InputError(
             "too-many",
             f"{len(factors[many[0]])} levels",
-            file=shown(file),
+            file=display_path(file),
             key=f"factors.{many[0]}",
             got=len(factors[many[0]]),
             hint="with design: fractional every factor that varies has two",
@@ -516,7 +518,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         raise InputError(
             "conflicting-keys",
             "follows from generators",
-            file=shown(file),
+            file=display_path(file),
             key="resolution",
             hint="take one of the two out",
         )
@@ -527,7 +529,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
         hint = "" if key == "generators" else "say design: full, or a lower resolution"
-        raise InputError(error.code, error.problem, file=shown(file), key=key, hint=hint) from None
+        raise InputError(error.code, error.problem, file=display_path(file), key=key, hint=hint) from None
 
 
 def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
@@ -535,7 +537,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         raise InputError(
             "unknown-key",
             "unknown key",
-            file=shown(file),
+            file=display_path(file),
             key=f"factors.{unknown[0]}",
             got=unknown[0],
             **alternatives(unknown[0], sorted([*factor_table(), *factor_aliases()])),
@@ -548,12 +550,12 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
-                load_dataset(level, shown(file), key)
+                load_dataset(level, display_path(file), key)
             elif level not in known[name]:
                 raise InputError(
                     "unknown-name",
                     f"'{level}' is unknown",
-                    file=shown(file),
+                    file=display_path(file),
                     key=key,
                     got=level,
                     **alternatives(level, known[name]),
@@ -562,7 +564,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         try:
             sizes_of(level)
         except CodedValueError as error:
-            where = {"file": shown(file), "key": "factors.parallelism"}
+            where = {"file": display_path(file), "key": "factors.parallelism"}
             raise InputError(error.code, error.problem, **where, got=level) from None
     return lists
 
@@ -575,7 +577,7 @@ def _exclusion(
             raise InputError(
                 "unknown-name",
                 "unknown factor",
-                file=shown(file),
+                file=display_path(file),
                 key=f"{where}.{name}",
                 got=name,
                 **alternatives(name, [*factors, *factor_aliases()]),
@@ -585,7 +587,7 @@ def _exclusion(
                 raise InputError(
                     "unknown-level",
                     f"{level!r} is no level of the study",
-                    file=shown(file),
+                    file=display_path(file),
                     key=f"{where}.{name}",
                     got=level,
                     expected=factors[name],

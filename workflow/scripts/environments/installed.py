@@ -13,7 +13,7 @@ from typing import Any
 
 from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, is_written, read_json, shown, write_json, written
+from common.files import digest_file, digest_text, display_path, is_written, read_json, write_json, written
 from common.shell import shell_command
 from declared.environments import WHOLE, Environment, Installed, Realization, older, read
 from declared.site import Site
@@ -56,7 +56,12 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
             except InputError as error:
                 key = error.key or error.file
                 raise InputError(
-                    error.code, error.problem, file=shown(site.file), key=key, got=error.got, hint=error.hint
+                    error.code,
+                    error.problem,
+                    file=display_path(site.file),
+                    key=key,
+                    got=error.got,
+                    hint=error.hint,
                 ) from None
             file = installation.looked_at(site.cache, name)
             if _read_last_inspection(file) != contents:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import read_json, shown
+from common.files import display_path, read_json
 from common.python import python_abi
 from declared.environments import WHOLE, Environment, Realization
 from environments import selftest
@@ -69,7 +69,7 @@ def realize(
     with watch.step("lock"):
         python = make_venv(venv, log)
         overlay(venv, parents)
-        pip_install(python, environment.lock, f"installing {shown(environment.lock)}", log)
+        pip_install(python, environment.lock, f"installing {display_path(environment.lock)}", log)
     for wheel in environment.wheels:
         with watch.step(wheel.name):
             install_recorded(wheel, environment.description, python, indexes, log)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common import prefork_server
-from common.errors import InputError, open_streams, print_error, say, system_error
+from common.errors import InputError, open_streams, print_error, print_line, system_error
 from common.shell import check_node_by_pipe
 from declared.configuration import read_config
 from environments.built import check_unchanged
@@ -261,7 +261,7 @@ class Call:
         """Print how many runs are usable, as the last line; exit with STOPPED_STATUS where none is."""
         if self._makes_figures() and not self.dry_run:
             usable = count_usable(self.campaign.runs_csv)
-            say(f"ringside: {usable}")
+            print_line(f"ringside: {usable}")
             if not usable.facts["usable"]:
                 sys.exit(STOPPED_STATUS)
 
@@ -279,7 +279,7 @@ class Call:
         """Say why the campaign stopped, if it did (onerror)."""
         cancel_timers()
         if self._session and self._session.stopped:
-            say(f"ringside: {self._session.stopped}", to_stderr=True)
+            print_line(f"ringside: {self._session.stopped}", to_stderr=True)
             sys.exit(STOPPED_STATUS)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis import tables
 from analysis.measured import title_with_unit
 from common.errors import InputError
-from common.files import digest_text, shown, write_text
+from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from common.schemas import check
@@ -213,11 +213,11 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
         print(f"{name}: no strategy: {reason}", flush=True)
     if unanswered and not content["strategies"]:
         first = next(iter(unanswered.values()))
-        raise InputError(first.code, f"not written: {first}", file=shown(file), got=list(unanswered))
+        raise InputError(first.code, f"not written: {first}", file=display_path(file), got=list(unanswered))
     check(content, "strategies", file)
     write_text(file, format_strategies(content))
     tables.write(table(rows, unanswered), out)
-    print(f"{number_of(len(rows), 'search_name')} answered in {shown(file)}", flush=True)
+    print(f"{number_of(len(rows), 'search_name')} answered in {display_path(file)}", flush=True)
 
 
 if __name__ == "__main__":
