@@ -28,7 +28,7 @@ from declared.factors import (
 from declared.figures import Declared, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
-from declared.mesh import FOUND, is_mesh, sizes_of
+from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, check_paper
 from declared.products.traits import Traits
@@ -324,7 +324,7 @@ class Study(StudyKeys):
     @property
     def finds(self) -> bool:
         """Whether it asks for strategies that are found."""
-        return FOUND in self.factors["parallelism"]
+        return SEARCHED in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:

@@ -15,7 +15,7 @@ from common.caches import follow_modes
 from common.errors import InputError
 from common.files import digest_file, digest_text, display_path, is_written, read_json, write_json, written
 from common.shell import shell_command
-from declared.environments import WHOLE, Environment, Installed, Realization, older, read
+from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site
 from environments import selftest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
@@ -139,7 +139,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def read_complete_record(folder: Path) -> dict[str, Any] | None:
     """Return the record of a complete folder; None if it is not complete or the installation has changed."""
     try:
-        record: dict[str, Any] = read_json(folder / WHOLE)
+        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
         return record if is_unchanged(record["installed"]) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -15,7 +15,7 @@ from common.files import CHECKOUT, display_path, read_json
 from common.notes import Note
 from common.schemas import check
 from declared.factors import Levels, factor_table
-from declared.mesh import EXPERT, FOUND, RANDOM, kind_of
+from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
 from models import strategy
 from models.graph import Graph
@@ -111,7 +111,7 @@ def cell_strategy(
         return strategy.expert(space, nodes, n_devices)
     if kind == RANDOM:
         return strategy.random_strategy(space, nodes * n_devices, seed)
-    if kind != FOUND:
+    if kind != SEARCHED:
         return strategy.data_parallel(space, nodes * n_devices)
     entry: Mapping[str, Any] | None = read_strategies(file).get(search)
     if entry is None:

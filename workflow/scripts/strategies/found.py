@@ -22,7 +22,7 @@ from common.notes import Note
 from common.options import run_program
 from common.schemas import check
 from common.text import number_of
-from declared.mesh import FOUND
+from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
@@ -60,7 +60,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
     for run in sorted(runs, key=lambda run: run.run_id):
         if (
             run.framework.strategies
-            and run.levels["parallelism"] == FOUND
+            and run.levels["parallelism"] == SEARCHED
             and unsupported_reason(site, run.levels) is None
         ):
             questions.setdefault(search_name(run.levels), run)
