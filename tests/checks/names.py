@@ -1,9 +1,9 @@
-"""Report identifiers that are function words, such as ``told`` or ``found``: they say nothing and cannot be searched for.
+"""Report identifiers that are function words, such as ``told`` or ``found``: they cannot be searched for.
 
-``pyproject.toml`` holds the words and the packages that are free of them (``[tool.ringside.names]``). A package is
-its folder in ``workflow/scripts`` and in ``tests/unit``. Annotated class attributes may have the names in
-``file_keys``, which are keys of files that people write. Exit status 1 if one of these packages defines such a name;
-``--count`` prints how many names each package still defines.
+``pyproject.toml`` holds the words and the packages that are free of them (``[tool.ringside.names]``). A
+package is its folder in ``workflow/scripts`` and in ``tests/unit``. Annotated class attributes may have the
+names in ``file_keys``, which are keys of files that people write. Exit status 1 if one of these packages
+defines such a name; ``--count`` prints how many names each package still defines.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOTS = ("workflow/scripts", "tests/unit")
 
 
 def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield every name that a module defines, with its line: functions, classes, parameters, variables, attributes."""
+    """Yield every name that a module defines, with its line."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):

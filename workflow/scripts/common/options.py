@@ -32,7 +32,7 @@ class OneLineParser(argparse.ArgumentParser):
 def run_program(main: Callable[..., None], argv: Sequence[str] | None = None) -> int:
     """Call a program's main function with the values of its command line.
 
-    Return its exit status (see `exit_status`).
+    The result is its exit status (see `exit_status`).
     """
     return exit_status(lambda: main(**parse_arguments(main, argv)))
 

@@ -116,7 +116,7 @@ def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> N
 def _input_error(error: "ValidationError", content: Any, file: Path, above: str = "") -> InputError:
     """Return the InputError that says which rule of its schema a value breaks.
 
-    `above` is the key of `whole`.
+    `above` is the key of `content`.
     """
     path = list(error.absolute_path)
     last = (

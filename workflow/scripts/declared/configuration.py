@@ -79,7 +79,10 @@ def check_name(kind: str, name: str) -> None:
 
 
 def _convert_value(name: str, value: Any) -> Any:
-    """Convert a value of a command line to its type, because Snakemake reads digits as numbers, and programs numbers as text."""
+    """Convert a value of a command line to its type.
+
+    Snakemake reads digits as numbers, and programs numbers as text.
+    """
     if name == "block":
         return int(value) if isinstance(value, str) and value.isdecimal() else value
     return str(value) if type(value) is int else value

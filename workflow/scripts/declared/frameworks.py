@@ -49,7 +49,7 @@ class ExchangeKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkKeys(Keys):
-    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml: what a framework is and what it can do."""
+    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml."""
 
     title: Text = key("the framework in words")
     environment: str = key("a folder of containers/")
@@ -120,7 +120,8 @@ class FrameworkKeys(Keys):
         min_length=1,
     )
     without: dict[str, list[str]] = key(
-        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by device",
+        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by "
+        "device",
         default_factory=dict,
     )
     why: dict[str, Text] = key("reasons that are told with a refused cell, by factor", default_factory=dict)
@@ -143,7 +144,8 @@ class Framework(FrameworkKeys):
     def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
         """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
 
-        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry names data.
+        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry
+        names data.
         """
         level = levels["parallelism"]
         named = {level}
@@ -225,7 +227,10 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
 
 
 def trains_alone(name: str) -> bool:
-    """Return whether a framework trains by its own algorithm, to other weights; False for a removed framework."""
+    """Return whether a framework trains by its own algorithm, to other weights.
+
+    False for a removed framework.
+    """
     return name in framework_names() and load_framework(name).algorithm == OWN
 
 

@@ -54,7 +54,7 @@ def printed_tables() -> "dict[str, Table]":
 
 
 def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
-    """Raise InputError, one line with file and key, for a name that a study with these `figures` does not have."""
+    """Raise InputError for a name in `paper` that is not among the study's `figures` or tables."""
     for kind, names in (("figures", paper.figures), ("tables", paper.tables)):
         choices = list(printed_tables()) if kind == "tables" and names else figures
         for place, name in enumerate(names or ()):

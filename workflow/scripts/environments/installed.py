@@ -63,7 +63,7 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
                     got=error.got,
                     hint=error.hint,
                 ) from None
-            file = installation.looked_at(site.cache, name)
+            file = installation.inspection_path(site.cache, name)
             if _read_last_inspection(file) != contents:
                 with follow_modes(site.cache):
                     write_json(file, contents)

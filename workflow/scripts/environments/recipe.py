@@ -171,7 +171,7 @@ def _post(environment: Environment) -> str:
         "minor": PYTHON.split(".")[1],
     }  # fmt: skip
     if environment.spack:
-        specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))
+        specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.further))
         return _START.format(**words) + _SPACK.format(**words, name=environment.name, specs=specs)
     parts = [_START, *([] if environment.parent else [_PYTHON]), _INSTALL]
     steps = [part.format(**words) for part in parts]

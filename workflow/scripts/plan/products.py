@@ -154,12 +154,12 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
         "costs.csv"
     ).exists()
     return campaign.study.traits(
-        heterogeneous=campaign.study.unlike or campaign.site.unlike,
+        heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         network_swept=sweeps.has_results,
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         power_recorded=is_recorded("power"),
-        costs_timed=bool(campaign.study.finds and sweeps.has_results and costs),
+        costs_timed=bool(campaign.study.searches_strategies and sweeps.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
         replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),
     )

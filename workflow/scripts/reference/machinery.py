@@ -305,7 +305,9 @@ def _versions(environment: environments.Environment) -> str:
             *packages,
             *(
                 code(spec)
-                for spec in ((environment.spack.spec, *environment.spack.beside) if environment.spack else ())
+                for spec in (
+                    (environment.spack.spec, *environment.spack.further) if environment.spack else ()
+                )
             ),
         ]
     )

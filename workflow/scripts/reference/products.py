@@ -7,7 +7,7 @@ import yaml
 
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
-from declared.factors import MOST_SERIES
+from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS
 from declared.products.tables import TABLES, Table
 from declared.records import RECORDS, RecordTable
@@ -100,7 +100,7 @@ def figures_page() -> str:
                     [
                         "`colour`",
                         "a factor, or a list of factors, whose combinations are the series: at most "
-                        f"{MOST_SERIES}, of one framework at most {MAX_VARIANTS}",
+                        f"{MAX_SERIES}, of one framework at most {MAX_VARIANTS}",
                     ],
                     ["`facet`", "a factor, or a list of factors, whose combinations are the panels"],
                     [
@@ -238,7 +238,7 @@ def files_page() -> str:
 
 def _records(name: str, described: RecordTable) -> Iterator[str]:
     yield f"## {name}.csv"
-    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.more}".strip()
+    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.note}".strip()
     yield _columns(name)
 
 
