@@ -47,7 +47,7 @@ METHOD = Note(
     "latency and bandwidth fitted to its collective benchmark (network.csv); CPU time of messages as timed "
     "(messages.csv).",
 )
-SEARCHED = (
+SEARCH_NOTE = (
     "The fastest result of two searches from each of three starts, with {proposals} proposals each; one "
     "start is data parallelism. Speed-up: over data parallelism."
 )
@@ -145,7 +145,7 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
         strategy_name(method, start) for method, start in zip(data["method"], data["start"], strict=True)
     ]
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
-    searched = Note("searches", SEARCHED.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
+    searched = Note("searches", SEARCH_NOTE.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
     return tables.Table(TITLE, data, pd.DataFrame(columns), [METHOD, searched, *unanswered], words)
 
 
