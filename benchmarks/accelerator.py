@@ -24,7 +24,7 @@ from typing import Any
 import accelerator_page as pages
 from accelerator_page import Row
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, shown, write_json, write_text
+from common.files import CHECKOUT, display_path, write_json, write_text
 from common.shell import shell_command
 from datasets.prepare import prepare
 from declared.configuration import load_config, read_config
@@ -230,7 +230,7 @@ def main(argv: list[str] | None = None) -> None:
         if site.device == "cuda" and not seen["devices"]:
             raise InputError(
                 "cannot-measure",
-                f"{shown(site.file)}: device: cuda, but the PyTorch of "
+                f"{display_path(site.file)}: device: cuda, but the PyTorch of "
                 f"{environment['python']['executable']} ({seen['torch']}) sees no accelerator here; run "
                 f"this on a node that has one, or correct installed.{ENVIRONMENT}",
             )
@@ -255,12 +255,12 @@ def main(argv: list[str] | None = None) -> None:
         ),
         (
             f"Made by `make accelerator-test SITE={name}` in {wall_s:.0f} s. Logs of all trainings: "
-            f"`{shown(folder)}`"
+            f"`{display_path(folder)}`"
         ),
     ]
     rows = [row for part, _ in parts.values() for row in part]
     write_text(out.resolve(), pages.page(f"Accelerator test of {name}", facts, parts))
-    print(f"{pages.summary(rows).replace('**', '')}\n{shown(out.resolve())}")
+    print(f"{pages.summary(rows).replace('**', '')}\n{display_path(out.resolve())}")
     if any(row.verdict == pages.FAILED for row in rows):
         sys.exit(1)
 
@@ -275,7 +275,7 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
     if described.deployment(site.realization) == "apptainer":
         raise InputError(
             "cannot-measure",
-            f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; name the "
+            f"{display_path(site.file)}: deployment: apptainer: this test runs outside of images; name the "
             f"machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv",
         )
     if installed.inspect_site(site, {ENVIRONMENT}):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown, write_text
+from common.files import CHECKOUT, display_path, write_text
 
 MEASUREMENTS = CHECKOUT / "docs" / "measurements.md"
 HEAD = (
@@ -52,7 +52,7 @@ def with_part(text: str, name: str, part: str) -> str:
         raise InputError(
             "cannot-measure",
             (
-                f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove "
+                f"{display_path(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove "
                 "the other"
             ),
         )

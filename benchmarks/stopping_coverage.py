@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import MIN_SHARED_BLOCKS
-from declared.study import KNOWN_OF_ALL
+from declared.study import MIN_POOLED_DF
 from document import section, table
 from precision.stopping import MIN_CELL_DF
 from support.adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
@@ -143,7 +143,7 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
         "that number, within at_least and at_most. Not precise: at the end, mostly after at_most.",
         table(["cells", *(f"{n:g} needed" for n in NEEDED)], by_cells),
         f"Coverage (%) of {100 * CONFIDENCE:g} % intervals under the chosen rule (a cell's spread known by "
-        f"{MIN_CELL_DF:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs; in "
+        f"{MIN_CELL_DF:g} degrees of freedom, that of all by {MIN_POOLED_DF:g}), 3 to 30 runs; in "
         "parentheses, runs relative to those needed. Least of all kinds of studies: "
         f"{100 * chosen_ones[worst].held:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of "
         f"{100 * worst[1][1]:g} %, {worst[2]:g} runs needed, {worst[3][0]} to {worst[3][1]} runs). Ratios "

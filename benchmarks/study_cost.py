@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.tables import read_table
 from document import section, table
 from plan.specs import spec_file
@@ -111,7 +111,8 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
         raise InputError(
-            "cannot-measure", f"{shown(results)}: there is no finished campaign; run ./ringside run first"
+            "cannot-measure",
+            f"{display_path(results)}: there is no finished campaign; run ./ringside run first",
         )
     runs = read_table(results / "runs.csv", "runs")
     made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
@@ -119,7 +120,7 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     if not costs:
         raise InputError(
             "cannot-measure",
-            f"{shown(results)}: no session has two runs of runs.csv; run ./ringside run first",
+            f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first",
         )
     one = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])

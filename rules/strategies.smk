@@ -5,14 +5,14 @@
 #        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml), RESULTS/tables/costs.*
 #        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
 
-from common.files import shown
+from common.files import display_path
 from plan.strategies import strategy_file
 from plan.timings import COSTS_FILE, MESSAGES_FILE
 
 REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
 COSTS_CSV, MESSAGES_CSV = (str(Path(RUNS_CSV).with_name(name)) for name in (COSTS_FILE, MESSAGES_FILE))
 COSTS_FILES, FOUND_FILES = PRODUCTS.files("strategies.costs_table"), PRODUCTS.files("strategies.found")
-STRATEGIES_JSON = shown(strategy_file(STUDY, SITE))
+STRATEGIES_JSON = display_path(strategy_file(STUDY, SITE))
 
 
 rule strategies:

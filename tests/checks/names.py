@@ -1,8 +1,8 @@
-"""Report identifiers that are function words, such as ``told`` or ``found``: they say nothing and cannot be
-searched for.
+"""Report identifiers that are function words, such as ``told`` or ``found``: they cannot be searched for.
 
 ``pyproject.toml`` holds the words and the packages that are free of them (``[tool.ringside.names]``). A
-package is its folder in ``workflow/scripts`` and in ``tests/unit``. Exit status 1 if one of these packages
+package is its folder in ``workflow/scripts`` and in ``tests/unit``. Annotated class attributes may have the
+names in ``file_keys``, which are keys of files that people write. Exit status 1 if one of these packages
 defines such a name; ``--count`` prints how many names each package still defines.
 """
 
@@ -19,9 +19,7 @@ ROOTS = ("workflow/scripts", "tests/unit")
 
 
 def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield every name that a module defines, with its line: functions, classes, parameters, variables,
-    attributes.
-    """
+    """Yield every name that a module defines, with its line."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -34,14 +32,33 @@ def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
-def find_function_words(file: Path, words: frozenset[str]) -> list[tuple[str, int]]:
-    """Return the names in a Python file, each with its line, that are one of ``words`` apart from case and
-    underscores.
+def class_attributes(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield every annotated attribute of a class, with its line."""
+    for owner in ast.walk(tree):
+        for node in owner.body if isinstance(owner, ast.ClassDef) else ():
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id, node.lineno
+
+
+def find_function_words(
+    file: Path, words: frozenset[str], file_keys: frozenset[str] = frozenset()
+) -> list[tuple[str, int]]:
+    """Return the names in a Python file, each with its line, that are function words.
+
+    Args:
+        file: The file.
+        words: Function words, which names may not be apart from case and underscores.
+        file_keys: Names that annotated class attributes may have.
     """
     tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    allowed = {(name, line) for name, line in class_attributes(tree) if name in file_keys}
     return sorted(
-        ((name, line) for name, line in defined_names(tree) if name.strip("_").lower() in words),
-        key=lambda found: found[1],
+        (
+            (name, line)
+            for name, line in defined_names(tree)
+            if name.strip("_").lower() in words and (name, line) not in allowed
+        ),
+        key=lambda place: place[1],
     )
 
 
@@ -58,14 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ringside"][
         "names"
     ]
-    words = frozenset(settings["function_words"])
+    words, file_keys = frozenset(settings["function_words"]), frozenset(settings["file_keys"])
     if options.count:
         packages = sorted(
             {folder.name for root in ROOTS for folder in (CHECKOUT / root).iterdir() if folder.is_dir()}
         )
         counts = Counter(
             {
-                name: sum(len(find_function_words(file, words)) for file in package_files(name))
+                name: sum(len(find_function_words(file, words, file_keys)) for file in package_files(name))
                 for name in packages
             }
         )
@@ -80,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{file.relative_to(CHECKOUT)}:{line}: {name} is a function word; name the thing or the action"
         for package in settings["packages"]
         for file in package_files(package)
-        for name, line in find_function_words(file, words)
+        for name, line in find_function_words(file, words, file_keys)
     ]
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults or missing else 0

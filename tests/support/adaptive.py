@@ -17,7 +17,7 @@ from scipy import special
 
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
-from declared.study import KNOWN_OF_ALL
+from declared.study import MIN_POOLED_DF
 from precision.stopping import MIN_CELL_DF
 
 Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
@@ -219,7 +219,7 @@ def chosen(until: float) -> Rule:
     """`precision.stopping.judge_cells`."""
 
     def refine(report: Report) -> np.ndarray:
-        known = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= KNOWN_OF_ALL)[:, None]
+        known = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= MIN_POOLED_DF)[:, None]
         return ~known | (np.maximum(report.half(), report.half(most=math.inf)) > until)
 
     return refine
@@ -231,7 +231,7 @@ def chosen_of_pairs(until: float) -> Rule:
     def refine(report: Report) -> np.ndarray:
         to = np.arange(0, report.log.shape[1], 2)
         reported, alike = report.ratios(to, to + 1), report.ratios(to, to + 1, math.inf)
-        known = (alike.df >= MIN_CELL_DF) & (alike.known >= KNOWN_OF_ALL)[:, None]
+        known = (alike.df >= MIN_CELL_DF) & (alike.known >= MIN_POOLED_DF)[:, None]
         return np.repeat(~known | (np.maximum(reported.half, alike.half) > until), 2, axis=1)
 
     return refine

@@ -36,3 +36,19 @@ def test_names_have_their_lines(tmp_path):
     file = tmp_path / "module.py"
     file.write_text("a = 1\nfound = 2\n_told = 3\n")
     assert find_function_words(file, WORDS) == [("found", 2), ("_told", 3)]
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("class Link:\n    of: int = 1", 0),
+        ("class Link:\n    found: int = 1", 1),
+        ("class Link:\n    of = 1", 1),
+        ("class Link:\n    def size(self):\n        of: int = 1", 1),
+        ("of: int = 1", 1),
+    ],
+)
+def test_only_annotated_class_attributes_may_be_file_keys(tmp_path, source, count):
+    file = tmp_path / "module.py"
+    file.write_text(source)
+    assert len(find_function_words(file, WORDS, frozenset({"of"}))) == count

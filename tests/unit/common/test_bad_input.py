@@ -1,8 +1,7 @@
-"""Whatever a person or a dying disk makes of our input: it works, or ends in one clear line before anything
-is done.
+"""Mutated input works, or ends in one clear line before anything is done.
 
 Hypothesis mutates shipped files and recorded data in hundreds of ways: never a traceback, a hang, or half a
-file. `make thorough-test` mutates them in thousands of ways, and in others every time.
+file.
 """
 
 import contextlib
@@ -62,9 +61,7 @@ MIN_MUTATIONS = 3
 
 
 def mutated(examples: int) -> Any:
-    """Return settings for MUTATION_SHARE of `examples`, the same ones in every run if that is a part of
-    them.
-    """
+    """Return settings for MUTATION_SHARE of `examples`; a share below 1 gives the same ones in every run."""
     return settings(
         max_examples=max(MIN_MUTATIONS, round(MUTATION_SHARE * examples)),
         deadline=None,
@@ -82,8 +79,8 @@ pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
-def works_or_complains(*also: type[Exception]) -> Iterator[None]:
-    """What is done here ends in time: well, or by an InputError (or `also`) in one line."""
+def works_or_complains(*accepted: type[Exception]) -> Iterator[None]:
+    """What is done here ends in time: well, or by an InputError (or `accepted`) in one line."""
 
     def ring(signum: int, frame: Any) -> None:
         raise Hang
@@ -92,10 +89,10 @@ def works_or_complains(*also: type[Exception]) -> Iterator[None]:
     signal.alarm(HANG_S)
     try:
         yield
-    except (InputError, *also) as error:
-        said = str(error)
-        assert said and "\n" not in said, said
-        assert len(said) < LONGEST, said
+    except (InputError, *accepted) as error:
+        message = str(error)
+        assert message and "\n" not in message, message
+        assert len(message) < LONGEST, message
         assert not isinstance(error, InputError) or re.fullmatch("[a-z]+(-[a-z]+)*", error.code), error.code
         assert getattr(error, "code", "") != "broken-rule", (
             f"pydantic refuses what the JSON schema takes: {error}"
@@ -149,9 +146,9 @@ def nested(draw: Any, original: Any) -> Any:
     """Lists and mappings of which one or two entries are replaced, taken out, renamed, doubled or moved."""
     value = deepcopy(original)
     for _ in range(draw(st.integers(1, 2))):
-        if not (there := places(value)):
+        if not (locations := places(value)):
             break
-        *path, last = draw(st.sampled_from(there))
+        *path, last = draw(st.sampled_from(locations))
         holder = value
         for key in path:
             holder = holder[key]
@@ -167,12 +164,12 @@ def nested(draw: Any, original: Any) -> Any:
                     st.sampled_from([[holder[last]], [holder[last]] * 2, {"x": holder[last]}])
                 )
             case _:
-                other = draw(st.sampled_from(there))
+                place = draw(st.sampled_from(locations))
                 with contextlib.suppress(KeyError, IndexError, TypeError):
-                    found = value
-                    for key in other:
-                        found = found[key]
-                    holder[last] = deepcopy(found)
+                    copied = value
+                    for key in place:
+                        copied = copied[key]
+                    holder[last] = deepcopy(copied)
     return value
 
 
@@ -234,7 +231,7 @@ def yaml_of(name: str) -> tuple[Any, bytes]:
 def either(value: Any, content: bytes) -> Any:
     """A mutation of what a YAML file says, or of its bytes."""
     as_bytes = nested(value).map(
-        lambda said: yaml.safe_dump(said, allow_unicode=True).encode("utf-8", "replace")
+        lambda changed: yaml.safe_dump(changed, allow_unicode=True).encode("utf-8", "replace")
     )
     return st.one_of(as_bytes, as_bytes, bytes_of(content))
 
@@ -290,7 +287,7 @@ def test_frameworks(folder: Path, content: bytes) -> None:
             (EnvironmentKeys, *yaml_of("containers/lbann/environment.yaml")),
             (TopologyKeys, *yaml_of("config/topologies/p100.yaml")),
         ]
-    ).flatmap(lambda one: st.tuples(st.just(one[0]), either(*one[1:])))
+    ).flatmap(lambda case: st.tuples(st.just(case[0]), either(*case[1:])))
 )
 def test_environments_and_topologies(folder: Path, chosen: tuple[type, bytes]) -> None:
     keys, content = chosen
@@ -310,12 +307,14 @@ def test_tables_of_data_sets(folder: Path, content: bytes) -> None:
 def csv_files() -> dict[str, bytes]:
     """The tables of a small made-up campaign, and of a kept one's network."""
     runs, epochs = campaign(2)
-    some = runs[runs["framework"].isin(["pytorch-single", "pytorch-ddp"]) & (runs["batch_size"] == 32)]
-    with TemporaryDirectory() as there:
-        files = write_frames(Path(there), some, epochs[epochs["run_id"].isin(some["run_id"])])
-        made = {file.stem: file.read_bytes() for file in files}
-    kept = (CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "network.csv").read_bytes().split(b"\n")
-    return made | {"network": b"\n".join(kept[:40]) + b"\n"}
+    chosen = runs[runs["framework"].isin(["pytorch-single", "pytorch-ddp"]) & (runs["batch_size"] == 32)]
+    with TemporaryDirectory() as folder:
+        files = write_frames(Path(folder), chosen, epochs[epochs["run_id"].isin(chosen["run_id"])])
+        tables = {file.stem: file.read_bytes() for file in files}
+    network_lines = (
+        (CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "network.csv").read_bytes().split(b"\n")
+    )
+    return tables | {"network": b"\n".join(network_lines[:40]) + b"\n"}
 
 
 TABLES = csv_files()
@@ -374,8 +373,11 @@ def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
     assert epoch_lines(attempt.parent, a_record()[0], 2, 1).count("\n") == 2
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
     assert manifest.read(folder / "manifest.json") == MANIFEST
-    for name, (entry, found) in archives.items():
-        assert prepared(folder / f"whole-{name}", entry, found) == [20, entry["validation_samples"]]
+    for name, (entry, archives_by_name) in archives.items():
+        assert prepared(folder / f"whole-{name}", entry, archives_by_name) == [
+            20,
+            entry["validation_samples"],
+        ]
 
 
 @mutated(200)
@@ -403,38 +405,48 @@ def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path,
 
 def a_record() -> tuple[Any, bytes]:
     """A record as runs leave them, and the epochs beside it."""
-    made = {
-        "run_id": "a.small-cnn.digits.b64.n1.s1.r1", "key": "0" * 12, "study": "small", "site": "local", "session": "s", "attempt": 1,
-        "status": "ok", "reason": None, "started_at": "2026-11-20T12:00:00.000Z", "ended_at": "2026-11-20T12:01:00.000Z",
-        "environment_digest": "0" * 64, "code_digest": "0" * 64, "data_digest": "0" * 64, "placement": "emulated",
-        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 50.0,
-        "job": None, "unfinished_attempts": [], "deployment": "venv", "image": None, "packages": {"torch": "2.13.0"},
-        "measured": {"hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [], "transport": "none", "startup_s": 3.0,
-                     "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 3, "device_memory_peak_bytes": None,
-                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "foreign_cpu_share": 0.01, "steal_share": 0.0,
+    record = {
+        "run_id": "a.small-cnn.digits.b64.n1.s1.r1", "key": "0" * 12, "study": "small", "site": "local",
+        "session": "s", "attempt": 1,
+        "status": "ok", "reason": None, "started_at": "2026-11-20T12:00:00.000Z",
+        "ended_at": "2026-11-20T12:01:00.000Z",
+        "environment_digest": "0" * 64, "code_digest": "0" * 64, "data_digest": "0" * 64,
+        "placement": "emulated",
+        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_foreign_cpu_share": 0.05,
+        "wall_s": 50.0,
+        "job": None, "unfinished_attempts": [], "deployment": "venv", "image": None,
+        "packages": {"torch": "2.13.0"},
+        "measured": {"hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [], "transport": "none",
+                     "startup_s": 3.0,
+                     "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 3,
+                     "device_memory_peak_bytes": None,
+                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "foreign_cpu_share": 0.01,
+                     "steal_share": 0.0,
                      "python_version": "3.11", "library_version": "torch 2.13.0"},
     }  # fmt: skip
-    return made, json.dumps(made).encode()
+    return record, json.dumps(record).encode()
 
 
 @mutated(150)
 @given(
     content=st.one_of(
-        nested(a_record()[0]).map(lambda said: json.dumps(said).encode()), bytes_of(a_record()[1])
+        nested(a_record()[0]).map(lambda changed: json.dumps(changed).encode()), bytes_of(a_record()[1])
     )
 )
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record.json").write_bytes(content)
     with works_or_complains():
-        said = load_record(folder / "record.json")
-        assert said["status"] != "broken" or (said["reason"] and "\n" not in said["reason"])
+        record = load_record(folder / "record.json")
+        assert record["status"] != "broken" or (record["reason"] and "\n" not in record["reason"])
 
 
 EPOCHS = (
-    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,samples_trained,train_loss,"
+    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,"
+    b"samples_trained,train_loss,"
     b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_device_j,"
     b"energy_package_j,energy_node_j,opened_at\n"
-    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,,5.5,,3.5\n"
+    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n"
+    b"2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,,5.5,,3.5\n"
 )
 
 
@@ -451,7 +463,7 @@ def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, dict[str, Archive]]]:
     """Small archives of each format: data set -> its entry, its archives."""
-    made = {}
+    by_name = {}
     for name in (
         "cifar-10-small",
         "fashion-mnist-small",
@@ -463,13 +475,13 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, d
             "train_samples": 20,
             "validation_samples": 1 if name == "text8-small" else 10,
         }
-        made[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
-    return made
+        by_name[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
+    return by_name
 
 
-def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
+def prepared(out: Path, entry: Any, archives_by_name: dict[str, Archive]) -> list[int]:
     """Read archives and write what is in them; how many images of each part there are."""
-    content = READERS[entry["format"]](entry, found)
+    content = READERS[entry["format"]](entry, archives_by_name)
     sizes = []
     for part in ("train", "validation"):
         samples, blocks = entry[f"{part}_samples"], getattr(content, part)
@@ -484,14 +496,16 @@ def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
 @mutated(100)
 @given(data=st.data())
 def test_archives_of_data_sets(folder: Path, archives: Any, data: Any) -> None:
-    entry, found = archives[data.draw(st.sampled_from(sorted(archives)))]
-    name = data.draw(st.sampled_from(sorted(found)))
+    entry, archives_by_name = archives[data.draw(st.sampled_from(sorted(archives)))]
+    name = data.draw(st.sampled_from(sorted(archives_by_name)))
     bad = folder / name
-    bad.write_bytes(data.draw(bytes_of(found[name].path.read_bytes())))
+    bad.write_bytes(data.draw(bytes_of(archives_by_name[name].path.read_bytes())))
     out = folder / "prepared"
     shutil.rmtree(out, ignore_errors=True)
     with works_or_complains():
-        prepared(out, entry, found | {name: Archive(bad, found[name].unpacked_bytes, "here")})
+        prepared(
+            out, entry, archives_by_name | {name: Archive(bad, archives_by_name[name].unpacked_bytes, "here")}
+        )
 
 
 @mutated(200)
@@ -520,7 +534,8 @@ MANIFEST = {
 @mutated(80)
 @given(
     content=st.one_of(
-        nested(MANIFEST).map(lambda said: json.dumps(said).encode()), bytes_of(json.dumps(MANIFEST).encode())
+        nested(MANIFEST).map(lambda changed: json.dumps(changed).encode()),
+        bytes_of(json.dumps(MANIFEST).encode()),
     )
 )
 def test_manifests(folder: Path, content: bytes) -> None:
@@ -561,10 +576,10 @@ def checkout(
     "name", ["config/config.yaml", "config/studies/quickstart.yaml", "config/sites/local.yaml"]
 )
 def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
-    said, content = yaml_of(name)
+    values, content = yaml_of(name)
 
     @mutated(4)
-    @given(bad=either(said, content))
+    @given(bad=either(values, content))
     def mutates(bad: bytes) -> None:
         done = checkout(name, bad)
         assert done.returncode in (0, 2), done.stderr

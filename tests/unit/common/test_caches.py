@@ -1,6 +1,4 @@
-"""Another user can neither plant anything in a cache that is then used, nor be locked out of it by the umask
-of who builds first.
-"""
+"""Another user can neither plant files in a cache, nor be locked out of it by a umask."""
 
 import os
 import stat
@@ -25,13 +23,13 @@ def cache():
 
 
 def make_cache(top: Path) -> Path:
-    made = top / "cache"
-    stamp = made / "environments" / "pytorch" / "0123" / "environment.json"
+    cache = top / "cache"
+    stamp = cache / "environments" / "pytorch" / "0123" / "environment.json"
     stamp.parent.mkdir(parents=True)
     stamp.write_text("{}")
-    for path in (made, *made.rglob("*")):
+    for path in (cache, *cache.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return made
+    return cache
 
 
 def stamp_in(cache: Path) -> Path:
@@ -163,16 +161,16 @@ def test_files_follow_the_mode_of_the_cache(tmp_path, mode, umask, folder, file)
         "Path\n"
     )
     code += (
-        f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\n"
-        "with follow_modes(c): write_json(c / 'a' / 'b.json', 1)"
+        f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\nwith follow_modes(c): write_json(c / "
+        "'a' / 'b.json', 1)"
     )
     subprocess.run(
         [sys.executable, "-c", code, cache],
         check=True,
         env={"PYTHONPATH": str(CHECKOUT / "workflow/scripts")},
     )
-    found = [stat.S_IMODE((cache / name).stat().st_mode) for name in ("a", "a/b.json")]
-    assert found == [folder | (mode & 0o2000), file]
+    modes = [stat.S_IMODE((cache / name).stat().st_mode) for name in ("a", "a/b.json")]
+    assert modes == [folder | (mode & 0o2000), file]
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o755), (0o000, 0o755), (0o077, 0o700)])
@@ -203,8 +201,8 @@ def test_lock_of_another_user_can_be_held(cache):
     with locked(cache / ".lock", lambda: None):
         pass
     code = (
-        "from common.files import locked; from pathlib import Path\n"
-        "with locked(Path(sys.argv[2]), lambda: print('waits')): print('held')"
+        "from common.files import locked; from pathlib import Path\nwith locked(Path(sys.argv[2]), lambda: "
+        "print('waits')): print('held')"
     )
     done = run_as_nobody(code, cache / ".lock")
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr

@@ -23,8 +23,8 @@ def machine(folder: Path, path: str, root: str, version: int, quotas: dict[str, 
     kind = "cgroup2 cgroup2 rw,nsdelegate" if version == 2 else "cgroup cgroup rw,cpu,cpuacct"
     at = str(mount).replace(" ", "\\040")
     (folder / "mountinfo").write_text(
-        "30 1 0:26 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
-        f"31 1 0:27 {root} {at} rw - {kind}\n"
+        f"30 1 0:26 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n31 1 0:27 {root} {at} rw "
+        f"- {kind}\n"
     )
     return folder
 

@@ -75,12 +75,12 @@ def test_error_is_the_same_after_pickling() -> None:
 
 def test_error_reaches_the_caller_of_another_process() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        one, several = pool.submit(refuse, "unknown-key", "is wrong", FULL), pool.submit(refuse_all, 3)
+        single, multiple = pool.submit(refuse, "unknown-key", "is wrong", FULL), pool.submit(refuse_all, 3)
         with pytest.raises(InputError) as refused:
-            one.result()
+            single.result()
         assert fields_of(refused.value) == fields_of(InputError("unknown-key", "is wrong", **FULL))
         with pytest.raises(InputErrors) as refused_all:
-            several.result()
+            multiple.result()
     assert [(error.key, error.got) for error in refused_all.value.errors] == [("a0", 0), ("a1", 1), ("a2", 2)]
     assert refused_all.value.code == "out-of-range"
 
@@ -111,11 +111,11 @@ def test_errors_of_errors_have_all_their_lines() -> None:
 
 def test_program_ends_with_a_line_for_each_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: refuse_all(2)) == 2
-    shown = capsys.readouterr()
-    assert (
-        shown.err == "ringside: a0: is too large [out-of-range]\nringside: a1: is too large [out-of-range]\n"
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "ringside: a0: is too large [out-of-range]\nringside: a1: is too large [out-of-range]\n"
     )
-    assert shown.out == ""
+    assert printed.out == ""
     assert exit_status(lambda: None) == 0 and capsys.readouterr().err == ""
 
 

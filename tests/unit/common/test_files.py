@@ -28,7 +28,8 @@ def test_plain_values_are_those_of_yaml_1_2(tmp_path: Path) -> None:
     )
     assert load_yaml(file) == {
         "a": 10, "b": 0.001, "c": "yes", "d": "1:30:00", "e": 15, "f": 31, "g": None, "h": True, "i": -0.5,
-        "j": "2026-01-01", "k": float("inf"), "l": 1.0, "m": None,
+        "j": "2026-01-01",
+        "k": float("inf"), "l": 1.0, "m": None,
     }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_what_would_take_minutes_or_the_interpreter_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"a": "\\ud800"}', "half a character"),
         ('{"a": 1' + "0" * 400 + "}", "a number of 401 digits"),
@@ -79,10 +80,10 @@ def test_what_would_take_minutes_or_the_interpreter_is_refused(
     ],
     ids=lambda text: text[:12],
 )
-def test_json_that_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_json_that_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """The only test in which these sentences stand: a ValueError has no code."""
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_json(tmp_path / "a.json")
 
 

@@ -6,7 +6,7 @@ from common.latex import latex_text
 
 
 @pytest.mark.parametrize(
-    ("said", "written"),
+    ("text", "written"),
     [
         ("a_b & 5 %", r"a\_b \& 5 \%"),
         ("#1 {x} ~ ^ $ \\", r"\#1 \{x\} \textasciitilde{} \textasciicircum{} \$ \textbackslash{}"),
@@ -19,8 +19,8 @@ from common.latex import latex_text
         ("漢字 \N{PARTY POPPER}", "?? ?"),
     ],
 )
-def test_signs_are_written_out(said: str, written: str) -> None:
-    assert latex_text(said) == written and latex_text(said).isascii()
+def test_signs_are_written_out(text: str, written: str) -> None:
+    assert latex_text(text) == written and latex_text(text).isascii()
 
 
 def test_only_long_words_may_be_broken() -> None:

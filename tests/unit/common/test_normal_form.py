@@ -46,7 +46,7 @@ class Trainer:
             pass
         return n
 '''
-SAME = {
+SAME_FORM = {
     "docstring of the module": ('"""Train a model."""', '"""Train a model, and time it."""'),
     "no docstring": ('    """One step."""\n', ""),
     "comment": ("# steps", "# of an epoch"),
@@ -69,7 +69,7 @@ SAME = {
         "        if n > last:\n            pass\n            pass\n",
     ),
 }
-OTHER = {
+OTHER_FORM = {
     "constant": ("LIMIT = 3", "LIMIT = 4"),
     "type of a constant": ("LIMIT = 3", "LIMIT = 3.0"),
     "operator": ("len(batch) * 2", "len(batch) + 2"),
@@ -93,20 +93,20 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), SAME.values(), ids=SAME)
+@pytest.mark.parametrize(("old", "new"), SAME_FORM.values(), ids=SAME_FORM)
 def test_rewording_keeps_the_normal_form(old: str, new: str) -> None:
     assert old in MODULE
     assert normal_form(MODULE.replace(old, new, 1)) == normal_form(MODULE)
 
 
-@pytest.mark.parametrize(("old", "new"), OTHER.values(), ids=OTHER)
+@pytest.mark.parametrize(("old", "new"), OTHER_FORM.values(), ids=OTHER_FORM)
 def test_other_behaviour_is_another_normal_form(old: str, new: str) -> None:
     assert old in MODULE
     assert normal_form(MODULE.replace(old, new, 1)) != normal_form(MODULE)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("source", "changed"),
     [
         ("@app.command()\ndef f(x: int): ...", "@app.command()\ndef f(x: str): ..."),
         ("class A(Model):\n    x: int", "class A(Model):\n    x: str"),
@@ -121,8 +121,8 @@ def test_other_behaviour_is_another_normal_form(old: str, new: str) -> None:
         ("x[1:]", "x[:1]"),
     ],
 )
-def test_what_something_may_read_counts(one: str, other: str) -> None:
-    assert normal_form(one) != normal_form(other)
+def test_what_something_may_read_counts(source: str, changed: str) -> None:
+    assert normal_form(source) != normal_form(changed)
 
 
 def test_fields_of_a_named_tuple_stay_fields() -> None:
@@ -149,21 +149,21 @@ def test_yaml_counts_by_its_value(tmp_path: Path) -> None:
 
 def test_words_for_people_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "framework.yaml"
-    found = []
+    digests = []
     for text in ("title: A\nmpi: true\n", "title: B\nmpi: true\n", "title: B\nmpi: false\n"):
         file.write_text(text)
-        found.append((digest_source(file, ("title",)), digest_source(file)))
-    assert found[0][0] == found[1][0] != found[2][0]
-    assert len({whole for _, whole in found}) == 3
+        digests.append((digest_source(file, ("title",)), digest_source(file)))
+    assert digests[0][0] == digests[1][0] != digests[2][0]
+    assert len({full_digest for _, full_digest in digests}) == 3
 
 
 def test_what_is_no_python_stands_for_itself(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
-    found = []
+    digests = []
     for content in (b"def f(:", b"def f(: ", b"x = '\xff'", b"x = 1\x00"):
         file.write_bytes(content)
-        found.append(digest_source(file))
-    assert len(set(found)) == 4
+        digests.append(digest_source(file))
+    assert len(set(digests)) == 4
 
 
 def test_names_of_files_count(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_digests_are_kept_between_programs(tmp_path: Path, broken: str) -> None:
     folder.mkdir()
     cache.mkdir()
     (folder / "a.py").write_text("x = 1")
-    kept = cache / forms.KEPT
-    kept.write_text(broken)
+    cache_file = cache / forms.CACHE_FILE
+    cache_file.write_text(broken)
 
     def digest() -> str:
         environment = {
@@ -205,7 +205,7 @@ def test_digests_are_kept_between_programs(tmp_path: Path, broken: str) -> None:
         ).stdout
 
     first = digest()
-    (entry,) = json.loads(kept.read_text()).items()
+    (entry,) = json.loads(cache_file.read_text()).items()
     assert digest() == first
-    kept.write_text(json.dumps({entry[0]: "0" * 64}))
+    cache_file.write_text(json.dumps({entry[0]: "0" * 64}))
     assert digest() != first, "it is read, not made again"

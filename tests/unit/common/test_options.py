@@ -48,16 +48,17 @@ def parse(*argv: str) -> dict[str, Any]:
 def test_defaults_are_those_of_the_signature() -> None:
     assert parse("x", "--out", "a") == {
         "name": "x", "out": Path("a"), "count": 3, "share": None, "files": (), "level": "low",
-        "from_": "here", "dry_run": False,
+        "from_": "here",
+        "dry_run": False,
     }  # fmt: skip
 
 
 def test_values_have_the_types_of_the_signature() -> None:
-    given = parse(
+    options = parse(
         "x", "--out", "a", "--count", "7", "--share", "0.5", "--files", "b", "c", "--from", "z", "--dry-run"
     )
-    assert (given["count"], given["share"], given["files"]) == (7, 0.5, [Path("b"), Path("c")])
-    assert (given["from_"], given["dry_run"]) == ("z", True)
+    assert (options["count"], options["share"], options["files"]) == (7, 0.5, [Path("b"), Path("c")])
+    assert (options["from_"], options["dry_run"]) == ("z", True)
 
 
 def test_an_option_may_be_handed_on_without_a_value() -> None:
@@ -68,7 +69,8 @@ def test_an_option_may_be_handed_on_without_a_value() -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [[], ["x"], ["x", "--out"], ["x", "y", "--out", "a"], ["x", "--out", "a", "--count", "many"], ["x", "--ou", "a"],
+    [[], ["x"], ["x", "--out"], ["x", "y", "--out", "a"], ["x", "--out", "a", "--count", "many"],
+     ["x", "--ou", "a"],
      ["x", "--out", "a", "--level", "lowest"]],
 )  # fmt: skip
 def test_a_wrong_command_line_is_one_mistake(argv: list[str]) -> None:
@@ -112,9 +114,9 @@ def main_of(name: str) -> ast.FunctionDef:
 def test_every_argument_of_a_program_is_explained(name: str) -> None:
     """Read from the code: to import all programs takes a minute."""
     function = main_of(name)
-    names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    names = [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
     doc = ast.get_docstring(function) or ""
-    assert [one for one in names if f"    {one}: " not in doc] == []
+    assert [argument for argument in names if f"    {argument}: " not in doc] == []
 
 
 CALL = re.compile(r"\{WARM\} ([\w.]+)(.*?)(?:2>&1|\"\"\")", re.DOTALL)
@@ -126,23 +128,23 @@ CALLED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given"), CALLED, ids=[name for name, _ in CALLED])
-def test_a_rule_gives_a_program_the_options_it_takes(name: str, given: list[str]) -> None:
+@pytest.mark.parametrize(("name", "options"), CALLED, ids=[name for name, _ in CALLED])
+def test_a_rule_gives_a_program_the_options_it_takes(name: str, options: list[str]) -> None:
     function = main_of(name)
     optional = [
-        one.arg
-        for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        argument.arg
+        for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
         if default
     ]
-    known = [one.arg for one in function.args.kwonlyargs]
-    options = [one.replace("-", "_") if one != "from" else "from_" for one in given]
-    assert set(options) <= set(known) and set(known) - set(optional) <= set(options)
+    parameters = [argument.arg for argument in function.args.kwonlyargs]
+    options = [argument.replace("-", "_") if argument != "from" else "from_" for argument in options]
+    assert set(options) <= set(parameters) and set(parameters) - set(optional) <= set(options)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name in programs()])
 def test_a_program_of_tables_takes_its_inputs(name: str) -> None:
-    known = {one.arg for one in main_of(name).args.kwonlyargs}
-    assert {*PROGRAMS[name].inputs, "out"} <= known
+    parameters = {argument.arg for argument in main_of(name).args.kwonlyargs}
+    assert {*PROGRAMS[name].inputs, "out"} <= parameters
 
 
 def test_there_are_such_programs() -> None:

@@ -1,6 +1,4 @@
-"""A program in a process that was forked is the program that `python -m` starts: to who calls it nothing
-differs but the time.
-"""
+"""A program in a forked process behaves as one that `python -m` starts."""
 
 import os
 import shutil
@@ -16,9 +14,10 @@ from common import prefork_server
 from common.files import CHECKOUT
 
 WAITS = "import time; print('began', flush=True); time.sleep(60)"
-TELLS = """
+REPORT = """
 import os, sys
-print(sys.argv[1:], os.getcwd(), ascii(os.environ.get("TOLD")), "HOME" in os.environ, oct(os.umask(0)), __name__)
+has_home, umask = "HOME" in os.environ, oct(os.umask(0))
+print(sys.argv[1:], os.getcwd(), ascii(os.environ.get("TOLD")), has_home, umask, __name__)
 print(sys.stdin.read(), file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """
@@ -65,7 +64,7 @@ def begun(folder: Path, text: str) -> tuple[subprocess.Popen[str], int]:
     return started, process
 
 
-def gone(process: int, limit_s: float = 10) -> bool:
+def is_gone(process: int, limit_s: float = 10) -> bool:
     deadline = time.monotonic() + limit_s
     while (
         Path(f"/proc/{process}").exists() and "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
@@ -80,14 +79,17 @@ def gone(process: int, limit_s: float = 10) -> bool:
 def test_it_gets_what_it_was_told_and_its_status_comes_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    said = []
+    results = []
     for name in (prefork_server.start(), "nobody-listens-there"):
         monkeypatch.setenv(prefork_server.VARIABLE, name)
-        program = begin(folder, TELLS, str(status), "a b\n'c'", TOLD="x=\udc80y")
-        said.append((*program.communicate("what I say"), program.returncode))
-    assert said[0] == said[1], "with a server and without"
-    assert said[0][0].startswith(f"['{status}', \"a b\\n'c'\"] {folder} 'x=") and said[0][1] == "what I say\n"
-    assert said[0][2] == status
+        program = begin(folder, REPORT, str(status), "a b\n'c'", TOLD="x=\udc80y")
+        results.append((*program.communicate("what I say"), program.returncode))
+    assert results[0] == results[1], "with a server and without"
+    assert (
+        results[0][0].startswith(f"['{status}', \"a b\\n'c'\"] {folder} 'x=")
+        and results[0][1] == "what I say\n"
+    )
+    assert results[0][2] == status
 
 
 def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(
@@ -95,9 +97,9 @@ def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(
 ) -> None:
     parents = {parent_of(folder), parent_of(folder)}
     assert len(parents) == 1 and parents != {os.getpid()}
-    other = folder / "other"
-    (other / "stage").mkdir(parents=True)
-    assert begin(other, "print('another checkout')").communicate()[0] == "another checkout\n"
+    other_checkout = folder / "other"
+    (other_checkout / "stage").mkdir(parents=True)
+    assert begin(other_checkout, "print('another checkout')").communicate()[0] == "another checkout\n"
 
 
 def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_changes(
@@ -125,23 +127,23 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
         assert starter.stdout is not None
         monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())
 
-        def said(path: Path) -> str:
+        def output(path: Path) -> str:
             command = [sys.executable, "-IS", prefork_server.__file__, "runs.supervise"]
             environment = {**os.environ, "PYTHONPATH": str(path)}
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             assert not done.stderr
             return done.stdout.strip()
 
-        assert [said(folder) for _ in range(2)] == ["False one"] * 2, "loaded by the server"
+        assert [output(folder) for _ in range(2)] == ["False one"] * 2, "loaded by the server"
         before = helper.stat()
         helper.write_text("import os; LOADED_BY, TEXT = os.getpid(), 'two'")
         os.utime(helper, ns=(before.st_atime_ns, before.st_mtime_ns))
         for compiled in folder.rglob("*.pyc"):  # which Python takes for the file of this date and size
             compiled.unlink()
-        assert said(folder) == "True two"
-        other = folder / "other"
-        shutil.copytree(folder / "runs", other / "runs")
-        assert said(other) == "True two"
+        assert output(folder) == "True two"
+        other_checkout = folder / "other"
+        shutil.copytree(folder / "runs", other_checkout / "runs")
+        assert output(other_checkout) == "True two"
         monkeypatch.delenv("PYTHONPATH", raising=False)
         elsewhere = subprocess.run(
             [sys.executable, "-IS", prefork_server.__file__, "runs.helper"],
@@ -178,7 +180,7 @@ def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, ser
     text = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); {WAITS}"
     started, process = begun(folder, text)
     started.send_signal(signal.SIGTERM)
-    assert started.wait(10) == 7 and gone(process)
+    assert started.wait(10) == 7 and is_gone(process)
     started, process = begun(folder, WAITS)
     os.kill(process, signal.SIGKILL)
     assert started.wait(10) == 128 + signal.SIGKILL
@@ -187,7 +189,7 @@ def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, ser
 def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
     started, process = begun(folder, WAITS)
     started.kill()
-    assert gone(process)
+    assert is_gone(process)
 
 
 STARTS = (
@@ -213,15 +215,15 @@ def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
     starter.kill()
     starter.wait()
     assert started.communicate()[0] == "ended\n" and started.returncode == 0
-    assert gone(serving)
+    assert is_gone(serving)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_another_user_is_not_served(folder: Path, server: str) -> None:
     serving = parent_of(folder)
     program = (
-        f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from common "
-        "import prefork_server; os.setuid(65534); "
+        f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from "
+        "common import prefork_server; os.setuid(65534); "
         "print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

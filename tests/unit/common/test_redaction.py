@@ -27,7 +27,7 @@ WITH_SECRET = [
     f"{{'authorization': '{SECRET}'}}",
     f"using hf_{SECRET.replace('-', '')}abcdefgh",
 ]
-WITHOUT = [
+WITHOUT_SECRETS = [
     "http://127.0.0.1:8000/x@y",
     "https://host/a?authors=3&size=4",
     "file:///a/b@c",
@@ -45,7 +45,7 @@ def test_secrets_are_hidden(text):
     assert redact(hidden) == hidden
 
 
-@pytest.mark.parametrize("text", WITHOUT)
+@pytest.mark.parametrize("text", WITHOUT_SECRETS)
 def test_text_without_secrets_stays(text):
     assert redact(text) == text
     assert not find_secret(text)

@@ -93,12 +93,13 @@ STATUSES = ["ok", "failed", "timeout", "missing", "invalid"]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "code", "key", "facts", "said"),
+    ("old", "new", "line", "code", "key", "facts", "message"),
     [
         ("run_id,study", "run_id,studdy", 1, "unknown-key", "studdy", {"suggestion": "study"},
          "unknown column; did you mean 'study'?"),
-        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {"got": "xyz"},
-         "unknown column; expected columns of runs.schema.yaml"),
+        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {"got": "xyz"}, (
+            "unknown column; expected columns of runs.schema.yaml"
+        )),
         ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {"got": "run_id"},
          "the column is there twice"),
         (".r1,quickstart", ".r1,quickstart,more", 2, "wrong-field-count", "", {}, None),
@@ -113,10 +114,10 @@ STATUSES = ["ok", "failed", "timeout", "missing", "invalid"]
          "'maybe' is not allowed; expected true or false"),
     ],
 )  # fmt: skip
-def test_a_broken_file_is_refused_in_one_line(tmp_path, runs, old, new, line, code, key, facts, said):
+def test_a_broken_file_is_refused_in_one_line(tmp_path, runs, old, new, line, code, key, facts, message):
     error = broken(tmp_path, runs, old, new)
     assert_refusal(error, code, key, file=f"{tmp_path}/runs.csv, line {line}", **facts)
-    assert said is None or str(error) == f"{tmp_path}/runs.csv, line {line}: {key}: {said}"
+    assert message is None or str(error) == f"{tmp_path}/runs.csv, line {line}: {key}: {message}"
 
 
 def lines_of(path):
@@ -196,13 +197,16 @@ def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
     copies = [
         runs.assign(run_id=runs["run_id"] + f".{copy}", cell=runs["cell"] + f".{copy}") for copy in range(176)
     ]
-    many = pd.concat(copies, ignore_index=True)[:20_000]
+    runs_table = pd.concat(copies, ignore_index=True)[:20_000]
     epochs = pd.DataFrame(
-        {"run_id": many["run_id"].astype("str").repeat(100), "epoch": [*range(1, 101)] * len(many)}
+        {
+            "run_id": runs_table["run_id"].astype("str").repeat(100),
+            "epoch": [*range(1, 101)] * len(runs_table),
+        }
     ).reset_index(drop=True)
-    many = many.reindex(columns=list(schema("runs")["properties"]))
+    runs_table = runs_table.reindex(columns=list(schema("runs")["properties"]))
     start = time.perf_counter()
-    assert tables._trouble_between_rows(many, "runs") is None
+    assert tables._trouble_between_rows(runs_table, "runs") is None
     assert tables._trouble_between_rows(epochs, "epochs") is None
     assert time.perf_counter() - start < 2  # 0.15 s where nothing else runs
 
@@ -260,7 +264,7 @@ def test_a_bad_frame_leaves_the_old_file(tmp_path, runs):
 
 def test_an_absent_file_and_one_that_is_not_text_give_one_line(tmp_path):
     file = tmp_path / "runs.csv"
-    for content, code, key, where in (
+    for content, code, key, place in (
         (None, "missing-file", "", ""),
         (b"\xff\xfe\x00", "broken-file", "", ""),
         (b"", "missing-key", "run_id", ", line 1"),
@@ -269,7 +273,7 @@ def test_an_absent_file_and_one_that_is_not_text_give_one_line(tmp_path):
             file.write_bytes(content)
         with pytest.raises(InputError) as caught:
             read_table(file, "runs")
-        assert_refusal(caught.value, code, key, file=f"{file}{where}")
+        assert_refusal(caught.value, code, key, file=f"{file}{place}")
 
 
 @pytest.mark.parametrize("name", ["runs", "epochs", "design", "network"])
@@ -316,21 +320,21 @@ def test_some_rows_of_a_table_are_read_as_they_stand_in_the_whole(tmp_path, time
     path.write_text(
         re.sub(r"(?<=,true,)([^,]+)", time, path.read_text())
     )  # a quoted number is left to the other reader
-    whole = read_table(path, "epochs")
-    some = set(whole["run_id"].unique()[[3, 5]])
-    wanted = whole[whole["run_id"].isin(some)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(read_table(path, "epochs", some), wanted)
-    assert len(wanted) == 12
+    full = read_table(path, "epochs")
+    keys = set(full["run_id"].unique()[[3, 5]])
+    expected = full[full["run_id"].isin(keys)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(read_table(path, "epochs", keys), expected)
+    assert len(expected) == 12
     assert read_table(path, "epochs", {"none"}).empty
 
 
 def test_some_rows_are_found_whatever_the_order_of_columns(tmp_path):
     _, path = write_campaign(tmp_path)
-    whole = read_table(path, "epochs")
-    first = whole["run_id"].iloc[0]
+    full = read_table(path, "epochs")
+    first = full["run_id"].iloc[0]
     lines = [line.split(",") for line in path.read_text().splitlines()]
     path.write_text("".join(",".join([*fields[1:], fields[0]]) + "\n" for fields in lines))
-    pd.testing.assert_frame_equal(read_table(path, "epochs", {first}), whole[whole["run_id"] == first])
+    pd.testing.assert_frame_equal(read_table(path, "epochs", {first}), full[full["run_id"] == first])
 
 
 @pytest.mark.parametrize(
@@ -355,9 +359,7 @@ def test_some_rows_are_found_whatever_the_order_of_columns(tmp_path):
     ],
 )
 def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
-    """What the reader of whole columns would take otherwise, or cannot say, is left to the one that looks at
-    every field.
-    """
+    """What the reader of whole columns cannot read is left to the reader of fields."""
     _, path = write_campaign(tmp_path)
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=r"."):
@@ -377,9 +379,9 @@ def test_errors_of_two_lines_do_not_cancel(tmp_path):
 @pytest.mark.slow
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
     copies = [runs.assign(run_id=runs["run_id"] + f".{copy}") for copy in range(18_000 // len(runs) + 1)]
-    many = pd.concat(copies, ignore_index=True)[:18_000]
+    runs_table = pd.concat(copies, ignore_index=True)[:18_000]
     start = time.perf_counter()
-    write_table(many, "runs", tmp_path / "runs.csv")
+    write_table(runs_table, "runs", tmp_path / "runs.csv")
     assert len(read_table(tmp_path / "runs.csv", "runs")) == 18_000
     assert time.perf_counter() - start < 20
 

@@ -36,14 +36,16 @@ CASES: list[Case] = [
      "key.names: second value 'B' does not look right; expected letters a to z"),
     (KEYS, {"nodes": 1, "names": [*["a"] * 10, "B"]}, "bad-pattern", "key.names", {"got": "B"},
      "key.names: value 11, 'B' does not look right; expected letters a to z"),
-    ({"enum": ["local", "slurm"]}, "slrum", "not-one-of", "key", {"got": "slrum", "expected": ["local", "slurm"], "suggestion": "slurm"},
+    ({"enum": ["local", "slurm"]}, "slrum", "not-one-of", "key",
+     {"got": "slrum", "expected": ["local", "slurm"], "suggestion": "slurm"},
      "key: 'slrum' is not allowed; expected one of local, slurm; did you mean 'slurm'?"),
     ({"enum": [3, 4]}, 5, "not-one-of", "key", {"got": 5, "expected": [3, 4]},
      "key: 5 is not allowed; expected one of 3, 4"),
     ({"type": ["integer", "object"]}, "three", "wrong-type", "key", {"got": "three"},
      "key: 'three' is not right; expected a whole number or keys with values"),
-    (NAME, 3, "wrong-type", "key", {"got": 3},
-     "key: 3 is not right; expected text: letters a to z; put it in quotes"),
+    (NAME, 3, "wrong-type", "key", {"got": 3}, (
+        "key: 3 is not right; expected text: letters a to z; put it in quotes"
+    )),
     (LIMITS, None, "wrong-type", "key", {"got": None}, "key: is empty; expected a number"),
     (SHARE, 0.05, "wrong-type", "key", {"got": 0.05}, "key: 0.05 has no %; expected a share, as 5 %"),
     (LIMITS, True, "wrong-type", "key", {"got": True}, "key: True is not right; expected a number"),
@@ -58,8 +60,9 @@ CASES: list[Case] = [
     (LIMITS, 9, "out-of-range", "key", {"got": 9}, "key: 9 is too large; expected less than 9"),
     (OPEN, 0, "out-of-range", "key", {"got": 0}, "key: 0 is too small; expected more than 0"),
     (OPEN, 5, "out-of-range", "key", {"got": 5}, "key: 5 is too large; expected at most 4"),
-    (NAME, "abcdef", "too-long", "key", {"got": "abcdef"},
-     "key: 'abcdef' is too long; expected at most 5 characters"),
+    (NAME, "abcdef", "too-long", "key", {"got": "abcdef"}, (
+        "key: 'abcdef' is too long; expected at most 5 characters"
+    )),
     ({"const": 1}, 2, "bad-value", "key", {"got": 2}, "key: 1 was expected"),
 ]  # fmt: skip
 

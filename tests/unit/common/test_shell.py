@@ -9,7 +9,7 @@ import pytest
 from common.shell import UNSEEN_STATUS, check_node, check_node_by_pipe, shell_command, unseen_path
 
 
-def said(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
+def run_in_shell(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
         shell_command(setup, "", variables, command), capture_output=True, text=True, check=False
     )
@@ -17,21 +17,21 @@ def said(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
 
 
 def test_a_failing_line_ends_it_whatever_follows() -> None:
-    assert said(["false", "export A=1; export B=2"], "echo", "trained")[1] == ""
-    assert said(["export A=1; false", "true"], "echo", "trained") == (1, "")
-    assert said(["true # a comment", "export A='1 2'"], "sh", "-c", "echo $A") == (0, "1 2")
+    assert run_in_shell(["false", "export A=1; export B=2"], "echo", "trained")[1] == ""
+    assert run_in_shell(["export A=1; false", "true"], "echo", "trained") == (1, "")
+    assert run_in_shell(["true # a comment", "export A='1 2'"], "sh", "-c", "echo $A") == (0, "1 2")
 
 
 def test_our_variables_come_after_the_setup_lines() -> None:
-    assert said(["export PYTHONPATH=theirs"], "sh", "-c", "echo $PYTHONPATH", PYTHONPATH="ours") == (
+    assert run_in_shell(["export PYTHONPATH=theirs"], "sh", "-c", "echo $PYTHONPATH", PYTHONPATH="ours") == (
         0,
         "ours",
     )
-    assert said(["export PYTHONHOME=/nowhere"], "sh", "-c", "echo ${PYTHONHOME-gone}") == (0, "gone")
+    assert run_in_shell(["export PYTHONHOME=/nowhere"], "sh", "-c", "echo ${PYTHONHOME-gone}") == (0, "gone")
 
 
 def test_quotes_and_blanks_arrive() -> None:
-    assert said([], "printf", "%s|", "a b", "$c", "'d'") == (0, "a b|$c|'d'|")
+    assert run_in_shell([], "printf", "%s|", "a b", "$c", "'d'") == (0, "a b|$c|'d'|")
 
 
 def test_a_node_with_every_path_runs_the_command(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     ],
 )
 def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
-    found = unseen_path(line)
-    assert (dict(found.facts) if found else None) == facts
+    note = unseen_path(line)
+    assert (dict(note.facts) if note else None) == facts

@@ -35,8 +35,8 @@ class Part(Keys):
 
 @dataclass(frozen=True)
 class Choice(Keys):
-    one: Maybe[tuple[str, ...]] = optional("one")
-    other: Maybe[int] = optional("other")
+    first: Maybe[tuple[str, ...]] = optional("one")
+    second: Maybe[int] = optional("other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Sample(Keys):
     seed: int = key("a number", ge=0, le=9)
     rate: float = key("a rate", gt=0, lt=10, default=0.5)
     kind: Literal["full", "half"] = key("what it is", default="full")
-    on: bool = key("whether", default=False)
+    enabled: bool = key("whether", default=False)
     title: Line = key("a title", default="")
     note: Maybe[str] = optional("a note", pattern=r"^(?!no)[a-z]+\Z", max_length=5)
     names: Unique[tuple[str, ...]] = key("names", default=())
@@ -55,8 +55,9 @@ class Sample(Keys):
     auto: Maybe[Annotated[int, Rules(ge=1)] | Literal["auto"]] = optional("cores, or auto")
     choice: Annotated[Choice, Rules(filled=True)] = key("one or the other", default_factory=Choice)
     pairs: Pairs[Annotated[str, Rules(pattern=r"^[A-Z]+\Z")], str] = key("variables", default=())
-    whole: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional("a number as it is written")
-    share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")], lambda text: int(text[:-2]) / 100)]] = optional(
+    exact: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional("a number as it is written")
+    share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")],
+                                          lambda text: int(text[:-2]) / 100)]] = optional(
         "a share, as 5 %"
     )  # fmt: skip
 
@@ -71,8 +72,8 @@ REFUSED: list[tuple[dict[str, Any], str, str, object]] = [
     ({"rate": 0}, "out-of-range", "x.rate", 0),
     ({"rate": 10}, "out-of-range", "x.rate", 10),
     ({"kind": "hlaf"}, "not-one-of", "x.kind", "hlaf"),
-    ({"on": "yes"}, "wrong-type", "x.on", "yes"),
-    ({"on": 1}, "wrong-type", "x.on", 1),
+    ({"enabled": "yes"}, "wrong-type", "x.enabled", "yes"),
+    ({"enabled": 1}, "wrong-type", "x.enabled", 1),
     ({"title": " "}, "bad-pattern", "x.title", " "),
     ({"note": None}, "wrong-type", "x.note", None),
     ({"note": "none"}, "bad-pattern", "x.note", "none"),
@@ -94,22 +95,22 @@ REFUSED: list[tuple[dict[str, Any], str, str, object]] = [
     ({"choice": None}, "wrong-type", "x.choice", None),
     ({"pairs": {"a": "b"}}, "bad-pattern", "x.pairs", "a"),
     ({"pairs": {"A": 1}}, "wrong-type", "x.pairs.A", 1),
-    ({"whole": float("inf")}, "wrong-type", "x.whole", float("inf")),
-    ({"whole": 0}, "out-of-range", "x.whole", 0),
-    ({"whole": "1"}, "wrong-type", "x.whole", "1"),
+    ({"exact": float("inf")}, "wrong-type", "x.exact", float("inf")),
+    ({"exact": 0}, "out-of-range", "x.exact", 0),
+    ({"exact": "1"}, "wrong-type", "x.exact", "1"),
     ({"share": "5"}, "bad-pattern", "x.share", "5"),
     ({"share": 0.05}, "wrong-type", "x.share", 0.05),
 ]
 
 
-@pytest.mark.parametrize(("keys", "code", "where", "got"), REFUSED)
+@pytest.mark.parametrize(("keys", "code", "place", "got"), REFUSED)
 def test_broken_rule_gives_code_key_and_value(
-    keys: dict[str, Any], code: str, where: str, got: object
+    keys: dict[str, Any], code: str, place: str, got: object
 ) -> None:
     with pytest.raises(InputError) as refused:
         parse(Sample, {"seed": 1} | keys, Path("s.yaml"), "x")
     error = refused.value
-    assert (error.code, error.file, error.key, error.got) == (code, "s.yaml", where, got)
+    assert (error.code, error.file, error.key, error.got) == (code, "s.yaml", place, got)
     assert str(error).isprintable()
 
 
@@ -117,7 +118,7 @@ def test_what_is_right_has_the_types_of_the_class(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "seed: 3\nrate: 2\ntitle: a\n  b\nnames: [a, b]\npair: [1, 2]\nparts: [{count: 7}]\nlimits: {a: 3}\n"
         "either: {count: 2}\nauto: auto\nshare: 5 %\nnote: yes\n"
-        "choice: {one: [a]}\npairs: {B: y, A: x}\nwhole: 1\n"
+        "choice: {first: [a]}\npairs: {B: y, A: x}\nexact: 1\n"
     )
     read = load(Sample, tmp_path / "a.yaml")
     assert read == Sample(
@@ -132,13 +133,13 @@ def test_what_is_right_has_the_types_of_the_class(tmp_path: Path) -> None:
         auto="auto",
         share=0.05,
         note="yes",
-        choice=Choice(one=("a",)),
+        choice=Choice(first=("a",)),
         pairs=(("A", "x"), ("B", "y")),
-        whole=1,
+        exact=1,
     )
     assert (
         isinstance(read.rate, float)
-        and isinstance(read.whole, int)
+        and isinstance(read.exact, int)
         and parse(Sample, {"seed": 1}, Path("s")) == Sample(seed=1)
     )
 
@@ -152,21 +153,21 @@ def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:
     }
     assert rules["properties"]["either"]["type"] == ["integer", "object"]
     assert {
-        name: each.get("default")
-        for name, each in rules["properties"].items()
-        if each.get("default") is not None
+        name: subrules.get("default")
+        for name, subrules in rules["properties"].items()
+        if subrules.get("default") is not None
     } == {
         "rate": 0.5,
         "kind": "full",
-        "on": False,
+        "enabled": False,
         "title": "",
     }
 
 
 def test_who_only_uses_the_classes_imports_no_checker() -> None:
-    asked = (
+    program = (
         "import sys, declared.study, declared.site, declared.datasets, common.schemas;"
         "print({'pydantic', 'jsonschema', 'fastjsonschema'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

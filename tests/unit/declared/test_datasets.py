@@ -275,8 +275,8 @@ def test_wrong_entry_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         read_datasets(DATASETS, own(tmp_path, shape=[16, 16]))
     assert str(refused.value) == (
-        f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, width, "
-        "channels]"
+        f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, "
+        "width, channels]"
     )
 
 
@@ -321,7 +321,7 @@ def test_a_name_says_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("synthetic-tokens-1000-64", ([64], 10240, "next", 1000)),
         ("synthetic-tokens-2-1-10", ([1], 10, "next", 2)),
@@ -329,9 +329,9 @@ def test_a_name_says_what_is_drawn() -> None:
         ("wikitext-2", ([128], 16317, "next", 33278)),
     ],
 )
-def test_tokens_are_followed_by_one_of_the_vocabulary_or_have_a_class(name: str, told: object) -> None:
+def test_tokens_are_followed_by_one_of_the_vocabulary_or_have_a_class(name: str, expected: object) -> None:
     entry = load_dataset(name)
-    assert (entry["shape"], entry["train_samples"], targets(entry), class_count(entry)) == told
+    assert (entry["shape"], entry["train_samples"], targets(entry), class_count(entry)) == expected
     assert kind(entry) == "tokens"
 
 

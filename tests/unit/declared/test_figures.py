@@ -35,11 +35,12 @@ STUDY = {
 
 
 def study(folder: Path, figures: object = None, exclude: bool = True, **factors: object) -> list[Declared]:
-    made = {**STUDY, "factors": {**STUDY["factors"], **factors}, "figures": figures}  # type: ignore[dict-item]
+    levels = {**STUDY["factors"], **factors}  # type: ignore[dict-item]
+    keys = {**STUDY, "factors": levels, "figures": figures}
     if not exclude:
-        made["exclude"] = None
-    made = {key: value for key, value in made.items() if value is not None}
-    (folder / "s.yaml").write_text(yaml.safe_dump(made))
+        keys["exclude"] = None
+    keys = {key: value for key, value in keys.items() if value is not None}
+    (folder / "s.yaml").write_text(yaml.safe_dump(keys))
     return load_study("s", folder).drawn()
 
 
@@ -53,11 +54,11 @@ def refusal(folder: Path, *figures: object) -> InputError:
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
     assert [figure.name for figure in study(tmp_path)] == [
         "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates",
-        "accuracy-wall_time", "interaction", "residuals", "regression", "network", "outlook", "timeline",
-        "drift", "shares",
+        "accuracy-wall_time",
+        "interaction", "residuals", "regression", "network", "outlook", "timeline", "drift", "shares",
     ]  # fmt: skip
-    more = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
-    assert "prediction" in more, "a batch size can be left out of a fit"
+    names = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
+    assert "prediction" in names, "a batch size can be left out of a fit"
 
 
 def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Path) -> None:
@@ -84,17 +85,17 @@ def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
 def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     """And that they are traced is no treatment: all other figures are as they would be without."""
     plain = study(tmp_path)
-    both = study(tmp_path, trace=["none", "phases"])
-    assert [figure.name for figure in both] == [
+    with_traced = study(tmp_path, trace=["none", "phases"])
+    assert [figure.name for figure in with_traced] == [
         *(figure.name for figure in plain),
         "phases",
         "critical_path",
         "gantt",
         "what_if",
     ]
-    assert both[: len(plain)] == plain
-    only = study(tmp_path, trace="phases")
-    assert {figure.kind for figure in only} >= {"phases", "critical_path", "gantt"}
+    assert with_traced[: len(plain)] == plain
+    all_traced = study(tmp_path, trace="phases")
+    assert {figure.kind for figure in all_traced} >= {"phases", "critical_path", "gantt"}
     load = load_study("s", tmp_path)
     assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {
         "phases",
@@ -104,11 +105,11 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
 
 
 def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
-    asked = [
+    figures = [
         {"kind": "phases", "x": "time", "facet": ["batch_size", "sync_every"]},
         {"kind": "gantt", "filter": {"nodes": 2}},
     ]
-    assert [figure.name for figure in study(tmp_path, asked, trace=["none", "phases"])] == [
+    assert [figure.name for figure in study(tmp_path, figures, trace=["none", "phases"])] == [
         "phases-time",
         "gantt",
     ]

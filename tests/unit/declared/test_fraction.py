@@ -25,9 +25,12 @@ NAMES = [chr(ord("A") + place) for place in range(15)]
 # asked for -> its smallest design: number of generators, resolution.
 NIST = {
     (3, 3): (1, 3), (4, 4): (1, 4), (5, 5): (1, 5), (5, 3): (2, 3), (6, 5): (1, 6), (6, 4): (2, 4),
-    (6, 3): (3, 3), (7, 5): (1, 7), (7, 4): (3, 4), (7, 3): (4, 3), (8, 5): (2, 5), (8, 4): (4, 4),
-    (9, 5): (2, 6), (9, 4): (4, 4), (9, 3): (5, 3), (10, 5): (3, 5), (10, 4): (5, 4), (10, 3): (6, 3),
-    (11, 5): (4, 5), (11, 4): (6, 4), (11, 3): (7, 3), (15, 3): (11, 3),
+    (6, 3): (3, 3),
+    (7, 5): (1, 7), (7, 4): (3, 4), (7, 3): (4, 3), (8, 5): (2, 5), (8, 4): (4, 4), (9, 5): (2, 6),
+    (9, 4): (4, 4),
+    (9, 3): (5, 3), (10, 5): (3, 5), (10, 4): (5, 4), (10, 3): (6, 3), (11, 5): (4, 5), (11, 4): (6, 4),
+    (11, 3): (7, 3),
+    (15, 3): (11, 3),
 }  # fmt: skip
 GOOD = {
     "title": "t",
@@ -50,11 +53,11 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(("asked", "published"), NIST.items())
+@pytest.mark.parametrize(("design", "published"), NIST.items())
 def test_fractions_are_as_small_as_the_published_ones(
-    asked: tuple[int, int], published: tuple[int, int]
+    design: tuple[int, int], published: tuple[int, int]
 ) -> None:
-    count, resolution = asked
+    count, resolution = design
     fraction = smallest_fraction(NAMES[:count], resolution)
     assert (count - fraction.basic, fraction.resolution) == published
 
@@ -70,8 +73,8 @@ def test_jains_274_design() -> None:
     fraction = smallest_fraction(NAMES[:7], 3)
     cells = pd.DataFrame(list(fraction.signs())) * 2 - 1
     assert len(cells) == 8
-    for made, of in {"D": "AB", "E": "AC", "F": "BC", "G": "ABC"}.items():
-        assert (cells[made] == cells[list(of)].prod(axis=1)).all()
+    for generated, factors in {"D": "AB", "E": "AC", "F": "BC", "G": "ABC"}.items():
+        assert (cells[generated] == cells[list(factors)].prod(axis=1)).all()
     assert fraction_like(fraction)[0] == "A = B x D = C x E = F x G"
 
 
@@ -82,7 +85,7 @@ def fraction_like(fraction: Fraction) -> list[str]:
 def test_generators_of_a_persons_own() -> None:
     # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB
     # has III
-    better, worse = (generated_fraction(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
+    better, worse = (generated_fraction(list("ABCD"), {"D": list(factors)}) for factors in ("ABC", "AB"))
     assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
     assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
     for bad, code, sentence in (
@@ -117,15 +120,17 @@ def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path)
     assert len(runs) == 8 * 2 and len({run.cell for run in runs}) == 8
     assert to_csv(runs).count("\n") == 17
     levels = pd.DataFrame([run.levels for run in runs])
-    for name, (first, _) in {name: both for name, both in study.factors.items() if len(both) > 1}.items():
+    for name, (first, _) in {
+        name: levels for name, levels in study.factors.items() if len(levels) > 1
+    }.items():
         assert (levels[name] == first).sum() == 8, name
 
 
 def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> None:
-    few, site = load_study("s", written(tmp_path)), load_site("local")
-    every = {run.run_id: run for run in plan_design(replace(few, fraction=None), site)}
+    fractional, site = load_study("s", written(tmp_path)), load_site("local")
+    every = {run.run_id: run for run in plan_design(replace(fractional, fraction=None), site)}
     assert len(every) == 2**7 * 2
-    assert all(every[run.run_id] == run for run in plan_design(few, site))
+    assert all(every[run.run_id] == run for run in plan_design(fractional, site))
 
 
 def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
@@ -151,7 +156,9 @@ def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
         ({"generators": {"nodes": ["framework", "batch_size"]}}, "conflicting-keys", "resolution", {}),
         ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "factor-does-not-vary",
          "generators", {"mentions": ["nodes", "model"]}),
-        ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none", "sync_every": 1}, "resolution": 4}, "no-such-fraction", "design", {"mentions": [3, "IV"]}),
+        ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none",
+                      "sync_every": 1}, "resolution": 4}, "no-such-fraction", "design",
+                      {"mentions": [3, "IV"]}),
     ],
 )  # fmt: skip
 def test_mistake_is_refused_with_file_and_key(

@@ -15,9 +15,9 @@ def test_a_framework_that_names_what_is_not_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     shipped = frameworks.framework_names()
-    said = yaml.safe_load((frameworks.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
+    entry = yaml.safe_load((frameworks.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
     (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**said, key: "nothing"}))
+    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**entry, key: "nothing"}))
     monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
     with pytest.raises(InputError) as refused:
         frameworks.load_framework("ours")

@@ -57,13 +57,13 @@ def test_program_of_tables_is_a_module(name: str) -> None:
 
 def test_table_of_a_trait_is_available_with_it() -> None:
     assert is_available("runs", TRAITS) and is_available("cells", TRAITS)
-    several = Traits(varied=("nodes", "parallelism"), network_swept=True)
-    assert is_available("crossover", several) and not is_available("crossover", TRAITS)
+    traits = Traits(varied=("nodes", "parallelism"), network_swept=True)
+    assert is_available("crossover", traits) and not is_available("crossover", TRAITS)
     assert not is_available("network", Traits(varied=("nodes",), network_swept=False))
     assert is_available("drift", TRAITS) and not is_available(
         "drift", Traits(varied=(), reference_timed=False)
     )
-    assert not is_available("pilot", several), "somebody has to ask for it"
+    assert not is_available("pilot", traits), "somebody has to ask for it"
 
 
 def test_rules_of_programs_have_names_of_their_own() -> None:

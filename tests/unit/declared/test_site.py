@@ -17,8 +17,8 @@ from support.refusals import assert_refusal
 SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
 LOCAL = {
     "description": "this machine", "launcher": "local", "placement": "emulated", "device": "cpu",
-    "deployment": "venv", "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo",
-    "cache": "/cache",
+    "deployment": "venv",
+    "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo", "cache": "/cache",
 }  # fmt: skip
 SLURM = {**LOCAL, "launcher": "slurm", "placement": "distinct-nodes", "cores": 8, "interface": "eth0"}
 VIRTUAL = {**SLURM, "placement": "virtual"}
@@ -45,24 +45,24 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         "login",
         None,
     )
-    assert site.cache == Path("/cache") and site.scratch is None and site.has("anything")
+    assert site.cache == Path("/cache") and site.scratch is None and site.can_run("anything")
     assert (site.datasets.folder, site.datasets.mirror) == (None, None)
 
 
 def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
-    told = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))
-    assert told.datasets.folder == Path.home() / "archives"
-    assert site_part(told) == site_part(plain)
+    with_folder = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))
+    assert with_folder.datasets.folder == Path.home() / "archives"
+    assert site_part(with_folder) == site_part(plain)
 
 
 def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     assert (plain.reference, plain.wait_for_quiet, plain.longest_run_s) == (True, 0, 600)
-    without = load_site("here", written(tmp_path, LOCAL, reference=False))
+    unreferenced = load_site("here", written(tmp_path, LOCAL, reference=False))
     waiting = load_site("here", written(tmp_path, LOCAL, wait_for_quiet=300))
     assert waiting.longest_run_s == 900
-    assert site_part(without) == site_part(waiting) == site_part(plain)
+    assert site_part(unreferenced) == site_part(waiting) == site_part(plain)
 
 
 def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,12 +211,17 @@ def test_mistake_is_refused_with_file_and_key(
 
 def test_unlike_nodes_are_taken_in_their_order_and_alike_ones_are_no_list(tmp_path: Path) -> None:
     site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.9, 0.3]))
-    assert (site.cpu_share, site.cpu_shares, site.unlike) == (None, (0.9, 0.3), True)
+    assert (site.cpu_share, site.cpu_shares, site.is_heterogeneous) == (None, (0.9, 0.3), True)
     assert site.scheduler.nodelist == "node1,node2"
     site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.6, 0.6]))
-    assert (site.cpu_share, site.cpu_shares, site.unlike, site.scheduler.nodelist) == (0.6, (), False, None)
+    assert (site.cpu_share, site.cpu_shares, site.is_heterogeneous, site.scheduler.nodelist) == (
+        0.6,
+        (),
+        False,
+        None,
+    )
     site = load_site("here", written(tmp_path, LOCAL, rank_cores=[2, 1], ranks_per_node=2, cores=6))
-    assert (site.rank_cores, site.unlike) == ((2, 1), True)
+    assert (site.rank_cores, site.is_heterogeneous) == ((2, 1), True)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

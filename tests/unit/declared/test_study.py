@@ -42,7 +42,8 @@ def written(folder: Path, **changes: object) -> Path:
 
 
 def factors(**changes: object) -> dict[str, object]:
-    return {key: value for key, value in {**GOOD["factors"], **changes}.items() if value is not None}  # type: ignore[dict-item]
+    changed = {**GOOD["factors"], **changes}  # type: ignore[dict-item]
+    return {key: value for key, value in changed.items() if value is not None}
 
 
 def refusal(folder: Path) -> InputError:
@@ -59,7 +60,7 @@ def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: floa
 
 
 @pytest.mark.parametrize(
-    ("said", "read"),
+    ("value", "read"),
     [
         (5, Replicates(5, 5)),
         ({"at_least": 3, "at_most": 12, "until": "2.5 %"}, Replicates(3, 12, 0.025)),
@@ -74,8 +75,8 @@ def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: floa
         ),
     ],
 )
-def test_replicates_are_a_number_or_a_precision(tmp_path: Path, said: object, read: Replicates) -> None:
-    assert load_study("s", written(tmp_path, replicates=said)).replicates == read
+def test_replicates_are_a_number_or_a_precision(tmp_path: Path, value: object, read: Replicates) -> None:
+    assert load_study("s", written(tmp_path, replicates=value)).replicates == read
 
 
 def test_a_good_study_is_read(tmp_path: Path) -> None:
@@ -112,13 +113,13 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
     assert studies[1].replicates.contrasts == {"sync_every": (1, 4)}
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
-    by_factor, named, panels, some = studies[1].figures
+    by_factor, named, panels, filtered = studies[1].figures
     assert (by_factor.x, by_factor.name, named.colour) == (
         "sync_every",
         "by_factor-sync_every",
         ("sync_every",),
     )
-    assert (panels.facet, some.filter, named.name) == (("sync_every",), {"sync_every": [1]}, ALIAS)
+    assert (panels.facet, filtered.filter, named.name) == (("sync_every",), {"sync_every": [1]}, ALIAS)
 
 
 @pytest.mark.parametrize("contrasts", [ALIAS, [ALIAS]])
@@ -140,15 +141,20 @@ def test_alias_names_a_generated_factor(tmp_path: Path) -> None:
         assert {levels["sync_every"] for levels in study.cells()} == {1, 4}
 
 
-BOTH = {ALIAS: 1, "sync_every": 1}
+BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "key", "facts"),
     [
-        ({"factors": factors(**BOTH)}, "conflicting-keys", f"factors.{ALIAS}", {"mentions": ["sync_every"]}),
         (
-            {"exclude": [{"nodes": 1}, BOTH]},
+            {"factors": factors(**BOTH_NAMES)},
+            "conflicting-keys",
+            f"factors.{ALIAS}",
+            {"mentions": ["sync_every"]},
+        ),
+        (
+            {"exclude": [{"nodes": 1}, BOTH_NAMES]},
             "conflicting-keys",
             f"exclude.1.{ALIAS}",
             {"mentions": ["sync_every"]},
@@ -355,11 +361,11 @@ def test_mistake_is_refused_with_file_and_key(
 
 
 def test_mistake_is_refused_in_words(tmp_path: Path) -> None:
-    said = {
+    sentences = {
         "at_least": "2 is too small: fewer than 3 runs do not tell how far runs spread; expected at least 3",
         "at_most": "3 is too small; expected more than at_least, 3",
     }
-    for key, sentence in said.items():
+    for key, sentence in sentences.items():
         replicates = PRECISION | {key: int(sentence[0])}
         assert (
             str(refusal(written(tmp_path, replicates=replicates)))
@@ -432,19 +438,20 @@ def test_what_concerns_every_cell_is_not_to_be_excluded(tmp_path: Path, changes:
 
 
 def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> None:
-    many = {"framework": "pytorch-ddp", "nodes": 2, "batch_scope": "global"}
-    error = refusal(written(tmp_path, factors=factors(**many, batch_size=101)))
+    global_scope = {"framework": "pytorch-ddp", "nodes": 2, "batch_scope": "global"}
+    error = refusal(written(tmp_path, factors=factors(**global_scope, batch_size=101)))
     assert_refusal(error, error.code, error.key, [96, 102])
     for size in (96, 102):
         plan_design(
-            load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local")
+            load_study("s", written(tmp_path, factors=factors(**global_scope, batch_size=size))),
+            load_site("local"),
         )
 
 
 def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
-    names = [one.name for one in usual.drawn()]
-    printed = [one.name for one in usual.drawn() if not KINDS[one.kind].in_supplement]
+    names = [figure.name for figure in usual.drawn()]
+    printed = [figure.name for figure in usual.drawn() if not KINDS[figure.kind].in_supplement]
     assert usual.paper.chosen_figures(usual.drawn()) == printed
     assert "residuals" in set(names) - set(printed)
     assert {"overview", "by_batch_size"} <= set(names) and "checks" not in usual.paper.chosen_tables()
@@ -486,15 +493,20 @@ def test_paper_that_cannot_be_made_is_refused(
 
 
 def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> None:
-    both = factors(framework="pytorch-single", batch_size=16, optimizer=["sgd", "adam"], momentum=[0.5, 0.9])
-    folder = written(tmp_path, factors=both, exclude=[{"optimizer": "adam", "momentum": 0.9}])
+    both_momenta = factors(
+        framework="pytorch-single", batch_size=16, optimizer=["sgd", "adam"], momentum=[0.5, 0.9]
+    )
+    folder = written(tmp_path, factors=both_momenta, exclude=[{"optimizer": "adam", "momentum": 0.9}])
     assert len(plan_design(load_study("s", folder), load_site("local"))) == 3 * 2
-    held = {**both, "momentum": 0.5}
-    assert len(plan_design(load_study("s", written(tmp_path, factors=held)), load_site("local"))) == 2 * 2
+    one_momentum = {**both_momenta, "momentum": 0.5}
+    assert (
+        len(plan_design(load_study("s", written(tmp_path, factors=one_momentum)), load_site("local")))
+        == 2 * 2
+    )
 
 
 def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) -> None:
-    many = factors(
+    varied = factors(
         framework="pytorch-ddp",
         batch_size=16,
         nodes=[1, 2],
@@ -503,10 +515,10 @@ def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) ->
         momentum=[0.5, 0.9],
     )
     entries = [{"optimizer": "adam", "momentum": 0.9}]
-    error = refusal(written(tmp_path, factors=many, exclude=entries))
+    error = refusal(written(tmp_path, factors=varied, exclude=entries))
     assert_refusal(error, error.code, error.key, ["fix bandwidth", "{nodes: 1, bandwidth: 500}"])
     entries.append({"nodes": 1, "bandwidth": 500})
-    folder = written(tmp_path, factors=many, exclude=entries)
+    folder = written(tmp_path, factors=varied, exclude=entries)
     assert len(plan_design(load_study("s", folder), load_site("local"))) == (3 + 2 * 3) * 2
 
 
@@ -530,9 +542,9 @@ def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
         tmp_path, factors=factors(nodes=[1, 2]), exclude=[{"framework": "pytorch-single", "nodes": 2}]
     )
     assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2
-    nothing = [{"framework": "pytorch-single", "nodes": 2, "batch_size": 16, "sync_every": 1}]
+    overlapping = [{"framework": "pytorch-single", "nodes": 2, "batch_size": 16, "sync_every": 1}]
     rest = [{"framework": "pytorch-single", "nodes": 2}]
-    folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[*rest, *nothing])
+    folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[*rest, *overlapping])
     assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2, (
         "overlapping exclusions are fine"
     )

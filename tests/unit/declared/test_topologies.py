@@ -12,17 +12,17 @@ from support.refusals import assert_refusal
 
 @pytest.mark.parametrize("name", topology_names())
 def test_those_that_are_shipped_are_right(name: str) -> None:
-    made = read_topology(load_topology(name))
-    assert made.devices >= 4 and made.level_between(0, made.devices - 1) == len(made.levels) - 1
-    assert made.unit(0, 3) == 3 and made.level_between(0, 1) == 0
+    topology = read_topology(load_topology(name))
+    assert (
+        topology.devices >= 4 and topology.level_between(0, topology.devices - 1) == len(topology.levels) - 1
+    )
+    assert topology.unit(0, 3) == 3 and topology.level_between(0, 1) == 0
 
 
 def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
-        "title: t\n"
-        "source: s\n"
-        "device: {tflops: 1, memory_gb_s: 1, memory_gb: 1}\n"
-        "levels: [{of: 0, gbit_s: 1}]\n"
+        "title: t\nsource: s\ndevice: {tflops: 1, memory_gb_s: 1, memory_gb: 1}\nlevels: [{of: 0, gbit_s: "
+        "1}]\n"
     )
     with pytest.raises(InputError) as refused:
         load_topology("mine", tmp_path)

@@ -34,8 +34,8 @@ def test_nodes_may_be_unlike() -> None:
             parse("3", "none", shares, "none", accounting=False)
         assert_refusal(refused.value, "wrong-count", "", [3], file="--cpu", got=shares)
         assert str(refused.value) == (
-            f"--cpu: '{shares}' is not possible; expected cores of one node, or of each of the 3 nodes, such "
-            "as 0.9,0.6,0.3"
+            f"--cpu: '{shares}' is not possible; expected cores of one node, or of each of the 3 nodes, "
+            "such as 0.9,0.6,0.3"
         )
 
 

@@ -23,7 +23,7 @@ from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
-from declared.factors import MOST_SERIES
+from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS, Declared, from_json
 from figures import draw, outlook, panels, residuals, scaling, style
 from figures.network import NO_BENCHMARK
@@ -842,7 +842,7 @@ def test_a_framework_keeps_its_colour_beside_another_factor(csv):
 
 
 def test_there_are_as_many_looks_as_a_study_may_ask_for():
-    assert len(style.TREATMENT_STYLES) == MOST_SERIES
+    assert len(style.TREATMENT_STYLES) == MAX_SERIES
     assert len(style.VARIANTS) == MAX_VARIANTS
 
 

@@ -11,7 +11,7 @@ from common import prefork_server
 from common.content_digests import read_record
 from support.small_workflow import OTHER_PYTHON, SmallWorkflow
 
-BOTH = {"part": 1, "sum": 1}
+BOTH_JOBS = {"part": 1, "sum": 1}
 PART = "results/s/a.txt"
 RECORD = "results/s/made_of/a.txt.json"
 
@@ -19,33 +19,33 @@ RECORD = "results/s/made_of/a.txt.json"
 @pytest.fixture(scope="module")
 def command() -> list[str]:
     """Snakemake, forked from a process that has imported it, or what test_oldest_snakemake.py names."""
-    if other := os.environ.get(OTHER_PYTHON):
-        return [other, "-m", "snakemake"]
+    if other_python := os.environ.get(OTHER_PYTHON):
+        return [other_python, "-m", "snakemake"]
     os.environ.setdefault(prefork_server.VARIABLE, prefork_server.start())
     return [sys.executable, "-IS", prefork_server.__file__, "snakemake"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Path:
-    made = SmallWorkflow(tmp_path_factory.mktemp("small") / "workflow", command)
-    assert made.run() == {"part": 2, "sum": 1}
-    return made.folder
+    workflow = SmallWorkflow(tmp_path_factory.mktemp("small") / "workflow", command)
+    assert workflow.run() == {"part": 2, "sum": 1}
+    return workflow.folder
 
 
 @pytest.fixture
 def small(tmp_path: Path, finished: Path, command: list[str]) -> SmallWorkflow:
-    made = SmallWorkflow(tmp_path / "workflow", command)
-    shutil.rmtree(made.folder)
-    shutil.copytree(finished, made.folder)
-    return made
+    workflow = SmallWorkflow(tmp_path / "workflow", command)
+    shutil.rmtree(workflow.folder)
+    shutil.copytree(finished, workflow.folder)
+    return workflow
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "jobs"),
     [
-        pytest.param("data/a.txt", "data/a.txt", "else", BOTH, id="data"),
-        pytest.param(PART, "one", "two", BOTH, id="product"),
-        pytest.param(RECORD, "{", "[", BOTH, id="broken record"),
+        pytest.param("data/a.txt", "data/a.txt", "else", BOTH_JOBS, id="data"),
+        pytest.param(PART, "one", "two", BOTH_JOBS, id="product"),
+        pytest.param(RECORD, "{", "[", BOTH_JOBS, id="broken record"),
         pytest.param("program.py", "NAME", "OTHER", {"part": 2, "sum": 1}, id="program"),
         pytest.param("other.py", "NAME", "OTHER", {"sum": 1}, id="other program"),
         pytest.param("other.py", '"""other.py"""', "# words", {}, id="words of a program"),
@@ -70,7 +70,7 @@ def test_content_decides(small: SmallWorkflow, file: str, old: str, new: str, jo
 def test_snakemakes_memory_hides_no_change(small: SmallWorkflow) -> None:
     for number in range(2):  # the second time, its memory has a mark among the inputs
         small.write(PART, f"{number}\n")
-        assert small.run() == BOTH
+        assert small.run() == BOTH_JOBS
         assert small.run() == {}
 
 
@@ -83,13 +83,13 @@ def test_dates_decide_nothing(small: SmallWorkflow) -> None:
 
 def test_input_with_a_date_to_come_is_used(small: SmallWorkflow) -> None:
     small.write("data/a.txt", "else\n", age_s=-86400)
-    assert small.run() == BOTH
+    assert small.run() == BOTH_JOBS
     assert small.run() == {} and "else" in small.read("results/s/sum.txt")
 
 
 def test_missing_product_is_made_again(small: SmallWorkflow) -> None:
     (small.folder / PART).unlink()
-    assert small.run() == BOTH
+    assert small.run() == BOTH_JOBS
 
 
 @pytest.mark.parametrize("quiet", ["progress", "rules", "all"])
@@ -126,11 +126,11 @@ def test_dry_run_changes_no_file(small: SmallWorkflow) -> None:
         path for path in small.folder.rglob("*") if path.is_file() and ".snakemake" not in path.parts
     )
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
-    assert small.run("--dry-run") == BOTH
+    assert small.run("--dry-run") == BOTH_JOBS
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
 
 
 def test_touched_product_is_not_certified(small: SmallWorkflow) -> None:
     small.write("data/a.txt", "else\n")
-    assert small.run("--touch") == BOTH
-    assert small.run() == BOTH
+    assert small.run("--touch") == BOTH_JOBS
+    assert small.run() == BOTH_JOBS

@@ -19,7 +19,8 @@ poll_slurm_steadily()
 plugin = ExecutorPluginRegistry().get_plugin("slurm")
 assert issubclass(plugin.executor, before.executor) and plugin.common_settings == before.common_settings
 executor = object.__new__(plugin.executor)
-executor.workflow = SimpleNamespace(remote_execution_settings=SimpleNamespace(seconds_between_status_checks=0.05))
+settings = SimpleNamespace(seconds_between_status_checks=0.05)
+executor.workflow = SimpleNamespace(remote_execution_settings=settings)
 executor.next_seconds_between_status_checks = 180  # as the plugin does after many looks
 began = time.monotonic()
 asyncio.run(executor.sleep())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from models import strategy
@@ -119,7 +119,7 @@ def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str,
     with pytest.raises(InputError) as refused:
         plan_design(study, site)
     error = refused.value
-    assert (error.code, error.file, error.key) == (code, shown(file), key.replace("QUESTION", search))
+    assert (error.code, error.file, error.key) == (code, display_path(file), key.replace("QUESTION", search))
     assert "./ringside strategies" in error.hint and "\n" not in str(error)
 
 

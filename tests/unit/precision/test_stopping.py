@@ -9,7 +9,7 @@ import pytest
 
 from analysis.measured import factors
 from analysis.pooling import pooled
-from declared.study import KNOWN_OF_ALL, Replicates
+from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from precision.stopping import expected, judge_cells, needed
 from support.adaptive import campaign, chosen, chosen_of_pairs, naive
@@ -87,7 +87,7 @@ def test_narrow_interval_with_few_df_does_not_stop_a_cell():
     assert (
         (unsure["reached"] == BY_CHANCE).all()
         and unsure["refine"].all()
-        and (unsure["known"] < KNOWN_OF_ALL).all()
+        and (unsure["known"] < MIN_POOLED_DF).all()
     )
     sure = judge_cells(narrow(12, 4), RULE)
     assert (sure["reached"] == YES).all() and not sure["refine"].any()

@@ -39,16 +39,16 @@ from support.traces_made import gathered
 from traces import bottlenecks, cost, exposed, path
 from traces import cells as traced_cells
 
-KEPT = CHECKOUT / "docs" / "campaigns"
-FOLDER, OTHER = (KEPT / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))
+CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
+FOLDER, OTHER_FOLDER = (CAMPAIGNS / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))
 
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
     """A kept campaign, with memory of accelerators, times of steps, and what tokens have, which none had."""
     steps = {f"step_time_{name}_s": 1.0 for name in ("median", "p95", "p99", "largest")}
-    others = {"device_memory_peak_bytes": 1, "perplexity": 2.0, "throughput_tokens_s": 1e3}
-    return read_table(FOLDER / "runs.csv", "runs").assign(**others, **steps)
+    added = {"device_memory_peak_bytes": 1, "perplexity": 2.0, "throughput_tokens_s": 1e3}
+    return read_table(FOLDER / "runs.csv", "runs").assign(**added, **steps)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def network() -> pd.DataFrame:
 
 
 def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.MixedModel | None]:
-    known = variance.log_times_by_run(runs, read_table(FOLDER / "epochs.csv", "epochs"))
-    return variance.estimate_components(known), variance.fit_mixed_model(runs, known)
+    times = variance.log_times_by_run(runs, read_table(FOLDER / "epochs.csv", "epochs"))
+    return variance.estimate_components(times), variance.fit_mixed_model(runs, times)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -
 
 
 @pytest.fixture(scope="module")
-def made(
+def table_data(
     runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.DataFrame]
 ) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
@@ -127,19 +127,19 @@ def made(
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),
         "strategies_found": found.table([], {}).data,
-        "simulated": pd.read_csv(KEPT / "found-strategies-virtual" / "simulated.csv"),
-        "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER))),
+        "simulated": pd.read_csv(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
+        "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER_FOLDER))),
     }
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_columns_of_a_table_are_described(name: str, made: dict[str, pd.DataFrame]) -> None:
+def test_the_columns_of_a_table_are_described(name: str, table_data: dict[str, pd.DataFrame]) -> None:
     described = products.columns(TABLES[name])
     of_factors = set(factors()) - set(described) if products.FACTORS in described else set()
-    assert sorted(set(made[name]) - of_factors) == sorted(
+    assert sorted(set(table_data[name]) - of_factors) == sorted(
         column for column in described if column != products.FACTORS
     )
 
 
-def test_every_table_is_described(made: dict[str, pd.DataFrame]) -> None:
-    assert set(made) == set(TABLES)
+def test_every_table_is_described(table_data: dict[str, pd.DataFrame]) -> None:
+    assert set(table_data) == set(TABLES)

@@ -24,8 +24,8 @@ def test_help_lists_every_target_under_its_group() -> None:
     group = ""
     for line in filter(None, done.stdout.splitlines()):
         if line.startswith("  make "):
-            name, _, said = line.removeprefix("  make ").partition(" ")
-            listed.append((group, name, said.strip()))
+            name, _, help_text = line.removeprefix("  make ").partition(" ")
+            listed.append((group, name, help_text.strip()))
         else:
             group = line
     assert listed == [(target.group, target.name, target.help) for target in commands.targets()]
@@ -66,11 +66,11 @@ def test_the_example_of_a_data_set_is_one(tmp_path) -> None:
 
 
 def test_a_target_is_told_with_the_variables_that_it_reads() -> None:
-    found = {target.name: target for target in commands.targets()}
-    assert found["figures"].variables == ("SITE", "STUDY")
-    assert found["frameworks-test"].variables == ("ARGS", "SITE")
-    assert found["lint"].variables == ()
-    assert [name for name, target in found.items() if not target.group] == ["help"]
+    by_name = {target.name: target for target in commands.targets()}
+    assert by_name["figures"].variables == ("SITE", "STUDY")
+    assert by_name["frameworks-test"].variables == ("ARGS", "SITE")
+    assert by_name["lint"].variables == ()
+    assert [name for name, target in by_name.items() if not target.group] == ["help"]
 
 
 def test_every_option_of_every_verb_is_on_the_page() -> None:
@@ -78,16 +78,18 @@ def test_every_option_of_every_verb_is_on_the_page() -> None:
     assert len(commands.verbs()) > 25
     for name, verb in commands.verbs().items():
         part = page.partition(f"#### ringside {name}\n")[2].partition("\n#")[0]
-        options = [spelling for one in verb.params for spelling in one.opts if spelling.startswith("-")]
+        options = [
+            spelling for parameter in verb.params for spelling in parameter.opts if spelling.startswith("-")
+        ]
         assert (
             part and [option for option in options if f"`{option}" not in part and option != "--help"] == []
         )
 
 
 def test_targets_of_snakemake_are_those_that_collect() -> None:
-    said = dict(commands.rules())
-    assert {"all", "figures", "report", "design", "compare"} <= set(said)
-    assert not {"run", "figure", "environment", "aggregate"} & set(said)
+    docstrings = dict(commands.rules())
+    assert {"all", "figures", "report", "design", "compare"} <= set(docstrings)
+    assert not {"run", "figure", "environment", "aggregate"} & set(docstrings)
 
 
 def test_the_catalogue_of_workflows_finds_what_it_looks_for() -> None:

@@ -23,9 +23,9 @@ with report_interruptions("a run", Path("results")):
 """
 UNREAD = """
 import sys
-from common.errors import exit_status, say
+from common.errors import exit_status, print_line
 sys.stdin.readline()
-sys.exit(exit_status(lambda: [say(f"line {i}", to_stderr=bool(i % 2)) for i in range(10)]))
+sys.exit(exit_status(lambda: [print_line(f"line {i}", to_stderr=bool(i % 2)) for i in range(10)]))
 """
 
 

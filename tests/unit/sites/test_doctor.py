@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.files import shown
+from common.files import display_path
 from declared.site import Site, load_site
 from sites import slurm, verdicts
 from sites.node_job import reports
@@ -464,7 +464,9 @@ class TestWhatNodesSay:
         binds = judged([{**nodes, "binds": ["/data"]}], site)["binds"]
         assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
         assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
-        assert binds.text == f"node1: has no /data; {shown(site.file)}: binds: name what every node has"
+        assert (
+            binds.text == f"node1: has no /data; {display_path(site.file)}: binds: name what every node has"
+        )
 
     @pytest.mark.parametrize(
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import digest_file, shown
+from common.files import digest_file, display_path
 from common.python import python_abi
 from declared.environments import read
 from declared.site import Archives, Site, load_site
@@ -167,7 +167,7 @@ class TestABundle:
         locks = [*(environment.lock for environment in described), described[1].build_lock]
         sums = [described[0].wheels[0].sha256[python_abi()], described[1].sources[0].sha256]
         config = {"study": "small", "site": "local", "python_abi": python_abi()}
-        config["locks"] = {shown(lock): digest_file(lock) for lock in locks}
+        config["locks"] = {display_path(lock): digest_file(lock) for lock in locks}
         config["files"] = {str(number): {"sha256": sha256} for number, sha256 in enumerate(sums)}
         (tmp_path / "bundle" / "small-local.json").write_text(json.dumps(config))
         return load_site("local")

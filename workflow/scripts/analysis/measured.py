@@ -12,7 +12,7 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
-from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
+from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
 from declared.records import RECORDS
 from models.collectives import COLLECTIVES
 
@@ -184,13 +184,13 @@ def treatments(runs: pd.DataFrame) -> list[str]:
 def series_factors(runs: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
     """Return the factors whose combinations are the series of a figure, except those in `but`.
 
-    The framework if there are several; else as many treatment factors, in order, as make at most MOST_SERIES
+    The framework if there are several; else as many treatment factors, in order, as make at most MAX_SERIES
     combinations; the framework if no treatment varies.
     """
     if runs["framework"].nunique() > 1 and "framework" not in but:
         return ["framework"]
     chosen = [name for name in treatments(runs) if name not in but]
-    while chosen and len(runs[chosen].drop_duplicates()) > MOST_SERIES:
+    while chosen and len(runs[chosen].drop_duplicates()) > MAX_SERIES:
         chosen.pop()
     return chosen or ["framework"]
 

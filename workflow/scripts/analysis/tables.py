@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.intervals import Estimate
 from common.errors import InputError
-from common.files import shown, write_text
+from common.files import display_path, write_text
 from common.latex import latex_text
 from common.notes import Note
 from common.text import aligned
@@ -132,7 +132,7 @@ def read(stem: Path) -> Table:
     except (OSError, ValueError) as error:
         problem = f"cannot be read with its CSV: {error}"
         raise InputError(
-            "broken-file", problem, file=shown(file), hint="make both again: snakemake tables"
+            "broken-file", problem, file=display_path(file), hint="make both again: snakemake tables"
         ) from None
     if data.empty and parts and not parts[0].startswith("|"):
         return Table(
@@ -148,7 +148,7 @@ def read(stem: Path) -> Table:
         raise InputError(
             "not-a-table",
             "is not a table of Ringside",
-            file=shown(file),
+            file=display_path(file),
             hint="remove it, then run the command again",
         )
     header, rule, *body = rows

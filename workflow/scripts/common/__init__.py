@@ -1,1 +1,1 @@
-"""What every stage uses: files, errors in one line, schemas, tables, and processes that are forked with their libraries."""
+"""Provide what every stage uses: files, one-line errors, schemas, tables and preforked processes."""

@@ -1,10 +1,12 @@
-"""What a cache trusts, and who may use what is made in it.
+"""Decide whom a cache trusts, and who may use what is built in it.
 
-A cache holds interpreters, wheels, images and data sets that runs execute and train on. It trusts its user, root, and the owner of the
-cache's folder. Where that folder has the set-group-ID bit and its group may write (``chmod g+ws``), it also trusts that group. Whatever
-anybody else owns or may write to is refused. Below a folder that only its owner may enter nobody else gets, so nothing is checked there.
+A cache holds interpreters, wheels, images and data sets that runs execute and train on. It trusts its user,
+root, and the owner of the cache's folder. If that folder has the set-group-ID bit and is writable for its
+group (``chmod g+ws``), it also trusts that group. Whatever another user owns or may write to is refused.
+Below a folder that only its owner may enter nothing is checked, since nobody else can reach it.
 
-Modes of the cache's folder say who else may use it, not the umask of who happens to build first. Standard library only.
+The modes of the cache's folder, not the umask of the first user who builds, decide who else may use it.
+Standard library only.
 """
 
 import contextlib
@@ -35,46 +37,50 @@ def check_trusted(path: Path, cache: Path) -> None:
         InputError: If another user owns it or may write to it, or to a folder on the way to it.
     """
     if fault := find_untrusted(path, cache):
-        where, problem = fault
-        raise InputError("untrusted-cache", problem, file=where, got=str(where), hint=HINT)
+        place, problem = fault
+        raise InputError("untrusted-cache", problem, file=place, got=str(place), hint=HINT)
 
 
 def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
-    """Return what on the way to `path` is not to be trusted, and why; None where there is nothing. What is absent is trusted."""
+    """Return what on the way to `path` is not to be trusted, and why, or None.
+
+    An absent file or folder is trusted.
+    """
     cache = Path(os.path.realpath(cache))
     trusted = {ROOT, os.geteuid()}
     group = _shared_group(cache)
     named = [Path(os.path.abspath(path)), Path(os.path.realpath(path))]  # links are entries of folders, too
     for way in dict.fromkeys(named):
         sticky = False  # whether anybody may have made the next entry
-        for folder, found in _way_to(way):
+        for folder, status in _way_to(way):
             inside = folder == cache or cache in folder.parents
-            owner = found.st_uid
+            owner = status.st_uid
             if folder == cache and not sticky:
                 trusted.add(owner)
             if owner not in trusted and (sticky or (inside and group is None)):
                 return folder, f"belongs to {_user(owner)}, whom the cache {cache} does not trust"
-            if stat.S_ISLNK(found.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 sticky = False
                 continue
-            sticky = bool(found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISVTX)
-            if found.st_mode & stat.S_IWOTH and not sticky:
+            sticky = bool(status.st_mode & stat.S_IWOTH and status.st_mode & stat.S_ISVTX)
+            if status.st_mode & stat.S_IWOTH and not sticky:
                 return folder, "may be written to by anybody"
-            if inside and found.st_mode & stat.S_IWGRP and found.st_gid not in (group, *_own_groups()):
+            if inside and status.st_mode & stat.S_IWGRP and status.st_gid not in (group, *_own_groups()):
                 return (
                     folder,
-                    f"may be written to by the group {found.st_gid}, whom the cache {cache} does not trust",
+                    f"may be written to by the group {status.st_gid}, whom the cache {cache} does not trust",
                 )
-            if stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            if stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
                 break  # nobody else gets any further
     return None
 
 
 @contextlib.contextmanager
 def follow_modes(cache: Path) -> Iterator[None]:
-    """Make files that are written in the block as usable for others as the cache's folder is, which is made where it is absent.
+    """Give files written in the block the permissions of the cache's folder, which is created if absent.
 
-    With the umask of who builds first, others could be locked out of a cache that is theirs, too, or let into one that is not.
+    With the umask of the first user who builds, others could be locked out of a shared cache, or let into a
+    private one.
     """
     cache = Path(cache)
     before = os.umask(0)
@@ -91,7 +97,7 @@ def follow_modes(cache: Path) -> Iterator[None]:
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each folder on the way to a path and the path itself, from the root on, as far as they are there."""
+    """Yield each existing folder on the way to a path, and the path itself, from the root."""
     for folder in (*reversed(path.parents), path):
         try:
             yield folder, os.lstat(folder)
@@ -104,14 +110,14 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _shared_group(cache: Path) -> int | None:
     """Return the group that shares a cache; None where the cache is its owner's."""
     try:
-        found = os.stat(cache)
+        status = os.stat(cache)
     except OSError:
         return None
-    return found.st_gid if found.st_mode & stat.S_ISGID and found.st_mode & stat.S_IWGRP else None
+    return status.st_gid if status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IWGRP else None
 
 
 def _own_groups() -> tuple[int, ...]:
-    """Return the groups in which there is only this user, or root: many systems give each user a group of the same number."""
+    """Return the groups of this user alone: root's, and on many systems one with the user's number."""
     return (ROOT, os.geteuid()) if os.getegid() == os.geteuid() else (ROOT,)
 
 

@@ -1,4 +1,4 @@
-"""Work shared by all cores that this process may use."""
+"""Share work among all cores that this process may use."""
 
 import contextlib
 import multiprocessing
@@ -9,15 +9,15 @@ from pathlib import Path, PurePosixPath
 
 
 def all_cores() -> ProcessPoolExecutor:
-    """A pool with a process for each core, which have all that this one has read."""
+    """Return a pool with one forked process per core, which shares the memory of this one."""
     return ProcessPoolExecutor(usable_cores(), multiprocessing.get_context("fork"))
 
 
 def usable_cores(proc: Path = Path("/proc/self")) -> int:
-    """Return how many cores this process may use: those it may be put on, or fewer where a control group has a quota.
+    """Return how many cores this process may use: its CPU affinity, or less under a control group's quota.
 
-    A quota is processor time in each period, as `docker run --cpus` sets it (cgroups(7)). Of 1.5 cores one is used: with two the
-    process would be halted in every period.
+    A quota is CPU time per period, as `docker run --cpus` sets it (cgroups(7)). With a quota of 1.5 cores,
+    one is used: with two, the process would be throttled in every period.
 
     Args:
         proc: The folder of the process in proc(5), with `cgroup` and `mountinfo`.
@@ -26,7 +26,10 @@ def usable_cores(proc: Path = Path("/proc/self")) -> int:
 
 
 def _quotas(proc: Path) -> Iterator[float]:
-    """Yield the quotas, in cores, of the process's control groups and of all groups around them; versions 1 and 2."""
+    """Yield the quotas, in cores, of the process's control groups and of all groups around them.
+
+    Versions 1 and 2.
+    """
     for folder, version in _groups(proc):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
             if version == 2:
@@ -38,7 +41,7 @@ def _quotas(proc: Path) -> Iterator[float]:
 
 
 def _groups(proc: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the folder of each control group that can limit processor time, and its version, from the innermost to the mount's."""
+    """Yield folder and version of each control group that can limit CPU time, the innermost first."""
     try:
         lines = [line.split(":", 2) for line in (proc / "cgroup").read_text(errors="replace").splitlines()]
         mounts = [line.split() for line in (proc / "mountinfo").read_text(errors="replace").splitlines()]

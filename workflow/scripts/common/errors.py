@@ -1,4 +1,4 @@
-"""One way to refuse bad input: a single clear line and exit status 2."""
+"""Refuse bad input in one way: a single clear line and exit status 2."""
 
 import errno
 import functools
@@ -14,7 +14,8 @@ from common.redaction import redact
 
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
-# Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a program does.
+# Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a
+# program does.
 MACHINE_ERRORS = (
     *(
         errno.ENOSPC,
@@ -52,11 +53,12 @@ SYSTEM_ERRORS = (
 class InputError(Exception):
     """Report one mistake in what a person wrote.
 
-    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``, without passwords of addresses. Programs and
-    tests read the fields.
+    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``, without passwords
+    of addresses. Programs and tests read the fields.
 
     Args:
-        code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may change, the code may not.
+        code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may
+            change, the code may not.
         problem: What is wrong, as a clause.
         file: The file, option or variable that holds the mistake.
         key: The dotted key in that file.
@@ -139,8 +141,8 @@ class InputErrors(InputError):
     def lines(self) -> list[str]:
         """Return one line for each mistake, of many the first."""
         rest = len(self.errors) - MAX_LINES
-        shown = [line for error in self.errors[:MAX_LINES] for line in error.lines]
-        return [*shown, *([f"and {rest} more like these"] if rest > 0 else [])]
+        printed = [line for error in self.errors[:MAX_LINES] for line in error.lines]
+        return [*printed, *([f"and {rest} more like these"] if rest > 0 else [])]
 
 
 def _escape(text: str) -> str:
@@ -149,28 +151,34 @@ def _escape(text: str) -> str:
 
 
 @contextmanager
-def system_faults(where: Path) -> Iterator[None]:
-    """Turn an error of the system, such as a full disk, into an InputError that names the file, or `where` if it names none."""
+def system_faults(path: Path) -> Iterator[None]:
+    """Turn an error of the system, such as a full disk, into an InputError.
+
+    It names the file of the error, or `path` if the error names none.
+    """
     try:
         yield
     except OSError as error:
-        raise system_error(error, where) from None
+        raise system_error(error, path) from None
 
 
-def system_error(error: OSError, where: object = "") -> InputError:
+def system_error(error: OSError, path: object = "") -> InputError:
     """Return an InputError with what the system said of a file."""
     problem = error.strerror or str(error)
-    return InputError(SYSTEM_CODE, problem, file=error.filename or where, hint="correct it, then start again")
+    return InputError(SYSTEM_CODE, problem, file=error.filename or path, hint="correct it, then start again")
 
 
-def refuse_machine_error(error: Exception, where: object = "") -> None:
-    """Raise an InputError for an error of the machine: a file that cannot be read now is not broken, and need not be made again."""
+def refuse_machine_error(error: Exception, path: object = "") -> None:
+    """Raise an InputError for an error of the machine.
+
+    A file that cannot be read now is not broken, and need not be rebuilt.
+    """
     if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
-        raise system_error(error, where) from None
+        raise system_error(error, path) from None
 
 
 def exit_status(main: Callable[[], None]) -> int:
-    """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
+    """Run a program's main and return its exit status; wrong input gives one line on stderr and 2."""
     open_streams()
     try:
         main()
@@ -190,8 +198,8 @@ def exit_status(main: Callable[[], None]) -> int:
     return 0
 
 
-def say(line: str, to_stderr: bool = False) -> None:
-    """Print a line of a program that goes on whether or not somebody reads it: its reader or its terminal may be gone."""
+def print_line(line: str, to_stderr: bool = False) -> None:
+    """Print a line; continue if the reader or the terminal is gone."""
     stream = sys.stderr if to_stderr else sys.stdout
     try:
         print(line, file=stream, flush=True)
@@ -200,7 +208,10 @@ def say(line: str, to_stderr: bool = False) -> None:
 
 
 def open_streams() -> None:
-    """Open standard streams that the caller closed (``>&-``): files would take their numbers, and print and tee would fail."""
+    """Open standard streams that the caller closed (``>&-``).
+
+    Otherwise files would get their numbers, and print and tee would fail.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -221,7 +232,7 @@ def print_error(error: InputError) -> None:
 
 
 def _unread() -> bool:
-    """Whether who read the output has gone, as `head` does once it has its lines."""
+    """Return whether the reader of the output has gone, as `head` does once it has its lines."""
     watched = select.poll()
     watched.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in watched.poll(0))

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, YAML read strictly, and digests of content."""
+"""Write files whole or not at all, read YAML strictly, and digest content."""
 
 import contextlib
 import errno
@@ -62,13 +62,19 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def node_name() -> str:
-    """Return the name of this node, as text that can stand in a file and in a file's name: the kernel takes any bytes for one."""
+    """Return the name of this node as text that may stand in a file and in a file's name.
+
+    The kernel accepts any bytes as a name.
+    """
     name = os.uname().nodename.encode(errors="replace").decode()
     return "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name) or "unnamed"
 
 
 def _partial(path: Path) -> Path:
-    """A name beside `path` that no other process uses, on whichever node it is; a long name is shortened with its digest."""
+    """Return a name beside `path` that no other process on any node uses.
+
+    A long name is replaced by its digest.
+    """
     owner = f"{node_name()[:64]}.{os.getpid()}"
     name = path.name
     if len(os.fsencode(name)) > MAX_NAME_BYTES - len(owner) - len("...partial"):
@@ -82,32 +88,36 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-MOST_DIGITS = 30  # of a whole number in JSON
+MAX_DIGITS = 30  # of an integer in JSON
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
-    OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read, or it has
-    NaN or infinity, which JSON has not, half a character, or a number that no computer counts to.
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is not JSON, repeats a key, is nested too deeply, or has NaN, infinity, a lone
+            surrogate or an integer of more than MAX_DIGITS digits.
     """
     try:
         text = regular(path).read_text(encoding="utf-8")
-        said = json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once)
+        value = json.loads(
+            text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_refuse_repeated_keys
+        )
         if _SURROGATE.search(text):
-            json.dumps(said, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except MemoryError:
         raise ValueError("it is too large for the memory of this machine") from None
     except UnicodeEncodeError:
         raise ValueError("it has half a character (\\ud800 to \\udfff)") from None
-    return said
+    return value
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"it has a number of {len(digits)} digits")
     return int(digits)
 
@@ -116,21 +126,25 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"key {twice!r} stands twice")
-    return made
+    return mapping
 
 
 def regular(path: Path, max_bytes: float = math.inf) -> Path:
-    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else, or larger."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    """Return `path` if it is a regular file: reading from a pipe may never end.
+
+    Raises:
+        OSError: If there is no file, it is of another type, or it is larger than `max_bytes`.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is no regular file", str(path))
-    if found.st_size > max_bytes:
-        raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, more than {max_bytes:,}", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"has {status.st_size:,} bytes, more than {max_bytes:,}", str(path))
     return path
 
 
@@ -140,15 +154,22 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def create_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, whole, unless there is a file: of several that do so at once, on whichever nodes, the first has its way."""
+    """Write `value` as JSON, whole, unless there is a file.
+
+    If several processes do so at once, on any nodes, the first one wins.
+    """
     with contextlib.suppress(FileExistsError):
         create_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def create_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole. FileExistsError where there is a file, which stays as it is.
+    """Write `text` to `path`, whole, unless there is a file.
 
-    A link is made or is not (link(2)), on network file systems, too; where there are no hard links the file is created empty.
+    Creating a hard link is atomic (link(2)), on network file systems, too. Without hard links the file is
+    created empty first.
+
+    Raises:
+        FileExistsError: If there is a file, which stays as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
@@ -166,7 +187,7 @@ def create_text(path: Path, text: str) -> None:
 
 
 def utc(seconds: float) -> str:
-    """Seconds since the epoch as UTC, ISO 8601 with milliseconds."""
+    """Return seconds since the epoch as UTC, ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -194,7 +215,8 @@ def lock(file: IO[Any] | int, waiting: Callable[[], None] | None = None) -> bool
 
     Args:
         file: The open file, or its descriptor.
-        waiting: Called once when another process holds the lock, before waiting for it. Without it nobody waits.
+        waiting: Called once when another process holds the lock, before waiting for it. Without it nobody
+            waits.
 
     Returns:
         Whether the file is locked; False only where another process holds it and `waiting` is None.
@@ -212,25 +234,31 @@ def lock(file: IO[Any] | int, waiting: Callable[[], None] | None = None) -> bool
     return True
 
 
-def held(path: Path) -> bool:
-    """Whether a process of this machine holds a lock on the file `path`, as the kernel lists them (proc_locks(5)): no lock is taken."""
+def is_locked(path: Path) -> bool:
+    """Return whether a process of this machine holds a lock on the file `path`, without locking it.
+
+    The kernel lists locks in proc_locks(5).
+    """
     try:
-        found, listed = os.stat(path), Path("/proc/locks").read_text()
+        status, listed = os.stat(path), Path("/proc/locks").read_text()
     except OSError:
         return False
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     rows = (line.split() for line in listed.splitlines() if "->" not in line)  # those wait
     places = [row[5].rsplit(":", 1) for row in rows if len(row) > 5]
-    same = [where for where, inode in places if inode == str(found.st_ino)]
-    # A file system without a device of its own (overlay, btrfs) tells stat(2) another number than the kernel's list has.
-    return any(where == device or (where[:2] == device[:2] == "00") for where in same)
+    locked_devices = [locked_device for locked_device, inode in places if inode == str(status.st_ino)]
+    # On file systems without a device of their own (overlay, btrfs), stat(2) gives another device number than
+    # the kernel's list of locks.
+    return any(
+        locked_device == device or (locked_device[:2] == device[:2] == "00")
+        for locked_device in locked_devices
+    )
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML that refuses a key given twice instead of keeping the last.
+    """Load YAML with the plain values of YAML 1.2 (section 10.3.2), and refuse repeated keys.
 
-    Plain values are those of YAML 1.2 (section 10.3.2), as JSON has them: 1e-3 is a number, 010 is ten, and
-    yes, 1:30:00 and 2026-01-01 are text.
+    As in JSON, 1e-3 is a number and 010 is ten; yes, 1:30:00 and 2026-01-01 are text.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML has it)
@@ -249,23 +277,24 @@ for _tag, (_text, _begins) in _PLAIN.items():
     _StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_text})\Z"), _begins)
 
 
-def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:
+def _construct_integer(loader: Any, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     base = {"0o": 8, "0x": 16}.get(text[:2])
     return int(text[2:], base) if base else int(text)
 
 
-_StrictLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
-# Characters that a quoted text may name (\\0) and no program takes as an argument, no page shows, and no file holds as UTF-8.
+# Characters that a quoted text may name (\\0) and no program takes as an argument, no page shows, and no file
+# holds as UTF-8.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def _plain_text(loader: Any, node: yaml.ScalarNode) -> str:
     text: str = loader.construct_scalar(node)
-    if wrong := _UNPRINTABLE.search(text):
-        problem = f"a text has the character {wrong[0]!r}, which is not printable"
+    if unprintable := _UNPRINTABLE.search(text):
+        problem = f"a text has the character {unprintable[0]!r}, which is not printable"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     return text
 
@@ -294,17 +323,16 @@ _StrictLoader.add_constructor(
 )
 
 
-MOST_BYTES, DEEPEST, MOST_VALUES = (
-    4 * 2**20,
-    40,
-    200_000,
-)  # of a YAML file; of its values with what aliases repeat
+# Limits of a YAML file; values are counted with those that aliases repeat.
+MAX_PARSED_BYTES = 4 * 2**20
+MAX_DEPTH = 40
+MAX_VALUES = 200_000
 
 
 def _bounded(text: str) -> None:
-    """LimitError where a text would take minutes, or the interpreter's stack, to be made values of."""
-    if len(text) > MOST_BYTES:
-        raise LimitError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    """Raise LimitError if building the values of a text would take minutes or exhaust the stack."""
+    if len(text) > MAX_PARSED_BYTES:
+        raise LimitError(f"it is larger than {MAX_PARSED_BYTES // 2**20} MiB")
     sizes: dict[str, int] = {}  # of what has an anchor
     above: list[tuple[str | None, int]] = []  # anchor and values so far of all that is begun
     values = 0
@@ -319,14 +347,14 @@ def _bounded(text: str) -> None:
             values += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
-        if len(above) > DEEPEST:
-            raise LimitError(f"it nests more than {DEEPEST} deep")
-        if values > MOST_VALUES:
-            raise LimitError(f"it has more than {MOST_VALUES:,} values, with those that aliases repeat")
+        if len(above) > MAX_DEPTH:
+            raise LimitError(f"it nests more than {MAX_DEPTH} deep")
+        if values > MAX_VALUES:
+            raise LimitError(f"it has more than {MAX_VALUES:,} values, with those that aliases repeat")
 
 
-def shown(path: Path) -> str:
-    """`path` as a person would type it from the checkout."""
+def display_path(path: Path) -> str:
+    """Return `path` as a person would type it from the checkout."""
     path = Path(path)
     try:
         return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))  # which takes loops of links, too
@@ -335,40 +363,47 @@ def shown(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read one YAML file. InputError (one line) when it is absent, not YAML, repeats a key, or holds a password or a token."""
+    """Return the content of a YAML file.
+
+    Raises:
+        InputError: If it is absent, not YAML, repeats a key, or holds a password or a token.
+    """
     try:
         text = regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=shown(path)) from None
+        raise InputError("missing-file", "no such file", file=display_path(path)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("unreadable-file", f"cannot be read: {error}", file=shown(path)) from None
+        raise InputError("unreadable-file", f"cannot be read: {error}", file=display_path(path)) from None
     try:
         _bounded(text)
         content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         slip = explained(error, text)
-        where = f"{shown(path)}:{slip.line}" if slip.line else shown(path)
-        raise InputError(slip.code, f"not valid YAML: {slip.problem}", file=where, hint=slip.hint) from None
-    for key, what in find_secrets(content) if may_have_secret(text) else ():
-        hint = "archives and records would hold it; put it into ~/.netrc, or into a file that only you read and that setup reads"
-        raise InputError("secret-in-file", f"has {what}", file=shown(path), key=key, hint=hint)
+        place = f"{display_path(path)}:{slip.line}" if slip.line else display_path(path)
+        raise InputError(slip.code, f"not valid YAML: {slip.problem}", file=place, hint=slip.hint) from None
+    for key, secret in find_secrets(content) if may_have_secret(text) else ():
+        hint = (
+            "archives and records would hold it; put it into ~/.netrc, or into a file that only you read "
+            "and that setup reads"
+        )
+        raise InputError("secret-in-file", f"has {secret}", file=display_path(path), key=key, hint=hint)
     return content
 
 
 class _Dumper(yaml.SafeDumper):
-    """What it writes says the same to `load_yaml`: text that would be a number there has quotes."""
+    """Write YAML that `load_yaml` reads as the same values: text that looks like a number gets quotes."""
 
     yaml_implicit_resolvers = _StrictLoader.yaml_implicit_resolvers
 
 
 def dump_yaml(value: Any) -> str:
-    """A value as YAML, keys sorted."""
+    """Return a value as YAML with sorted keys."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True)
     return text
 
 
 def dump_line(key: str, value: Any) -> str:
-    """A key as one line of YAML; large numbers as people write rates, 125e+6."""
+    """Return a key as one line of YAML; large numbers as people write rates, 125e+6."""
     if isinstance(value, float) and value >= 1e6 and float(short := f"{value / 1e6:.12g}e+6") == value:
         return f"{key}: {short}"
     flow = isinstance(value, (list, dict))
@@ -383,12 +418,16 @@ def dump_line(key: str, value: Any) -> str:
 
 
 def digest_text(text: str) -> str:
-    """SHA-256 of a text, in hex."""
+    """Return the SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's content, in hex. OSError where it is no regular file."""
+    """Return the SHA-256 of a file's content, in hex.
+
+    Raises:
+        OSError: If it is not a regular file.
+    """
     with open(regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -399,20 +438,20 @@ def written(file: Path) -> list[int] | None:
     Whoever edits a file can set its date back, not that of its inode.
     """
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def is_written(file: Path, known: list[int]) -> bool:
-    """Return whether a file is as `written` said it is. Older caches know size and date only."""
+def is_written(file: Path, signature: list[int]) -> bool:
+    """Return whether `written` still returns `signature`; older caches have size and date only."""
     now = written(file)
-    return now is not None and now[: len(known)] == known
+    return now is not None and now[: len(signature)] == signature
 
 
 def source_files(folder: Path) -> list[Path]:
-    """All files below `folder` that are source: no byte code, no hidden files, no editor's copies; sorted."""
+    """Return all source files below `folder`, sorted: no byte code, hidden files or editor backups."""
     return sorted(
         path
         for path in folder.rglob("*")

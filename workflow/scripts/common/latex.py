@@ -1,4 +1,4 @@
-"""Text for LaTeX: whatever a person may write, as pdfLaTeX prints it with T1 fonts, in ASCII."""
+"""Convert any text to ASCII that pdfLaTeX prints with T1 fonts."""
 
 import functools
 import re
@@ -74,9 +74,11 @@ _GREEK_CAPITALS = ["GAMMA", "DELTA", "THETA", "LAMBDA", "XI", "PI", "SIGMA", "UP
 
 
 def latex_text(text: str, breaks: bool = False) -> str:
-    """`text` in one line, with every sign that LaTeX reads otherwise written out; a question mark for what it cannot print.
+    """Return `text` in one line with LaTeX's special characters escaped; "?" for what it cannot print.
 
-    `breaks`: long words (names of runs, paths) may be broken after a dot, an underscore and the like.
+    Args:
+        text: Any text.
+        breaks: Whether long words (run IDs, paths) may be broken after a dot, an underscore and the like.
     """
     words = unicodedata.normalize("NFC", re.sub(r"\s+", " ", text)).split(" ")
     return " ".join(_word(word, breaks and len(word) > LONG_WORD) for word in words)
@@ -102,13 +104,13 @@ def _written(character: str) -> str:
         for accent in accents:
             base = rf"\{accent}{{{base}}}"
         return base
-    if found := _GREEK.fullmatch(unicodedata.name(character, "")):
-        case, letter = found[1], found[2].replace("LAMDA", "LAMBDA")
+    if greek := _GREEK.fullmatch(unicodedata.name(character, "")):
+        case, letter = greek[1], greek[2].replace("LAMDA", "LAMBDA")
         if letter == "OMICRON":
             return "o" if case == "SMALL" else "O"
         if case == "SMALL" or letter in _GREEK_CAPITALS:
             return rf"$\{letter.lower() if case == 'SMALL' else letter.capitalize()}$"
     if unicodedata.category(character)[0] in "MC":  # a mark that no letter took, or nothing to be seen
         return ""
-    alike = unicodedata.normalize("NFKD", character)
-    return "".join(map(_written, alike)) if alike != character else "?"
+    decomposed = unicodedata.normalize("NFKD", character)
+    return "".join(map(_written, decomposed)) if decomposed != character else "?"

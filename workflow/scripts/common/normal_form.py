@@ -1,8 +1,9 @@
 """Digest what a source file does, not how it is worded.
 
-The normal form of a Python module is its syntax tree without what has no effect when it runs: comments, formatting, docstrings, `pass`,
-annotations that nothing reads, imports of names that only those annotations use, and blocks for type checkers. It is the same text on
-Python 3.11 to 3.14. The normal form of a YAML file is the value that it holds. Any other file, and one that cannot be parsed, stands for itself.
+The normal form of a Python module is its syntax tree without what has no effect when it runs: comments,
+formatting, docstrings, `pass`, annotations that nothing reads, imports of names that only those annotations
+use, and blocks for type checkers. It is the same text on Python 3.11 to 3.14. The normal form of a YAML file
+is the value that it holds. Any other file, and one that cannot be parsed, stands for itself.
 
 A name, a message or the order of imports is part of what a module does: changing one changes the digest.
 """
@@ -25,9 +26,12 @@ from common.caches import find_untrusted
 from common.files import CHECKOUT, digest_text, source_files, write_text
 
 VERSION = 1  # part of every kept digest: raise it when the normal form changes
-KEPT = "normal_forms.json"  # in the user's cache: SHA-256 of a file's bytes -> SHA-256 of its normal form
+CACHE_FILE = (
+    "normal_forms.json"  # in the user's cache: SHA-256 of a file's bytes -> SHA-256 of its normal form
+)
 MAX_KEPT = 20_000
-# Decorators that do not read the annotations of what they decorate. A function with any other one keeps its annotations.
+# Decorators that do not read the annotations of what they decorate. A function with any other one keeps its
+# annotations.
 PLAIN_DECORATORS = {
     *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "lru_cache"),
     *("override", "property", "setter", "staticmethod", "wraps"),
@@ -49,27 +53,35 @@ def normal_form(source: str) -> str:
 
 
 def digest_source(file: Path, words: Sequence[str] = ()) -> str:
-    """Return the SHA-256, in hex, of a file's normal form. `words`: top-level keys of YAML that are for people alone, and left out."""
+    """Return the SHA-256, in hex, of a file's normal form.
+
+    Args:
+        file: The file.
+        words: Top-level keys of YAML that are for people only, and left out.
+    """
     content = file.read_bytes()
     if file.suffix == ".py":
-        return _kept().digest(content, "python", normal_form)
+        return _digest_cache().digest(content, "python", normal_form)
     if file.suffix == ".yaml":
-        return _kept().digest(
+        return _digest_cache().digest(
             content, f"yaml without {','.join(words)}", functools.partial(_yaml_form, words=words)
         )
     return _sha256(content)
 
 
 def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence[str] = ()) -> str:
-    """Return the SHA-256 over names (relative to `root`) and normal forms of files and folders, independent of dates and order.
+    """Return the SHA-256 over names and normal forms of files and folders, independent of dates and order.
 
-    `words`: as in `digest_source`.
+    Args:
+        paths: Files and folders.
+        root: The folder to which names are relative.
+        words: As in `digest_source`.
     """
     files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
     digest = digest_text(
         "".join(f"{file.relative_to(root)} {digest_source(file, words)}\n" for file in files)
     )
-    _kept().write()
+    _digest_cache().write()
     return digest
 
 
@@ -92,9 +104,10 @@ class _Stripped(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         body = [
-            _without_type(each, node) if isinstance(each, ast.AnnAssign) else [each] for each in node.body
+            _without_type(statement, node) if isinstance(statement, ast.AnnAssign) else [statement]
+            for statement in node.body
         ]
-        node.body = [each for group in body for each in group]
+        node.body = [statement for group in body for statement in group]
         return self._without_docstring(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -111,7 +124,7 @@ class _Stripped(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> Any:
         if _last_name(node.test) == "TYPE_CHECKING":
-            return [each for one in node.orelse if (each := self.visit(one)) is not None]
+            return [stripped for statement in node.orelse if (stripped := self.visit(statement)) is not None]
         return self.generic_visit(node)
 
     def visit_Pass(self, node: ast.Pass) -> None:
@@ -178,63 +191,68 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _text(node: Any) -> str:
-    """Return a syntax tree as text. Unlike `ast.dump`'s, it is the same on all versions of Python that we support."""
+    """Return a syntax tree as text that, unlike that of `ast.dump`, is the same on all supported Pythons."""
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields if name not in IGNORED_FIELDS)
-        told = ",".join(
+        fields_text = ",".join(
             f"{name}={_text(value)}" for name, value in fields if value is not None and value != []
         )
-        return f"{type(node).__name__}({told})"
+        return f"{type(node).__name__}({fields_text})"
     if isinstance(node, list):
         return f"[{','.join(map(_text, node))}]"
     return ascii(node)
 
 
-class _Kept:
-    """Remember digests of normal forms by the digest of a file's bytes: parsing all of our modules takes seconds."""
+class _DigestCache:
+    """Remember digests of normal forms by the digest of a file's bytes.
+
+    Parsing all modules takes seconds.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._known = self._read()
+        self._digests = self._read()
         self._new: dict[str, str] = {}
 
     def digest(self, content: bytes, kind: str, form: Callable[[str], str]) -> str:
         """Return the SHA-256 of the normal form of `content`; of the content itself where it has none."""
         key = _sha256(f"{VERSION} {kind}: ".encode() + content)
-        if key not in self._known:
+        if key not in self._digests:
             try:
-                made = digest_text(form(content.decode("utf-8")))
+                form_digest = digest_text(form(content.decode("utf-8")))
             except (ValueError, SyntaxError, RecursionError):
                 return _sha256(content)
-            self._known[key] = self._new[key] = made
-        return self._known[key]
+            self._digests[key] = self._new[key] = form_digest
+        return self._digests[key]
 
     def write(self) -> None:
-        """Keep what is new; another process may have written meanwhile. No cache is created for this alone."""
+        """Keep what is new; another process may have written meanwhile.
+
+        No cache is created for this alone.
+        """
         if self._new and self._file.parent.is_dir():
-            known = {**self._read(), **self._new}
+            digests = {**self._read(), **self._new}
             self._new = {}
             with contextlib.suppress(OSError):
-                write_text(self._file, json.dumps(dict(list(known.items())[-MAX_KEPT:])))
+                write_text(self._file, json.dumps(dict(list(digests.items())[-MAX_KEPT:])))
 
     def _read(self) -> dict[str, str]:
         if find_untrusted(self._file, self._file.parent):
             return {}
         try:
-            kept = json.loads(self._file.read_text(encoding="utf-8"))
-            return {key: value for key, value in kept.items() if re.fullmatch("[0-9a-f]{64}", value)}
+            digests = json.loads(self._file.read_text(encoding="utf-8"))
+            return {key: value for key, value in digests.items() if re.fullmatch("[0-9a-f]{64}", value)}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
 
 @functools.cache
-def _kept() -> _Kept:
-    folder = Path(
-        os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")
-    )  # as it is without a home
-    kept = _Kept(folder / KEPT)
-    atexit.register(kept.write)
-    return kept
+def _digest_cache() -> _DigestCache:
+    # expanduser leaves ~ as it is if there is no home.
+    folder = Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside"))
+    cache = _DigestCache(folder / CACHE_FILE)
+    atexit.register(cache.write)
+    return cache
 
 
 def _sha256(content: bytes) -> str:

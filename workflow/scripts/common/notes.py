@@ -1,6 +1,7 @@
 """Sentences that programs write for readers: notes of tables, captions of figures, findings, reasons.
 
-A test or a program that wants to know what a sentence states reads its code and its facts, so that wording stays free to change.
+A test or a program that wants to know what a sentence states reads its code and its facts, so that wording
+stays free to change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,10 +11,12 @@ from typing import Any
 class Note(str):
     """Hold a sentence together with what it states.
 
-    It is a `str`, so it can be joined, printed and written wherever text can; what is joined is plain text again.
+    It is a `str`, so it can be joined, printed and written wherever text can; what is joined is plain text
+    again.
 
     Args:
-        code: What kind of statement this is, in kebab-case (``cells-without-runs``). Stable, unlike the wording.
+        code: What kind of statement this is, in kebab-case (``cells-without-runs``). Stable, unlike the
+            wording.
         text: The sentence as readers see it.
         facts: What it states: numbers, names, conditions, unrounded and unformatted.
     """
@@ -39,7 +42,7 @@ def codes(notes: Iterable[str]) -> list[str]:
 
 def find_note(notes: Iterable[str], code: str) -> Note:
     """Return the only note with this code. LookupError where there is none, or more than one."""
-    found = [note for note in notes if isinstance(note, Note) and note.code == code]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} notes have the code {code}; there are {codes(notes)}")
-    return found[0]
+    matching = [note for note in notes if isinstance(note, Note) and note.code == code]
+    if len(matching) != 1:
+        raise LookupError(f"{len(matching)} notes have the code {code}; there are {codes(notes)}")
+    return matching[0]

@@ -1,8 +1,8 @@
-"""Command lines of the workflow's programs, made from the signature and the docstring of their main functions.
+"""Make command lines of the workflow's programs from signature and docstring of their main functions.
 
-A positional parameter is an argument, a keyword-only one an option; without a default it is required. Types: str, int, float, Path,
-bool (a switch), Literal (choices), Sequence of these (none or several values), each also as `T | None`. The first line of the docstring
-says what the program does, its section Args what the parameters mean.
+A positional parameter is an argument, a keyword-only one an option; without a default it is required. Types:
+str, int, float, Path, bool (a switch), Literal (choices), Sequence of these (none or several values), each
+also as `T | None`. The first line of the docstring describes the program, its section Args the parameters.
 """
 
 import argparse
@@ -30,7 +30,10 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def run_program(main: Callable[..., None], argv: Sequence[str] | None = None) -> int:
-    """Call a program's main function with the values of its command line; return its exit status (see `exit_status`)."""
+    """Call a program's main function with the values of its command line.
+
+    The result is its exit status (see `exit_status`).
+    """
     return exit_status(lambda: main(**parse_arguments(main, argv)))
 
 
@@ -62,10 +65,10 @@ def make_parser(main: Callable[..., Any]) -> argparse.ArgumentParser:
 
 
 def _settings(kind: Any, parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return what argparse is told of an option."""
+    """Return the settings of argparse for an option."""
     is_optional = get_origin(kind) in (Union, types.UnionType)
     if is_optional:
-        (kind,) = (one for one in get_args(kind) if one is not type(None))
+        (kind,) = (argument for argument in get_args(kind) if argument is not type(None))
     if kind is bool:
         return {"action": "store_true"}
     required = parameter.default is parameter.empty
@@ -80,6 +83,6 @@ def _settings(kind: Any, parameter: inspect.Parameter) -> dict[str, Any]:
 
 
 def _positional(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what argparse is told of an argument: it is required by being there."""
+    """Return the settings of argparse for a positional argument, which has no `required`."""
     required = settings.pop("required", False)
     return settings if required or "nargs" in settings else {"nargs": "?", **settings}

@@ -1,14 +1,14 @@
-"""Programs in processes that have their libraries: `python -IS workflow/scripts/common/prefork_server.py MODULE ARGUMENT...`.
+"""Run programs in processes that have their libraries: `python -IS .../prefork_server.py MODULE ARGUMENT...`.
 
-Most of what a short program takes are imports of libraries. Where a server is at hand (`VARIABLE`), which imports them once,
-it forks a process that does what `python -m MODULE ARGUMENT...` does: with the caller's folder, environment, standard
-streams and signals, and its exit status. It imports this project's modules anew, so that what runs is what is on disk;
-those of `FREQUENT` programs are kept as long as no file of them changes.
-Without a server, or where it cannot be reached (from another node), it is `python -m MODULE ARGUMENT...` itself.
+Short programs spend most of their time on imports. A server (`VARIABLE`) imports the libraries once and forks
+a process that does what `python -m MODULE ARGUMENT...` does, with the caller's folder, environment, standard
+streams and signals, and its exit status. The process imports this project's modules anew, so that it runs
+what is on disk; modules of `FREQUENT` programs are kept as long as their files do not change. Without a
+reachable server, as on another node, this program is `python -m MODULE ARGUMENT...` itself.
 
-A server listens on a socket without a file (unix(7), abstract), serves the user who started it alone, and ends with
-whoever holds the other end of its standard input, once its programs have ended: nothing is left behind by a SIGKILL.
-This module is started for every job: it imports nothing of ours, and little else.
+A server listens on a socket without a file (unix(7), abstract), serves only the user who started it, and ends
+with the holder of the other end of its standard input, once its programs have ended: nothing is left behind
+by a SIGKILL. This module is started for every job, so it imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ HEAVY = (
     "matplotlib.style",
     "PIL.Image",
 )
-# What the programs of a stage import, before the first of them begins. A name that is missing here costs time, nothing else.
+# What the programs of a stage import, before the first of them begins. A name that is missing here costs
+# time, nothing else.
 LIBRARIES = {
     **dict.fromkeys(("environments", "datasets", "plan", "provenance", "records", "runs"), LIGHT),
     **dict.fromkeys(("analysis", "comparison", "figures", "network", "prediction", "report"), HEAVY),
@@ -74,38 +75,44 @@ LIBRARIES = {
     ),
 }
 FREQUENT = ("runs.supervise",)  # programs of which a campaign starts hundreds
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # workflow/scripts
+SCRIPTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # workflow/scripts
 SIZE = struct.Struct("!q")
 CREDENTIALS = struct.Struct("3i")
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def call(server: str, arguments: list[str]) -> int | None:
-    """Have the server run a program; its exit status. None where the server cannot be reached."""
-    with socket.socket(socket.AF_UNIX) as asked:
+    """Have the server run a program and return its exit status, or None if the server is unreachable."""
+    with socket.socket(socket.AF_UNIX) as connection:
         try:
-            asked.connect(f"\0{server}")
+            connection.connect(f"\0{server}")
         except OSError:
             return None
-        if not _is_ours(asked):
+        if not _is_ours(connection):
             return None
         umask = os.umask(0)
         os.umask(umask)
         variables = [name + b"=" + value for name, value in os.environb.items()]
-        told = [os.getcwdb(), b"%d" % umask, b"%d" % len(arguments), *map(os.fsencode, arguments), *variables]
-        message = b"\0".join(told)
+        parts = [
+            os.getcwdb(),
+            b"%d" % umask,
+            b"%d" % len(arguments),
+            *map(os.fsencode, arguments),
+            *variables,
+        ]
+        message = b"\0".join(parts)
         streams = array.array("i", [0, 1, 2])
         try:
-            asked.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
-            asked.sendall(message)
-            process = _received(asked)
+            connection.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+            connection.sendall(message)
+            process = _received(connection)
         except OSError:
             process = None
         if process is None:
             return None
         for signum in FORWARDED:
             signal.signal(signum, lambda number, _: _signal(process, number))
-        status = _received(asked)
+        status = _received(connection)
     if status is None:
         print(
             f"ringside: {arguments[0]}: the process that has its libraries was killed; start again",
@@ -123,7 +130,7 @@ def _signal(process: int, number: int) -> None:
 
 
 def _is_ours(connected: socket.socket) -> bool:
-    """Whether this user is at the other end: names of sockets are anybody's."""
+    """Return whether this user is at the other end, since anybody can bind a socket's name."""
     _, user, _ = CREDENTIALS.unpack(
         connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     )
@@ -131,13 +138,13 @@ def _is_ours(connected: socket.socket) -> bool:
 
 
 def _received(connected: socket.socket) -> int | None:
-    """A number; None where the other end is gone."""
+    """Return a number, or None if the other end is gone."""
     received = _read(connected, SIZE.size)
     return SIZE.unpack(received)[0] if len(received) == SIZE.size else None
 
 
 def _read(connected: socket.socket, size: int) -> bytes:
-    """So many bytes; fewer where the other end is gone."""
+    """Return so many bytes, fewer if the other end is gone."""
     received = b""
     while len(received) < size and (part := connected.recv(size - len(received))):
         received += part
@@ -167,7 +174,10 @@ def start(
 ) -> str:
     """Start a server and return its name, for `VARIABLE`; it ends with this process.
 
-    `preloaded`: modules that it imports at once; `python`: its interpreter, `variables` its environment (this one's).
+    Args:
+        preloaded: Modules that it imports at once.
+        python: Its interpreter.
+        variables: Its environment; None for that of this process.
     """
     import secrets
     import subprocess
@@ -191,7 +201,7 @@ def start(
 
 
 def _serve(number: int, preloaded: list[str]) -> None:
-    """Be a server on the listening socket of this number."""
+    """Serve on the listening socket of this number."""
     import runpy
 
     _import(preloaded)
@@ -212,7 +222,7 @@ def _serve(number: int, preloaded: list[str]) -> None:
 
 
 def _end(status: int) -> None:
-    """End this process as multiprocessing's forked ones do: to take libraries apart would take a sixth of a second."""
+    """End this process without taking libraries apart, which would take a sixth of a second."""
     import atexit
     import threading
 
@@ -237,26 +247,28 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _keep(program: str) -> dict[str, tuple[int, ...] | None]:
-    """Import a program of ours; all modules of ours that are there now, each with the state of its file.
+    """Import a program of this project.
 
-    A file that was written since, or has a date to come, has none: nothing would tell that it changes.
+    Return all its modules that are imported now, with the state of their files.
+
+    A file that was written since, or is dated in the future, has no state: a change could not be noticed.
     """
     import time
 
     began_ns = time.time_ns()
-    sys.path.insert(0, OURS)
+    sys.path.insert(0, SCRIPTS)
     try:
         __import__(program)
     except Exception:  # noqa: S110
         pass  # the program says so itself
     finally:
-        sys.path.remove(OURS)
-    kept = {}
+        sys.path.remove(SCRIPTS)
+    states = {}
     for name, module in sys.modules.items():
-        if name != "__main__" and (file := _file(module)).startswith(OURS + os.sep):
+        if name != "__main__" and (file := _file(module)).startswith(SCRIPTS + os.sep):
             state = _state(file)
-            kept[name] = state if state and max(state[:2]) < began_ns else None
-    return kept
+            states[name] = state if state and max(state[:2]) < began_ns else None
+    return states
 
 
 def _file(module: object) -> str:
@@ -265,24 +277,24 @@ def _file(module: object) -> str:
 
 def _state(file: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
 
 
-def _import_anew(program: str, kept: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Of the modules that were kept forget the program, and all unless they are what the caller would import now."""
-    same = sys.path[:1] == [OURS] and all(
-        state is not None and state == _state(_file(sys.modules[name])) for name, state in kept.items()
+def _import_anew(program: str, states: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Forget the program among the kept modules, and all of them unless they are current."""
+    is_current = sys.path[:1] == [SCRIPTS] and all(
+        state is not None and state == _state(_file(sys.modules[name])) for name, state in states.items()
     )
-    for name in kept:
-        if name == program or not same:
+    for name in states:
+        if name == program or not is_current:
             del sys.modules[name]
 
 
 def _forked(listening: socket.socket) -> list[str] | None:
-    """Serve; returns the arguments of a program in the process that is to run it, None in the server once it is over."""
+    """Serve; return a program's arguments in the process that is to run it, None in the server at its end."""
     import select
 
     awake, wake = os.pipe()
@@ -294,28 +306,28 @@ def _forked(listening: socket.socket) -> list[str] | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     running: dict[int, socket.socket] = {}
-    kept: dict[str, tuple[int, ...] | None] = {}
+    states: dict[str, tuple[int, ...] | None] = {}
     over = False
     while not over or running:
         watched: list[int | socket.socket] = [awake] if over else [awake, 0, listening]
         ready, _, _ = select.select(watched, [], [])
         if awake in ready:
             os.read(awake, 1024)
-            _tell_who_ended(running)
+            _send_statuses(running)
         if 0 in ready:
             over = True
             listening.close()
         elif listening in ready:
             connected, _ = listening.accept()
-            if not _is_ours(connected) or (asked := _asked(connected)) is None:
+            if not _is_ours(connected) or (request := _receive_request(connected)) is None:
                 connected.close()
                 continue
-            message, streams = asked
+            message, streams = request
             folder, umask, count, *rest = message.split(b"\0")
             arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
             _import(LIBRARIES.get(arguments[0].partition(".")[0], ()))
-            if arguments[0] in FREQUENT and not kept:
-                kept = _keep(arguments[0])
+            if arguments[0] in FREQUENT and not states:
+                states = _keep(arguments[0])
             if process := os.fork():
                 running[process] = connected
                 for stream in streams:
@@ -326,21 +338,21 @@ def _forked(listening: socket.socket) -> list[str] | None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
-            for theirs in (listening, *running.values()):
-                theirs.close()
+            for open_socket in (listening, *running.values()):
+                open_socket.close()
             for end in (awake, wake):
                 os.close(end)
             os.chdir(folder)
             os.umask(int(umask))
             _become(arguments, rest[int(count) :], streams)
-            _import_anew(arguments[0], kept)
+            _import_anew(arguments[0], states)
             _end_with(connected)
             return arguments
     return None
 
 
-def _asked(connected: socket.socket) -> tuple[bytes, list[int]] | None:
-    """What a caller wants: its message and its standard streams; None where it is gone, or sends no such thing."""
+def _receive_request(connected: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Return a caller's message and standard streams, or None if it is gone or sends something else."""
     connected.settimeout(10)
     try:
         head, ancillary, _, _ = connected.recvmsg(SIZE.size, socket.CMSG_SPACE(3 * 4))
@@ -355,8 +367,8 @@ def _asked(connected: socket.socket) -> tuple[bytes, list[int]] | None:
     return (message, list(streams)) if len(message) == size and len(streams) == 3 else None
 
 
-def _tell_who_ended(running: dict[int, socket.socket]) -> None:
-    """Send the exit status of every program that has ended to who asked for it."""
+def _send_statuses(running: dict[int, socket.socket]) -> None:
+    """Send the exit status of every program that has ended to its caller."""
     while running:
         process, status = os.waitpid(-1, os.WNOHANG)
         if not process:
@@ -373,7 +385,7 @@ def _send(connected: socket.socket, number: int) -> None:
 
 
 def _become(arguments: list[str], variables: list[bytes], streams: list[int]) -> None:
-    """Take the caller's environment and streams, and its path of modules; be called by the program's name."""
+    """Take the caller's environment, streams and module path, and the program's name."""
     import ctypes
 
     os.environb.clear()
@@ -389,12 +401,12 @@ def _become(arguments: list[str], variables: list[bytes], streams: list[int]) ->
 
 
 def _path() -> list[str]:
-    """Where the environment says that modules lie."""
+    """Return the module path of the environment."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _end_with(connected: socket.socket) -> None:
-    """Have SIGTERM sent to this process once who asked for it is gone, however that ended."""
+    """Have SIGTERM sent to this process once its caller is gone, however it ended."""
     import threading
 
     def watch() -> None:

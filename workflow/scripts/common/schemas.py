@@ -1,4 +1,4 @@
-"""The schemas of config/schemas/, and complaints about what breaks them that a person can act on."""
+"""Check values against the schemas of config/schemas/, with errors that a person can act on."""
 
 import functools
 import math
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
-MANY = ("record",)  # read by the thousand
+NUMEROUS_FILES = ("record",)  # read by the thousand
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 TYPES = {
     "integer": "a whole number",
@@ -30,13 +30,18 @@ TYPES = {
 
 @functools.cache
 def schema(name: str) -> dict[str, Any]:
-    """The schema `config/schemas/<name>.schema.yaml`; a property that refers to another schema stands for all of that one's."""
+    """Return the schema `config/schemas/<name>.schema.yaml`.
+
+    A property that refers to another schema is replaced by all properties of that one.
+    """
     loaded = load_yaml(SCHEMAS / f"{name}.schema.yaml")
     properties: dict[str, Any] = {}
     for key, rules in loaded.get("properties", {}).items():
-        other = rules.get("$ref", "") if isinstance(rules, dict) else ""
-        whole = other.endswith(".schema.yaml")
-        properties |= schema(other.removesuffix(".schema.yaml"))["properties"] if whole else {key: rules}
+        reference = rules.get("$ref", "") if isinstance(rules, dict) else ""
+        is_schema = reference.endswith(".schema.yaml")
+        properties |= (
+            schema(reference.removesuffix(".schema.yaml"))["properties"] if is_schema else {key: rules}
+        )
     return {**loaded, "properties": properties} if properties else loaded
 
 
@@ -50,7 +55,10 @@ def _is_number(_: Any, value: Any) -> bool:
 
 @functools.cache
 def _validators() -> Any:
-    """Return the class of validators. Unlike JSON, YAML and Python tell 2 from 2.0, and have numbers that are none."""
+    """Return the class of validators.
+
+    Unlike JSON, YAML and Python distinguish 2 from 2.0, and have NaN and infinity.
+    """
     import jsonschema  # which takes 50 ms
 
     draft = jsonschema.Draft202012Validator
@@ -71,7 +79,10 @@ def _first_error(validator: Any, value: Any) -> "ValidationError | None":
 
 @functools.cache
 def _accepted(name: str) -> Callable[[Any], bool]:
-    """Whether a value surely keeps the schema, in microseconds: tens of thousands of records are checked at once."""
+    """Return a function that says, in microseconds, whether a value keeps the schema.
+
+    Tens of thousands of records are checked at once.
+    """
     import fastjsonschema
 
     compiled = fastjsonschema.compile({**schema(name), "$schema": "http://json-schema.org/draft-07/schema#"})
@@ -88,7 +99,7 @@ def _accepted(name: str) -> Callable[[Any], bool]:
 
 def check(value: Any, name: str, file: Path) -> None:
     """Raise InputError with one line (file, key, what was expected) when `value` breaks schema `name`."""
-    if name in MANY and _accepted(name)(value):
+    if name in NUMEROUS_FILES and _accepted(name)(value):
         return
     error = _first_error(_validator(name), value)
     if error is not None:
@@ -102,8 +113,11 @@ def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> N
         raise _input_error(error, value, file, key)
 
 
-def _input_error(error: "ValidationError", whole: Any, file: Path, above: str = "") -> InputError:
-    """Return the InputError that says which rule of its schema a value breaks; `above` is the key of `whole`."""
+def _input_error(error: "ValidationError", content: Any, file: Path, above: str = "") -> InputError:
+    """Return the InputError that says which rule of its schema a value breaks.
+
+    `above` is the key of `content`.
+    """
     path = list(error.absolute_path)
     last = (
         path.pop()
@@ -112,16 +126,19 @@ def _input_error(error: "ValidationError", whole: Any, file: Path, above: str = 
     )
     key = ".".join([above] * bool(above) + [str(part) for part in path])
     instance: Any = error.instance
-    among: Any = functools.reduce(operator.getitem, path, whole)
-    alone = len(path) == len(error.absolute_path) or len(among) == 1
+    siblings: Any = functools.reduce(operator.getitem, path, content)
+    alone = len(path) == len(error.absolute_path) or len(siblings) == 1
     value = _short(instance) if alone else f"{_ordinal(int(last))} {_short(instance)}"
     code, problem, fields = _broken_rule(error, value)
     key = ".".join(filter(None, [key, fields.pop("below", "")]))
-    return InputError(code, problem, file=shown(file), key=key, **{"got": instance, **fields})
+    return InputError(code, problem, file=display_path(file), key=key, **{"got": instance, **fields})
 
 
 def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[str, Any]]:
-    """Return code, problem and further fields of an InputError for a value, shown as `value`; `below` is a key in it."""
+    """Return code, problem and further fields of an InputError for a value, shown as `value`.
+
+    The field `below` is a key in the value.
+    """
     instance: Any = error.instance
     rule: Any = error.validator_value
     parent: Any = error.schema
@@ -200,7 +217,7 @@ def _entries(count: int) -> str:
 
 
 def _number_of(parent: Mapping[str, Any], validator: str, rule: int) -> str:
-    """How many entries there have to be, and what they are where their number says that they have a meaning each."""
+    """Return the allowed number of entries, and their meaning if the number is fixed."""
     if validator != "minProperties" and parent.get("minItems") == parent.get("maxItems"):
         return f"{rule}: {parent.get('description', 'values')}"
     return f"at {'most' if validator == 'maxItems' else 'least'} {rule}"

@@ -1,4 +1,4 @@
-"""Commands behind the setup lines of a site."""
+"""Run commands behind the setup lines of a site."""
 
 import base64
 import re
@@ -22,16 +22,22 @@ _UNSEEN_LINE = re.compile(
 
 
 def setup_script(setup: Sequence[str], last: str) -> str:
-    """The setup lines, each on its own so that none can hide another's failure, then `last`."""
+    """Return the setup lines, each on its own so that none hides another's failure, then `last`."""
     return "\n".join([*(f"{{ {line}\n}} || exit 1" for line in setup), last])
 
 
 def shell_command(
     setup: Sequence[str], identity: str, variables: Mapping[str, str], command: Sequence[str]
 ) -> list[str]:
-    """`command` behind the setup lines, with `variables` set; `identity`: assignments that the shell expands.
+    """Return `command` behind the setup lines.
 
-    A login shell where there are setup lines, since `module` is defined by its start-up files.
+    With setup lines it runs in a login shell, since `module` is defined by its start-up files.
+
+    Args:
+        setup: The setup lines.
+        identity: Assignments that the shell expands.
+        variables: Variables to set.
+        command: The program and its arguments.
     """
     script = setup_script(setup, f'exec env -u PYTHONHOME {identity} "$@"')
     assignments = [f"{name}={value}" for name, value in variables.items()]
@@ -44,8 +50,8 @@ class Program:
 
     Attributes:
         command: The program and its arguments.
-        variables: A file of `export_lines`, which the node's shell reads. Values may be secrets: on a command line every user of
-            the node would see them, and a scheduler would keep them with its job.
+        variables: A file of `export_lines`, which the node's shell reads. Values may be secrets: on a command
+            line every user of the node would see them, and a scheduler would keep them with its job.
         paths: What a node has to see.
     """
 
@@ -54,7 +60,7 @@ class Program:
     paths: Sequence[str] = ()
 
     def behind(self, setup: Sequence[str], identity: str) -> list[str]:
-        """Return the command behind the setup lines, the variables and `identity`, assignments that the node's shell expands."""
+        """Return the command behind the setup lines, variables, and the assignments `identity`."""
         lines = [
             "unset PYTHONHOME",
             '. "$1" || exit 1',
@@ -73,23 +79,26 @@ def export_lines(variables: Mapping[str, str]) -> str:
 
 
 def check_node(paths: Sequence[str]) -> list[str]:
-    """Return the command that ends with UNSEEN_STATUS and a line of its own on a node that lacks one of `paths`."""
+    """Return the command that ends with UNSEEN_STATUS and a line on a node that lacks one of `paths`."""
     return ["sh", "-c", NODE_CHECK.read_text(encoding="utf-8"), "node-check", *paths]
 
 
 def check_node_by_pipe(paths: Sequence[str]) -> str:
-    """Return the line of a shell that does what `check_node` does, without a sign that quotes of any kind would change."""
+    """Return a shell line that does what `check_node` does, with no character that quoting changes."""
     text = base64.b64encode(NODE_CHECK.read_bytes()).decode("ascii")
     return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
 
 
 def unseen_path(text: str) -> Note | None:
-    """Return which path which node does not see, as `check_node` left it in a log; None where it did not."""
-    found = _UNSEEN_LINE.search(text)
-    return not_seen(found[1], found[2]) if found else None
+    """Return which node does not see which path, as `check_node` reported it in a log.
+
+    None if it reported nothing.
+    """
+    match = _UNSEEN_LINE.search(text)
+    return not_seen(match[1], match[2]) if match else None
 
 
 def not_seen(node: str, path: str) -> Note:
-    """Return that a node does not see a path; of a mark the folder in which it lies."""
+    """Return the note that a node does not see a path; for a mark, the folder that contains it."""
     path = path.partition(f"/{SEEN_BY}")[0]
     return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)

@@ -1,8 +1,9 @@
-"""CSV tables kept to their schema: read into a DataFrame, written from one, both checked column by column.
+"""Read and write CSV tables, checked column by column against their schema.
 
-A field is empty where the schema allows null or does not require the column; then the frame holds a missing value.
-A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean. A schema also says in which
-columns no two rows are alike (`unique`), and which are the same in all rows of a cell (`same_in_cell`).
+A field is empty where the schema allows null or does not require the column; then the frame holds a missing
+value. A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean. A schema
+also lists columns that together are unique (`unique`), and columns that are the same in all rows of a cell
+(`same_in_cell`).
 """
 
 import csv
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
-from common.files import regular, shown, written_whole
+from common.files import display_path, regular, written_whole
 from common.schemas import schema
 from common.text import alternatives
 
@@ -50,16 +51,24 @@ _FORMS = {
 }
 
 
-def read_table(path: Path, schema_name: str, only: Collection[str] | None = None) -> pd.DataFrame:
-    """Read the CSV `path`; a column that it lacks has its default, as a factor has that came later.
+def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+    """Return the CSV table `path`.
 
-    `only`: the rows whose first field is one of these, in seconds from a table of millions; other rows may go unchecked.
-    InputError (one line: file, line, column, what was expected) where it breaks its schema, has a row twice (`unique`), or
-    rows of one cell that say different things of it (`same_in_cell`).
+    A column that it lacks has its default, such as a factor that was added later.
+
+    Args:
+        path: The file.
+        schema_name: The name of its schema.
+        keys: First fields of the rows to read, None for all. A table of millions of rows takes seconds; other
+            rows may go unchecked.
+
+    Raises:
+        InputError: If it breaks its schema, repeats a row (`unique`), or has rows of one cell that contradict
+            each other (`same_in_cell`); one line with file, line, column and what was expected.
     """
     path = Path(path)
     try:
-        frame = _read_at_once(path, schema_name, only)
+        frame = _read_at_once(path, schema_name, keys)
     except (
         OSError,
         ValueError,
@@ -68,11 +77,14 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
         pd.errors.ParserWarning,
     ):  # the other reader says where and what
         frame = _read_by_field(path, schema_name)
-        frame = frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
+        frame = frame if keys is None else frame[frame.iloc[:, 0].isin(keys)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
         row, code, problem, fields = trouble
         raise InputError(
-            code, problem, file=f"{shown(path)}, line {_line(path, frame.columns[0], only, row)}", **fields
+            code,
+            problem,
+            file=f"{display_path(path)}, line {_line(path, frame.columns[0], keys, row)}",
+            **fields,
         )
     return frame
 
@@ -80,12 +92,12 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
 def _trouble_between_rows(
     frame: pd.DataFrame, schema_name: str
 ) -> tuple[int, str, str, dict[str, Any]] | None:
-    """The first row that another one before it contradicts or repeats; code, problem and further fields of its InputError."""
+    """Return the first row that contradicts or repeats an earlier one, with its error's fields."""
     names = schema(schema_name)["unique"]
     if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
         row = int(again.to_numpy().argmax())
-        said = ", ".join(f"{name} {_said(frame.at[row, name])}" for name in names)
-        problem = f"{said} {'stands' if len(names) == 1 else 'stand'} twice"
+        row_text = ", ".join(f"{name} {_format_value(frame.at[row, name])}" for name in names)
+        problem = f"{row_text} {'stands' if len(names) == 1 else 'stand'} twice"
         values = {name: frame.at[row, name] for name in names}
         return (
             row,
@@ -98,10 +110,10 @@ def _trouble_between_rows(
     if not columns or not (again := different["cell"].duplicated()).any():
         return None
     row = int(different.index[again.to_numpy().argmax()])
-    first, other = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
-    name = next(name for name in columns if _said(first[name]) != _said(other[name]))
-    problem = f"{_said(other[name])} contradicts an earlier row of cell {first['cell']!r}"
-    fields = {"key": name, "got": other[name], "expected": _said(first[name])}
+    first, later = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
+    name = next(name for name in columns if _format_value(first[name]) != _format_value(later[name]))
+    problem = f"{_format_value(later[name])} contradicts an earlier row of cell {first['cell']!r}"
+    fields = {"key": name, "got": later[name], "expected": _format_value(first[name])}
     return (
         row,
         "contradicting-rows",
@@ -111,7 +123,10 @@ def _trouble_between_rows(
 
 
 def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
-    """Whether rows with the same first name stand together and their last one rises, which is told sooner than by hashing."""
+    """Return whether rows with the same first name stand together and their last one rises.
+
+    This is faster than hashing.
+    """
     first, last = frame[names[0]].to_numpy(), frame[names[-1]]
     new = np.r_[True, first[1:] != first[:-1]][: len(first)]
     rises = (last > last.shift()).fillna(False).to_numpy(dtype=bool)
@@ -120,30 +135,36 @@ def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
 
 
 def _same_in_cell(schema_name: str) -> list[str]:
-    """The columns that `same_in_cell` names, every factor for `factors`."""
+    """Return the columns that `same_in_cell` names, every factor for `factors`."""
     named = schema(schema_name).get("same_in_cell", [])
-    return [name for one in named for name in (schema(one)["properties"] if one == "factors" else [one])]
+    return [
+        name for entry in named for name in (schema(entry)["properties"] if entry == "factors" else [entry])
+    ]
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "nothing" if pd.isna(value) else repr(value) if isinstance(value, str) else str(value)
 
 
-def _line(path: Path, first: str, only: Collection[str] | None, row: int) -> int:
-    """The line of a row of `read_table`, whose column `first` is the schema's first one."""
+def _line(path: Path, first: str, keys: Collection[str] | None, row: int) -> int:
+    """Return the line of a row of `read_table`, whose column `first` is the schema's first one."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         place = next(reader).index(first)
-        lines = (reader.line_num for fields in reader if only is None or fields[place] in only)
+        lines = (reader.line_num for fields in reader if keys is None or fields[place] in keys)
         return next(itertools.islice(lines, row, None))
 
 
-def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = None) -> pd.DataFrame:
-    """A plain table of millions of rows in seconds. ValueError where anything is not as expected, whatever it is."""
+def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+    """Return a plain table of millions of rows in seconds.
+
+    Raises:
+        ValueError: If anything is not as expected.
+    """
     properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
     quoted: dict[str, str] = {}
     with open(regular(path), "rb") as file:
-        source: BinaryIO = file if only is None else _part(file, next(iter(properties)), only)
+        source: BinaryIO = file if keys is None else _part(file, next(iter(properties)), keys)
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
             source, quoted = _without_quotes(source)
@@ -156,15 +177,15 @@ def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = N
         source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-            found = _read_csv(source, read_as)
+            raw = _read_csv(source, read_as)
     frame = {}
     for name, rules in properties.items():
         if name not in header:
-            default = [str(rules["default"])] * len(found) if "default" in rules else [""] * len(found)
+            default = [str(rules["default"])] * len(raw) if "default" in rules else [""] * len(raw)
             column = np.array(default, dtype=object)
             frame[name] = _typed(column, column != "", _kind(schema_name, name))
             continue
-        column = found.pop(name)
+        column = raw.pop(name)
         if name in required and not _nullable(rules) and column.isna().any():
             raise ValueError("an empty field")
         frame[name] = _checked_at_once(column, rules, _kind_of(rules), quoted)
@@ -172,7 +193,7 @@ def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = N
 
 
 def _counted(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
-    """The names of the columns; the lines after them, their commas, and which UNUSUAL marks they have."""
+    """Return the column names, the number of lines after them, of commas, and the UNUSUAL marks."""
     lines = commas = 0
     unusual: set[bytes] = set()
     source.seek(0)
@@ -186,7 +207,7 @@ def _counted(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
 
 
 def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
-    """The table with a name of its own in place of every quoted field, and what the names stand for."""
+    """Return the table with a placeholder for every quoted field, and the fields of the placeholders."""
     source.seek(0)
     text = source.read()
     if b"\1" in text:
@@ -198,13 +219,17 @@ def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
     }
 
 
-def _part(file: BinaryIO, first: str, only: Collection[str]) -> BinaryIO:
-    """The header, and the lines whose first field is one of `only`. ValueError where the first column is not `first`."""
+def _part(file: BinaryIO, first: str, keys: Collection[str]) -> BinaryIO:
+    """Return the header and the lines whose first field is one of `keys`.
+
+    Raises:
+        ValueError: If the first column is not `first`.
+    """
     header = file.readline()
     if header.partition(b",")[0] != first.encode():
         raise ValueError("the columns stand in another order")
-    wanted = {text.encode() for text in only}
-    return io.BytesIO(header + b"".join(line for line in file if line[: line.find(b",")] in wanted))
+    first_fields = {text.encode() for text in keys}
+    return io.BytesIO(header + b"".join(line for line in file if line[: line.find(b",")] in first_fields))
 
 
 def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
@@ -226,8 +251,8 @@ def _checked_at_once(
         free = kind == "string" and not _OF_TEXTS & set(rules)
         if free and not quoted:
             return column
-        codes, found = pd.factorize(column)
-        texts = [quoted.get(text, text) for text in found.tolist()]
+        codes, distinct = pd.factorize(column)
+        texts = [quoted.get(text, text) for text in distinct.tolist()]
         if not free and not all(_allowed(text, rules, kind) for text in texts):
             raise ValueError("a field that is not allowed")
         values = pd.array([_CONVERT[kind](text) for text in texts], dtype=DTYPES[kind])
@@ -260,19 +285,19 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
                     raise InputError(
                         "wrong-field-count",
                         f"{len(row)} fields",
-                        file=f"{shown(path)}, line {reader.line_num}",
+                        file=f"{display_path(path)}, line {reader.line_num}",
                         got=len(row),
                         expected=f"the {len(header)} of line 1",
                     )
                 rows.append(row)
                 lines.append(reader.line_num)
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=shown(path)) from None
+        raise InputError("missing-file", "no such file", file=display_path(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(path)) from None
     except MemoryError:
         problem = "is too large for the memory of this machine"
-        raise InputError("too-large", problem, file=shown(path)) from None
+        raise InputError("too-large", problem, file=display_path(path)) from None
     columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
     return _checked(header, columns, lines, schema_name, path)
 
@@ -287,7 +312,7 @@ def check_first_line(path: Path) -> None:
         with open(regular(path), encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, strict=True), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(path)) from None
     _refuse_other_separator(header, path)
 
 
@@ -300,7 +325,7 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
         raise InputError(
             "wrong-separator",
             problem,
-            file=f"{shown(path)}, line 1",
+            file=f"{display_path(path)}, line 1",
             got=separator,
             expected="commas",
             hint=hint,
@@ -308,13 +333,14 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
 
 
 def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
-    """Write `frame` as CSV, whole or not at all: columns in the schema's order, numbers with all their digits.
+    """Write `frame` as CSV, whole or not at all: columns in the schema's order, numbers with all digits.
 
-    InputError where the frame breaks its schema, before anything is written.
+    Raises:
+        InputError: If the frame breaks its schema; nothing is written then.
     """
     path = Path(path)
-    known = [name for name in schema(schema_name)["properties"] if name in frame]
-    header = known + [name for name in frame if name not in known]
+    known_columns = [name for name in schema(schema_name)["properties"] if name in frame]
+    header = known_columns + [name for name in frame if name not in known_columns]
     columns = [_texts(frame[name], _kind(schema_name, name)) for name in header]
     _checked(header, columns, range(2, len(frame) + 2), schema_name, path)
     with written_whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
@@ -328,7 +354,7 @@ def _checked(
 ) -> pd.DataFrame:
     properties = schema(schema_name)["properties"]
     required = schema(schema_name)["required"]
-    top = f"{shown(path)}, line 1"
+    top = f"{display_path(path)}, line 1"
     for position, name in enumerate(header):
         if name not in properties:
             advice = alternatives(name, properties)
@@ -351,7 +377,7 @@ def _checked(
             raise InputError(
                 _broken_rule(column[bad], rules),
                 f"{_short(column[bad])} is not allowed",
-                file=f"{shown(path)}, line {lines[bad]}",
+                file=f"{display_path(path)}, line {lines[bad]}",
                 key=name,
                 got=column[bad],
                 expected=_expected(rules),
@@ -361,15 +387,15 @@ def _checked(
 
 
 def _first_bad(column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], needed: bool) -> int | None:
-    """The first row that breaks the rules of its column."""
+    """Return the first row that breaks the rules of its column."""
     if needed and not filled.all():
         return int(np.argmin(filled))
     kind = _kind_of(rules)
     distinct = dict.fromkeys(column[filled])
-    wrong = {text for text in distinct if not _allowed(text, rules, kind)}
-    if not wrong:
+    refused = {text for text in distinct if not _allowed(text, rules, kind)}
+    if not refused:
         return None
-    return next(row for row, text in enumerate(column) if text in wrong)
+    return next(row for row, text in enumerate(column) if text in refused)
 
 
 def _broken_rule(text: str, rules: dict[str, Any]) -> str:
@@ -412,7 +438,7 @@ def _typed(column: np.ndarray, filled: np.ndarray, kind: str) -> pd.Series:
 
 def _texts(column: pd.Series, kind: str) -> list[str]:
     empty = column.isna().to_numpy(dtype=bool)
-    values = ["" if nothing else value for nothing, value in zip(empty, column.tolist(), strict=True)]
+    values = ["" if is_empty else value for is_empty, value in zip(empty, column.tolist(), strict=True)]
     match kind:
         case "integer":
             return [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in values]
@@ -452,10 +478,10 @@ def _expected(rules: dict[str, Any]) -> str | list[str]:
         "maximum": "at most",
         "exclusiveMaximum": "below",
     }
-    said = [f"{word} {rules[key]}" for key, word in limits.items() if key in rules]
+    limit_texts = [f"{word} {rules[key]}" for key, word in limits.items() if key in rules]
     if "pattern" in rules:
-        said.append(f"of the form {rules['pattern']}")
-    return " ".join([words, " and ".join(said)]).strip()
+        limit_texts.append(f"of the form {rules['pattern']}")
+    return " ".join([words, " and ".join(limit_texts)]).strip()
 
 
 def _short(text: str) -> str:

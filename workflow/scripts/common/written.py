@@ -1,8 +1,8 @@
-"""Files that people write, declared as dataclasses: each key's type, default, limits and meaning stand once, in its class.
+"""Declare files that people write as dataclasses: each key's type, default, limits and meaning.
 
-`key` declares a key. pydantic checks what a file holds and makes an instance of it. Where it refuses, `common.schemas` says
-which rule is broken, by the JSON schema that pydantic derives from the same class. The classes are plain dataclasses:
-programs that only use their instances do not import pydantic.
+`key` declares a key. pydantic checks what a file holds and makes an instance of the class. If it refuses,
+`common.schemas` finds the broken rule by the JSON schema that pydantic derives from the same class. The
+classes are plain dataclasses: programs that only use their instances do not import pydantic.
 """
 
 import functools
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from common.errors import InputError
-from common.files import load_yaml, shown
+from common.files import display_path, load_yaml
 from common.schemas import check_value
 
 K = TypeVar("K")
@@ -105,7 +105,7 @@ def _refuse_repetition(values: Any) -> Any:
 
 
 class _Absent:
-    """Marks a key that may be left out, which None stands for, but not be empty."""
+    """Mark a key that may be left out (None) but not be empty."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         return handler(source)["schema"]
@@ -113,7 +113,7 @@ class _Absent:
 
 @dataclass(frozen=True)
 class Written:
-    """Marks a value that a file has in another form: the type of that form, and what converts it."""
+    """Mark a value that a file has in another form, with the type of that form and its conversion."""
 
     form: Any
     convert: Callable[[Any], Any]
@@ -131,11 +131,12 @@ def as_pairs(entries: Mapping[K, T]) -> tuple[tuple[K, T], ...]:
 
 
 class _FromMapping:
-    """Marks pairs that are written as a mapping."""
+    """Mark pairs that are written as a mapping."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         name, value = get_args(get_args(source)[0])
-        return Written(dict[name, value], as_pairs).__get_pydantic_core_schema__(source, handler)  # type: ignore[valid-type]
+        form = Written(dict[name, value], as_pairs)  # type: ignore[valid-type]
+        return form.__get_pydantic_core_schema__(source, handler)
 
 
 Maybe = Annotated[T | None, _Absent()]
@@ -145,12 +146,20 @@ Line = Annotated[str, Written(Annotated[str, Rules(pattern=r"\S")], lambda text:
 
 
 def load(kind: type[T], file: Path) -> T:
-    """Return what a YAML file holds as an instance of `kind`. InputError in one line when it is wrong."""
+    """Return the content of a YAML file as an instance of `kind`.
+
+    Raises:
+        InputError: If it is wrong.
+    """
     return parse(kind, load_yaml(file), file)
 
 
 def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
-    """Return what stands in `file` below the key `above` as an instance of `kind`. InputError in one line when it is wrong."""
+    """Return what stands in `file` below the key `above` as an instance of `kind`.
+
+    Raises:
+        InputError: If it is wrong.
+    """
     from pydantic import ValidationError
 
     try:
@@ -158,8 +167,8 @@ def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
     except ValidationError as error:
         check_value(value, json_schema(cast(Any, kind)), above, file)
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(filter(None, [above, *map(str, first["loc"])]))
-        raise InputError("broken-rule", first["msg"], file=shown(file), key=where) from None
+        place = ".".join(filter(None, [above, *map(str, first["loc"])]))
+        raise InputError("broken-rule", first["msg"], file=display_path(file), key=place) from None
 
 
 @functools.cache
@@ -177,7 +186,10 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rules without references, without titles, and with one list of types in place of alternatives that differ in type."""
+    """Return rules without references and titles.
+
+    Alternatives that differ only in type become one list of types.
+    """
     named = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
     left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
     if left.get("default") in (None, [], {}):  # what a key that is left out says nothing of
@@ -193,10 +205,10 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
             left[name] = _simplified(left[name], definitions)
     if "properties" in left:
         left["properties"] = {
-            name: _simplified(each, definitions) for name, each in left["properties"].items()
+            name: _simplified(subrules, definitions) for name, subrules in left["properties"].items()
         }
     if "anyOf" in left:
-        ways = [_simplified(each, definitions) for each in left.pop("anyOf")]
+        ways = [_simplified(subrules, definitions) for subrules in left.pop("anyOf")]
         types = list(dict.fromkeys(way.get("type") for way in ways))
         if len(types) < len(ways) or None in types or any("enum" in way for way in ways):
             return {"anyOf": ways, **left}

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms_note
 from analysis.measured import cells, factors, framework_order, read_timed, successful
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.notes import Note
 
 # Columns that must agree in both campaigns for a cell to be compared, with the reason.
@@ -182,12 +182,12 @@ def read(base: str, contender: str) -> Compared:
         if successful(frame).empty:
             problem = "has no successful run"
             raise InputError(
-                "no-successful-run", problem, file=shown(file), hint="there is nothing to compare"
+                "no-successful-run", problem, file=display_path(file), hint="there is nothing to compare"
             )
     compared = Compared(names(base, contender), *runs)
     if not compared.common:
         reason = _explain_no_common_cell(compared)
-        location = f"{shown(files[0])} and {shown(files[1])}"
+        location = f"{display_path(files[0])} and {display_path(files[1])}"
         raise InputError("nothing-to-compare", f"cannot be compared: {reason}", file=location, got=reason)
     return compared
 

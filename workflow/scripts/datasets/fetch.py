@@ -13,7 +13,7 @@ from typing import Any
 
 from common.caches import check_trusted
 from common.errors import InputError, system_faults
-from common.files import read_json, shown, write_json
+from common.files import display_path, read_json, write_json
 from common.redaction import redact
 from datasets.archives import Archive
 from datasets.lock import checksum_conflict, digests, lock_path, mismatch_hint, read_lock, record_sha256
@@ -55,7 +55,9 @@ class Store:
 
 def site_store(site: Site) -> Store:
     """Return the store of a site."""
-    return Store(site.cache / "downloads", site.datasets.folder, site.datasets.mirror, shown(site.file))
+    return Store(
+        site.cache / "downloads", site.datasets.folder, site.datasets.mirror, display_path(site.file)
+    )
 
 
 def archives(dataset: str, entry: Mapping[str, Any], store: Store) -> dict[str, Archive]:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from common.errors import InputError
-from common.files import dump_yaml, load_yaml, shown, write_text
+from common.files import display_path, dump_yaml, load_yaml, write_text
 from common.schemas import check
 from environments.steps import build_lock, print_progress
 
@@ -47,7 +47,7 @@ def checksum_conflict(
     """
     expectations = {
         "sha256": (declared.get("sha256"), "the entry"),
-        "lock": (read_lock(lock).get(dataset, {}).get(declared["name"]), shown(lock)),
+        "lock": (read_lock(lock).get(dataset, {}).get(declared["name"]), display_path(lock)),
     }
     for key, (expected, source) in expectations.items():
         if expected not in (None, sha256):
@@ -67,8 +67,8 @@ def mismatch_hint(key: str, dataset: str, name: str, table: Path) -> str:
     if key == "lock":
         lock = lock_path(table)
         line = locked_line(dataset, name, lock)
-        return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
-    return f"correct {key} of {name} in {shown(table)} ({dataset})"
+        return f"remove line {line} of {display_path(lock)}, which holds the SHA-256 of its first use"
+    return f"correct {key} of {name} in {display_path(table)} ({dataset})"
 
 
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
@@ -80,13 +80,13 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
-        with build_lock(lock.with_name(f".{lock.name}.flock"), shown(lock)):
+        with build_lock(lock.with_name(f".{lock.name}.flock"), display_path(lock)):
             locked = read_lock(lock)
             recorded = locked.setdefault(dataset, {}).setdefault(name, sha256)
             if recorded != sha256:
                 raise InputError(
                     "checksum-mismatch",
-                    f"its SHA-256 is {sha256}, another process has just recorded {recorded} in {shown(lock)}",
+                    f"its SHA-256 is {sha256}, another process has just recorded {recorded} in {display_path(lock)}",
                     file=dataset,
                     key=name,
                     got=sha256,
@@ -95,7 +95,7 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(
-            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be "
+            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {display_path(lock)} cannot be "
             f"written: {error.strerror}"
         )
 

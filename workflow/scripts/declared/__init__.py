@@ -1,1 +1,1 @@
-"""What people write, read and checked: configuration, study, site, frameworks, environments, data sets, figures. Nothing is done."""
+"""Read and check what people write: configuration, study, site, frameworks, data sets and figures."""

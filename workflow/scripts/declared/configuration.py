@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, key, optional, parse
 
@@ -48,7 +48,7 @@ def existing(folder: Path, name: str, kind: str) -> Path:
         choices = sorted(path.stem for path in folder.glob("*.yaml") if path.is_file())
         raise InputError(
             "unknown-name",
-            f"there is no {shown(file)}",
+            f"there is no {display_path(file)}",
             file="config/config.yaml",
             key=kind,
             got=name,
@@ -63,7 +63,7 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         problem = "is empty" if content is None else f"holds {str(content)[:60]!r}"
         raise InputError(
-            "wrong-type", problem, file=shown(file), got=content, expected="keys, such as study: NAME"
+            "wrong-type", problem, file=display_path(file), got=content, expected="keys, such as study: NAME"
         )
     return content
 
@@ -79,7 +79,10 @@ def check_name(kind: str, name: str) -> None:
 
 
 def _convert_value(name: str, value: Any) -> Any:
-    """Convert a value of a command line to its type, because Snakemake reads digits as numbers, and programs numbers as text."""
+    """Convert a value of a command line to its type.
+
+    Snakemake reads digits as numbers, and programs numbers as text.
+    """
     if name == "block":
         return int(value) if isinstance(value, str) and value.isdecimal() else value
     return str(value) if type(value) is int else value

@@ -1,7 +1,7 @@
 """Read and check the tables of data sets, and build the entries of synthetic ones from their names.
 
-Read while Snakemake parses: the standard library, and nothing that is slow to import. Keys hold the entries themselves, so
-this module is no part of them.
+Read while Snakemake parses: the standard library, and nothing that is slow to import. Keys hold the entries
+themselves, so this module is no part of them.
 """
 
 import functools
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, key, optional, parse
 from declared.factors import level_type
@@ -65,7 +65,8 @@ class ArchiveKeys(Keys):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
     )
     url: Maybe[Address] = optional(
-        "an http://, https:// or file:/// address; leave it out where only the site's folder or mirror has the file"
+        "an http://, https:// or file:/// address; leave it out where only the site's folder or mirror has "
+        "the file"
     )
     mirrors: tuple[Address, ...] = key("further addresses of the same file", default=())
     bytes: Count = key("size of the file; a download that is larger is stopped")
@@ -78,7 +79,7 @@ class ArchiveKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetKeys(Keys):
-    """The keys of a data set in workflow/scripts/datasets/table.yaml, or in a user's own config/datasets.yaml."""
+    """The keys of a data set in workflow/scripts/datasets/table.yaml or config/datasets.yaml."""
 
     title: str = key("the data set, in words")
     format: Literal[
@@ -138,13 +139,18 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
         if not isinstance(table, dict):
             problem = "is empty" if table is None else f"holds {str(table)[:60]!r}"
             expected = "names of data sets, each with its entry"
-            raise InputError("wrong-type", problem, file=shown(file), got=table, expected=expected)
+            raise InputError("wrong-type", problem, file=display_path(file), got=table, expected=expected)
         for name, entry in table.items():
             _lower_digests(entry)
             if name in entries:
-                problem = f"is a data set of {shown(shipped)}"
+                problem = f"is a data set of {display_path(shipped)}"
                 raise InputError(
-                    "duplicate", problem, file=shown(file), key=name, got=name, hint="give it another name"
+                    "duplicate",
+                    problem,
+                    file=display_path(file),
+                    key=name,
+                    got=name,
+                    hint="give it another name",
                 )
             if used is None or name in used:
                 _check_entry(name, entry, file, own=file is own)
@@ -165,7 +171,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     if any(pattern.fullmatch(name) for pattern in _FRESH):
         problem = "such a name is drawn, not read"
         raise InputError(
-            "reserved-name", problem, file=shown(file), key=name, got=name, hint="give it another name"
+            "reserved-name", problem, file=display_path(file), key=name, got=name, hint="give it another name"
         )
     parse(level_type("dataset"), name, file, name)
     place = file.with_name(f"{file.name} ({name})")
@@ -178,7 +184,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
     """Raise InputError for the first contradiction between keys of an entry."""
     for key_path, code, problem, fields in _mistakes(entry):
-        raise InputError(code, problem, file=shown(file), key=key_path, **fields)
+        raise InputError(code, problem, file=display_path(file), key=key_path, **fields)
 
 
 Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
@@ -230,7 +236,10 @@ def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _unfit(entry: Mapping[str, Any], key: str, expected: str, got: object = None) -> Mistake:
-    """Return the mistake that a key is not what the entry's format needs; `got`: what of its value is wrong."""
+    """Return the mistake that a key is not what the entry's format needs.
+
+    `got`: what of its value is wrong.
+    """
     if got is None and key not in entry:
         return key, "missing-key", f"is missing for format {entry['format']}", {"expected": expected}
     problem = f"{'does' if got is None else f'{got} does'} not fit format {entry['format']}"
@@ -243,41 +252,48 @@ def _unfit(entry: Mapping[str, Any], key: str, expected: str, got: object = None
 
 
 def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
-    """The names by which a format's archives are told apart. Of the shipped table they are right (tests say so)."""
+    """Check the names by which a format's archives are distinguished.
+
+    Tests check those of the shipped table.
+    """
     if entry["format"] not in ARCHIVED or "made_up" in entry:
         return
     names = [declared["name"] for declared in entry["files"]]
     if entry["format"] == "idx":
-        wanted = [name for pair in IDX.values() for name in pair]
-        if set(names) != set(wanted):
+        required = [name for pair in IDX.values() for name in pair]
+        if set(names) != set(required):
             raise InputError(
                 "unfit-for-format",
                 f"the names {', '.join(names)} do not fit format idx",
-                file=shown(file),
+                file=display_path(file),
                 key="files",
                 got=names,
-                expected=wanted,
+                expected=required,
                 hint="the url of each may end differently",
             )
     elif len(names) != 1:
         problem = f"{len(names)} archives do not fit format {entry['format']}"
         raise InputError(
-            "unfit-for-format", problem, file=shown(file), key="files", got=len(names), expected="one"
+            "unfit-for-format", problem, file=display_path(file), key="files", got=len(names), expected="one"
         )
 
 
 def kind(entry: Mapping[str, Any]) -> str:
-    """What a data set consists of: IMAGES [height, width, channels], or TOKENS, sequences [length] of numbers below `vocabulary`."""
+    """Return what a data set consists of.
+
+    IMAGES have the shape [height, width, channels]; TOKENS are sequences [length] of numbers below
+    `vocabulary`.
+    """
     return TOKENS if "vocabulary" in entry else IMAGES
 
 
 def targets(entry: Mapping[str, Any]) -> str:
-    """What labels are: CLASS, one for a sample, or NEXT, the token that follows each of a sample's tokens."""
+    """Return what labels are: CLASS, one per sample, or NEXT, the token after each token of a sample."""
     return CLASS if "classes" in entry else NEXT
 
 
 def class_count(entry: Mapping[str, Any]) -> int:
-    """How many classes a model for the data set tells apart: those of samples, or the tokens that may follow."""
+    """Return how many classes a model distinguishes: those of samples, or the tokens that may follow."""
     classes = entry["vocabulary"] if targets(entry) == NEXT else entry["classes"]
     return classes if isinstance(classes, int) else len(classes)
 
@@ -288,65 +304,79 @@ def token_bytes(vocabulary: int) -> int:
 
 
 def sample_name(entry: Mapping[str, Any]) -> str:
-    """What people call a sample of the data set, in the plural."""
+    """Return the noun for samples of the data set, in the plural."""
     return "sequences" if kind(entry) == TOKENS else "images"
 
 
 @functools.cache
 def table_of(dataset: str) -> Path:
-    """The file that has a data set's entry: a user's own where it is not shipped."""
+    """Return the file that has a data set's entry, a user's own if it is not shipped."""
     return DATASETS if dataset in load_yaml(DATASETS) else OWN_DATASETS
 
 
 @functools.cache
 def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, Any]:
-    """The entry of a data set, from a table or made of its name. InputError with `file` and `key` for an unknown one."""
+    """Return the entry of a data set, from a table or built from its name.
+
+    Raises:
+        InputError: If it is unknown; names `file` and `key`.
+    """
     if name in datasets():
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
             _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
         return datasets()[name]
     for pattern in _FRESH:
-        if found := pattern.fullmatch(name):
-            told = {key: int(number) for key, number in found.groupdict().items() if number}
-            told |= {"samples": told.get("samples", FRESH_SAMPLES)}
-            if too_small := _too_small(told):
+        if match := pattern.fullmatch(name):
+            numbers = {key: int(number) for key, number in match.groupdict().items() if number}
+            numbers |= {"samples": numbers.get("samples", FRESH_SAMPLES)}
+            if too_small := _too_small(numbers):
                 raise InputError(
                     "out-of-range", f"'{name}' is too small", file=file, key=key, got=name, expected=too_small
                 )
-            return _fresh(told)
+            return _fresh(numbers)
     raise InputError(
         "unknown-name", f"'{name}' is unknown", file=file, key=key, got=name, **_alternatives(name)
     )
 
 
 def _alternatives(name: str) -> dict[str, Any]:
-    """Return what to write in place of an unknown name; where one is meant that is drawn, how it is written."""
+    """Return what to write in place of an unknown name.
+
+    For a synthetic data set, this is the form of its name.
+    """
     if name.startswith("synthetic-"):
-        _, what, *_ = name.split("-")
-        meant = "images" if what[:1].isdigit() else what
+        _, kind_text, *_ = name.split("-")
+        meant = "images" if kind_text[:1].isdigit() else kind_text
         return {"expected": FRESH_NAMES[meant] if meant in FRESH_NAMES else " or ".join(FRESH_NAMES.values())}
     return alternatives(name, [*datasets(), *FRESH_NAMES.values()])
 
 
-def _too_small(told: Mapping[str, int]) -> str:
+def _too_small(numbers: Mapping[str, int]) -> str:
     """Return what a data set that is drawn must have at least, '' where it has that."""
-    samples, classes = told["samples"], told.get("classes", 0)
-    if samples < 10 or ("classes" in told and classes < 2):
-        return f"at least {'2 classes and ' if 'classes' in told else ''}10 samples"
+    samples, classes = numbers["samples"], numbers.get("classes", 0)
+    if samples < 10 or ("classes" in numbers and classes < 2):
+        return f"at least {'2 classes and ' if 'classes' in numbers else ''}10 samples"
     vocabulary = max(2, classes)
-    return f"a vocabulary of at least {vocabulary}" if told.get("vocabulary", vocabulary) < vocabulary else ""
+    return (
+        f"a vocabulary of at least {vocabulary}" if numbers.get("vocabulary", vocabulary) < vocabulary else ""
+    )
 
 
-def _fresh(told: Mapping[str, int]) -> dict[str, Any]:
-    """The entry of a data set whose batches are drawn anew at every step; its validation part is a tenth of its `samples`."""
-    samples, classes = told["samples"], told.get("classes", 0)
+def _fresh(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return the entry of a data set whose batches are drawn anew; a tenth of `samples` is for validation."""
+    samples, classes = numbers["samples"], numbers.get("classes", 0)
     drawn: dict[str, Any]
-    if "vocabulary" in told:
-        length, vocabulary = told["length"], told["vocabulary"]
-        what = f"Texts of {length} tokens, {classes} classes" if classes else f"Sequences of {length} tokens"
-        title, drawn = f"{what}, a vocabulary of {vocabulary}", {"shape": [length], "vocabulary": vocabulary}
+    if "vocabulary" in numbers:
+        length, vocabulary = numbers["length"], numbers["vocabulary"]
+        samples_text = (
+            f"Texts of {length} tokens, {classes} classes" if classes else f"Sequences of {length} tokens"
+        )
+        title, drawn = (
+            f"{samples_text}, a vocabulary of {vocabulary}",
+            {"shape": [length], "vocabulary": vocabulary},
+        )
     else:
-        shape = [told["height"], told["width"], told["channels"]]
+        shape = [numbers["height"], numbers["width"], numbers["channels"]]
         title, drawn = f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels", {"shape": shape}
     if classes:
         drawn["classes"] = [str(number) for number in range(classes)]

@@ -1,4 +1,4 @@
-"""What an environment is, and what a site wants of it, read from `containers/<environment>/` and checked."""
+"""Read and check environments (`containers/<environment>/`) and how a site wants them."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from packaging import version
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_text, load_yaml, shown
+from common.files import CHECKOUT, digest_text, display_path, load_yaml
 from common.normal_form import digest_source
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
@@ -22,7 +22,8 @@ DEPLOYMENTS = (
     "venv",
     "apptainer",
 )  # how a site wants what locks describe; what it has installed itself is "installed"
-WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
+# A copy of the stamp beside it, written once everything else is in place.
+COMPLETE_FILE = "whole.json"
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"
 
@@ -77,7 +78,10 @@ class Patch(Keys):
 
 @dataclass(frozen=True)
 class Needs(Keys):
-    """The key `needs` of a source. A program and the Debian package that has it; null: the site's modules bring it, or an image's base."""
+    """The key `needs` of a source: programs, each with the Debian package that has it.
+
+    null: the site's modules or an image's base bring the program.
+    """
 
     common: Packages = key("of all variants")
     cpu: Packages = key("of this variant", default_factory=dict)
@@ -150,12 +154,13 @@ class Excluded(Keys):
 
 @dataclass(frozen=True)
 class EnvironmentKeys(Keys):
-    """The keys of containers/NAME/environment.yaml: what an environment is made of, beside its locks and its self-test."""
+    """The keys of containers/NAME/environment.yaml, which has locks and a self-test beside it."""
 
     selftest_limit_s: float = key("the time after which the self-test has failed, in seconds", gt=0)
     parent: Maybe[Name] = optional("the environment over which this one is laid")
     variables: Flags = key(
-        "environment variables that every program in this environment must see; a child has its parent's, too",
+        "environment variables that every program in this environment must see; a child has its parent's, "
+        "too",
         default_factory=dict,
     )
     lock_excludes: Excluded = key(
@@ -189,7 +194,7 @@ class EnvironmentKeys(Keys):
 
 @dataclass(frozen=True)
 class Source:
-    """A source distribution that is changed and built into a wheel of our own, as one variant needs it."""
+    """A source distribution that is changed and built into a wheel, as one variant needs it."""
 
     name: str
     version: str
@@ -202,19 +207,24 @@ class Source:
 
 @dataclass(frozen=True)
 class Spack:
-    """What Spack builds into an image, in Spack's own words: a base that has Spack, the spec of one variant, further packages."""
+    """What Spack builds into an image: a base with Spack, the spec of one variant, and further packages."""
 
     base: str
     spec: str
-    beside: tuple[str, ...]
+    further: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What a site has installed itself: its program, or the Python that has it; the variables and the setup lines that it needs.
+    """An environment that a site has installed itself.
 
-    `behind`: all setup lines, the site's first. What was found in it: `content`, its SHA-256, and `packages`, name and version of
-    each; None and nothing where nobody has looked.
+    Attributes:
+        executable: Its program, or the Python that has it.
+        variables: The environment variables that it needs.
+        setup: The setup lines that it needs.
+        behind: All setup lines, the site's first.
+        content: SHA-256 of what an inspection found in it, None before the first one.
+        packages: Name and version of each package that the inspection found.
     """
 
     executable: str
@@ -224,19 +234,22 @@ class Installed:
     content: str | None = None
     packages: tuple[tuple[str, str], ...] = ()
 
-    def looked_at(self, cache: Path, name: str) -> Path:
-        """The file that says what was found in it, where it is the environment `name`."""
-        asked = [self.executable, self.variables, self.behind]
-        return cache / "installed" / f"{name}.{digest_text(json.dumps(asked))[:12]}.json"
+    def inspection_path(self, cache: Path, name: str) -> Path:
+        """Return the file with the result of the inspection of this environment, named `name`."""
+        parts = [self.executable, self.variables, self.behind]
+        return cache / "installed" / f"{name}.{digest_text(json.dumps(parts))[:12]}.json"
 
 
 @dataclass(frozen=True)
 class Realization:
-    """Environments as a site wants them.
+    """How a site wants its environments.
 
-    The deployment; the base of images; by environment, the images that it brings and what it has installed.
-
-    `abi` is the Python that virtual environments are for; None is the running one.
+    Attributes:
+        deployment: venv or apptainer.
+        base: The base of images.
+        brought: The images that the site provides, by environment.
+        abi: The Python that virtual environments are for, None for the running one.
+        installed: What the site has installed itself, by environment.
     """
 
     deployment: str = "venv"
@@ -271,36 +284,42 @@ class Environment:
 
     @property
     def description(self) -> Path:
-        """The file that describes it."""
+        """Return the file that describes it."""
         return self.folder / "environment.yaml"
 
     @property
     def lock(self) -> Path:
-        """The locked packages of this variant, with hashes."""
+        """Return the locked packages of this variant, with hashes."""
         return self.folder / f"requirements.{self.variant}.txt"
 
     @property
     def build_lock(self) -> Path:
-        """The locked packages that build the sources, with hashes."""
+        """Return the locked packages that build the sources, with hashes."""
         return self.folder / "requirements.build.txt"
 
     @property
     def selftest(self) -> Path:
-        """The program that two ranks run to test it."""
+        """Return the program that two ranks run to test it."""
         return self.folder / "selftest.py"
 
     def deployment(self, realization: Realization) -> str:
-        """venv, apptainer or installed: what no lock describes is an image where the site has not installed it; a tool is none."""
+        """Return venv, apptainer or installed.
+
+        An environment without a lock is an image unless the site has installed it; a tool is never an image.
+        """
         if self.installed(realization):
             return "installed"
         return {"locks": realization.deployment, "tool": "venv"}.get(self.origin, "apptainer")
 
     def installed(self, realization: Realization) -> Installed | None:
-        """What the site has installed of it, if it has."""
+        """Return what the site has installed of it, or None."""
         return dict(realization.installed).get(self.name)
 
     def available(self, realization: Realization) -> bool:
-        """Whether the site can have it: installed, brought, or made here. What no lock describes is made as an image alone."""
+        """Return whether the site can have it: installed, brought, or built here.
+
+        An environment without a lock can only be built as an image.
+        """
         if self.installed(realization) or self.brought(realization):
             return True
         if self.origin in ("locks", "tool"):  # nothing can be laid over what the site has
@@ -308,41 +327,52 @@ class Environment:
         return self.origin == "spack" and realization.deployment == "apptainer"
 
     def brought(self, realization: Realization) -> str | None:
-        """The image that the site brings for this environment, if it does: a path or docker://..."""
+        """Return the image that the site provides for it, a path or docker://..., or None."""
         return (
             dict(realization.brought).get(self.name) if self.deployment(realization) == "apptainer" else None
         )
 
     def built_over(self, realization: Realization) -> "Environment | None":
-        """The environment that has to be there first: the parent, unless the site has this one."""
+        """Return the environment that has to exist first: the parent, unless the site has this one."""
         return None if self.brought(realization) or self.installed(realization) else self.parent
 
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
-        """Return the SHA-256 of its files by name, of programs that of what they do. InputError when one is missing."""
+        """Return the SHA-256 of files by name, for programs that of their normal form.
+
+        Raises:
+            InputError: If a file is missing.
+        """
         files = list(files)
         for file in files:
             if not file.is_file():
                 hint = f"the environment '{self.name}' needs it"
-                raise InputError("missing-file", "no such file", file=shown(file), hint=hint)
+                raise InputError("missing-file", "no such file", file=display_path(file), hint=hint)
         return {file.name: digest_source(file) for file in files}
 
 
-def older(found: str, oldest: str) -> bool:
-    """Whether a version is older than another; one that is being worked on (2.6.0a0+nv25.01) counts as what it becomes."""
+def older(installed: str, oldest: str) -> bool:
+    """Return whether a version is older than another.
+
+    A development version (2.6.0a0+nv25.01) counts as the release that it precedes.
+    """
     with contextlib.suppress(version.InvalidVersion):
-        return version.Version(found).release < version.Version(oldest).release
+        return version.Version(installed).release < version.Version(oldest).release
     return False
 
 
 def is_address(source: str) -> bool:
-    """Whether an image comes from a registry or a bootstrap (docker://..., debootstrap), not from a file."""
+    """Return whether an image comes from a registry or a bootstrap, not from a file."""
     return "://" in source or source == "debootstrap"
 
 
 def read(
     name: str, variant: str = "cpu", containers: Path = CONTAINERS, _children: tuple[str, ...] = ()
 ) -> Environment:
-    """Read and check `containers/<name>/environment.yaml`, and its parent's. InputError when it is wrong."""
+    """Read and check `containers/<name>/environment.yaml`, and its parent's.
+
+    Raises:
+        InputError: If it is wrong.
+    """
     if variant not in VARIANTS:
         raise InputError(
             "not-one-of", f"'{variant}' is unknown", file="variant", got=variant, expected=VARIANTS
@@ -350,30 +380,34 @@ def read(
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file():
-        known = alternatives(name, _described(containers))
-        raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **known)
+        choices = alternatives(name, _described(containers))
+        raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **choices)
     content = load_yaml(file)
     written = parse(EnvironmentKeys, content, file)
     children = (*_children, name)
     if written.parent in children:
         problem = f"'{written.parent}' is laid over '{name}' itself"
-        raise InputError("circular-parents", problem, file=shown(file), key="parent", got=written.parent)
+        raise InputError(
+            "circular-parents", problem, file=display_path(file), key="parent", got=written.parent
+        )
     parent = read(written.parent, variant, containers, children) if written.parent else None
     if written.sources and parent is None:
         problem = "they are built against a parent's packages, but key 'parent' is missing"
-        raise InputError("missing-key", problem, file=shown(file), key="sources")
+        raise InputError("missing-key", problem, file=display_path(file), key="sources")
     image = written.image
     origin = "site" if image.brought else "spack" if image.spack else "locks"
     if written.tool:
         origin = "tool"
         if variant not in TOOL_VARIANTS or "image" in content:
             problem = f"it has one lock, {TOOL_VARIANTS[0]}, and no image"
-            raise InputError("conflicting-keys", problem, file=shown(file), key="tool")
+            raise InputError("conflicting-keys", problem, file=display_path(file), key="tool")
     elif origin != "locks" and (
         extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))
     ):
         problem = "has no meaning for an image that no lock describes"
-        raise InputError("conflicting-keys", problem, file=shown(file), key=extra[0], hint="take it out")
+        raise InputError(
+            "conflicting-keys", problem, file=display_path(file), key=extra[0], hint="take it out"
+        )
     return Environment(
         name=name,
         variant=variant,
@@ -398,33 +432,33 @@ def _described(containers: Path) -> list[str]:
 
 
 def names(containers: Path = CONTAINERS) -> list[str]:
-    """The environments of frameworks, sorted."""
+    """Return the environments of frameworks, sorted."""
     return [name for name in _described(containers) if read(name, containers=containers).origin != "tool"]
 
 
 def locked(containers: Path = CONTAINERS) -> list[str]:
-    """The environments of frameworks that locks describe, sorted: those that can be virtual environments."""
+    """Return the environments of frameworks that have locks, sorted: these can be virtual environments."""
     return [name for name in names(containers) if read(name, containers=containers).origin == "locks"]
 
 
 def tools(containers: Path = CONTAINERS) -> list[str]:
-    """The environments of tools, sorted."""
+    """Return the environments of tools, sorted."""
     return [name for name in _described(containers) if read(name, containers=containers).origin == "tool"]
 
 
 def lineage(
-    wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV
+    environments: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV
 ) -> list[str]:
-    """The wanted environments and the parents over which they are built, each once, parents first."""
-    found: dict[str, None] = {}
-    for name in wanted:
+    """Return the environments and the parents over which they are built, each once, parents first."""
+    ordered: dict[str, None] = {}
+    for name in environments:
         chain = []
         environment: Environment | None = read(name, containers=containers)
         while environment:
             chain.append(environment.name)
             environment = environment.built_over(realization)
-        found.update(dict.fromkeys(reversed(chain)))
-    return list(found)
+        ordered.update(dict.fromkeys(reversed(chain)))
+    return list(ordered)
 
 
 def _source(written: SourceKeys, variant: str) -> Source:

@@ -25,9 +25,9 @@ NOT_TREATMENTS = (
 WORK = ("model", "dataset")
 OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
 # Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
-FEWEST_HELD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
+MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
 UNTRACED = "none"  # level of `trace` of an untraced run
-MOST_SERIES = 8  # that can be distinguished in a figure
+MAX_SERIES = 8  # that can be distinguished in a figure
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
@@ -62,10 +62,14 @@ def level_type(factor: str) -> Any:
 
 @functools.cache
 def factor_lists() -> Any:
-    """Return a dataclass with the list of levels of every factor; a factor that a study does not name has its default."""
+    """Return a dataclass with the list of levels of every factor.
+
+    A factor that a study does not name has its default.
+    """
     keys: list[tuple[str, Any, Any]] = []
     for name, rules in factor_table().items():
-        levels = Annotated[list[level_type(name)], Rules(unique=True, min_length=1)]  # type: ignore[misc, valid-type]
+        level: Any = level_type(name)
+        levels = Annotated[list[level], Rules(unique=True, min_length=1)]
         default = {"default_factory": functools.partial(_default, rules)} if "default" in rules else {}
         keys.append((name, levels, key(rules["description"], **default)))
     return make_dataclass("FactorLists", keys, bases=(Keys,), kw_only=True)

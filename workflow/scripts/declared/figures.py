@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.text import alternatives
-from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of
+from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
 from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
 
@@ -25,8 +25,15 @@ Levels = Mapping[str, Any]
 class Declared:
     """One figure.
 
-    `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are
-    drawn. `target`: a validation accuracy, a share.
+    Attributes:
+        name: The name of its files.
+        kind: Its kind.
+        x: What the x axis shows.
+        colour: Factors whose combinations are series; None leaves them to figures.view.
+        facet: Factors whose combinations are panels; None leaves them to figures.view.
+        filter: The levels that are drawn, by factor.
+        target: A validation accuracy, a share.
+        y: What the y axis shows.
     """
 
     name: str
@@ -63,10 +70,17 @@ def read_figures(
     target: float | None = None,
     next_tokens: bool = False,
 ) -> list[Declared]:
-    """The figures that a study declares, in their order. InputError, one line with file and key, for what is declared wrongly.
+    """Return the figures that a study declares, in their order.
 
-    `cells`: the levels of all cells that the study has, of the factors that vary; `target`: its target accuracy; `next_tokens`: whether
-    any of them tells next tokens.
+    Args:
+        written: The entries of its key `figures`.
+        cells: The levels of all its cells, of the factors that vary.
+        file: The study's file.
+        target: Its target accuracy.
+        next_tokens: Whether any of its data sets has next tokens for labels.
+
+    Raises:
+        InputError: If an entry is wrong; one line with file and key.
     """
     figures: list[Declared] = []
     for place, entry in enumerate(written):
@@ -78,7 +92,7 @@ def read_figures(
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
             raise InputError(
-                mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields
+                mistake.code, mistake.problem, file=display_path(file), key=key, **mistake.fields
             ) from None
     return figures
 
@@ -128,10 +142,13 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _checked(
     entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None
 ) -> Declared:
-    """Return the figure that is written, all of whose keys are right.
+    """Return a figure whose keys are all right.
 
-    `cells`: the levels of all cells, of the factors that vary; `names`: of the figures before it; `target`:
-    the study's.
+    Args:
+        entry: The figure as it is declared.
+        cells: The levels of all cells, of the factors that vary.
+        names: The names of earlier figures.
+        target: The study's target accuracy.
     """
     kind = entry["kind"]
     if kind not in KINDS:
@@ -163,7 +180,8 @@ def _checked(
     left = [levels for levels in cells if matches(levels, figure.filter)]
     _check_places(figure, figure_kind, _varied(left))
     if figure.facet is not None and figure.colour is None:
-        # Remaining factors become colours; figures.view makes panels of what remains if only colours are given.
+        # Remaining factors become colours; figures.view makes panels of what remains if only colours are
+        # given.
         figure = replace(
             figure, colour=tuple(sorted(_rest(figure, figure_kind, _varied(left)), key=is_numeric)) or None
         )
@@ -172,7 +190,7 @@ def _checked(
 
 
 def _drawn(kind: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
-    """Return the cells that a kind of figure draws: traced or untraced ones, all if there are none of these."""
+    """Return the cells that a kind of figure draws: traced or untraced ones, all if there are none."""
     return [levels for levels in cells if is_traced(levels) == kind.of_traces] or list(cells)
 
 
@@ -225,7 +243,7 @@ def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> 
 def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
     """Raise a mistake if there are more series than can be distinguished."""
     factors = [name for name in colour if name != "framework"]
-    limit, scope = (MOST_SERIES, "") if len(factors) == len(colour) else (MAX_VARIANTS, " of a framework")
+    limit, scope = (MAX_SERIES, "") if len(factors) == len(colour) else (MAX_VARIANTS, " of a framework")
     count = len({tuple(levels[name] for name in factors) for levels in cells})
     if count > limit:
         problem, hint = (

@@ -1,8 +1,9 @@
-"""Build two-level fractional factorial designs: which cells of a screening study run, and which effects they confound.
+"""Build two-level fractional factorial designs of screening studies, and list the effects they confound.
 
-Of k factors p are basic and occur in every combination. Every other factor is generated: its level is the product of basic
-ones, with levels -1 (the first in the study) and +1 (Jain 1991, ch. 19; Box, Hunter & Hunter 2005, ch. 6). A factor is stored
-as the set of basic factors in its product, as bits of an integer, so that effects multiply by exclusive or.
+Of k factors p are basic and occur in every combination. Every other factor is generated: its level is the
+product of basic ones, with levels -1 (the first in the study) and +1 (Jain 1991, ch. 19; Box, Hunter & Hunter
+2005, ch. 6). A factor is stored as the set of basic factors in its product, as bits of an integer, so that
+effects multiply by exclusive or.
 """
 
 import functools
@@ -18,7 +19,7 @@ MAX_CANDIDATES = 500  # of a search, before one more basic factor is used
 
 @dataclass(frozen=True)
 class Fraction:
-    """A regular fraction: for each factor, in the study's order, the bit set of the basic factors in its product."""
+    """A regular fraction: for each factor, in the study's order, the bit set of its basic factors."""
 
     factors: Mapping[str, int]
     basic: int
@@ -59,7 +60,7 @@ class Fraction:
 
 
 def smallest_fraction(names: Sequence[str], resolution: int) -> Fraction:
-    """Return the smallest fraction with at least this resolution, with the highest resolution found for its size.
+    """Return the smallest fraction of at least this resolution, with the highest resolution of its size.
 
     Raises:
         ValueError: If only the full factorial has this resolution.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
@@ -49,7 +49,7 @@ class ExchangeKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkKeys(Keys):
-    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml: what a framework is and what it can do."""
+    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml."""
 
     title: Text = key("the framework in words")
     environment: str = key("a folder of containers/")
@@ -120,7 +120,8 @@ class FrameworkKeys(Keys):
         min_length=1,
     )
     without: dict[str, list[str]] = key(
-        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by device",
+        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by "
+        "device",
         default_factory=dict,
     )
     why: dict[str, Text] = key("reasons that are told with a refused cell, by factor", default_factory=dict)
@@ -143,7 +144,8 @@ class Framework(FrameworkKeys):
     def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
         """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
 
-        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry names data.
+        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry
+        names data.
         """
         level = levels["parallelism"]
         named = {level}
@@ -199,7 +201,7 @@ def load_framework(name: str) -> Framework:
                 raise InputError(
                     "unknown-name",
                     "unknown factor",
-                    file=shown(file),
+                    file=display_path(file),
                     key=location,
                     got=factor,
                     expected=list(table),
@@ -217,7 +219,7 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",
-        file=shown(file),
+        file=display_path(file),
         key=key,
         got=name,
         **alternatives(name, choices),
@@ -225,7 +227,10 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
 
 
 def trains_alone(name: str) -> bool:
-    """Return whether a framework trains by its own algorithm, to other weights; False for a removed framework."""
+    """Return whether a framework trains by its own algorithm, to other weights.
+
+    False for a removed framework.
+    """
     return name in framework_names() and load_framework(name).algorithm == OWN
 
 

@@ -1,4 +1,4 @@
-"""Parse levels of the factor `parallelism`: device meshes, such as data2-tensor2, and parallelization strategies."""
+"""Parse levels of `parallelism`: device meshes, such as data2-tensor2, and parallelization strategies."""
 
 import math
 import re
@@ -8,8 +8,8 @@ from models.mesh import AXES, Mesh
 
 PLAIN = "data"
 NOT_MESHES = ("dense", "spatial")  # layouts of LBANN
-FOUND, EXPERT, RANDOM = "found", "expert", "random"
-STRATEGIES = (FOUND, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
+SEARCHED, EXPERT, RANDOM = "found", "expert", "random"
+STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
 NEEDS = {
     "microbatches": "pipeline",
     "schedule": "pipeline",
@@ -47,7 +47,7 @@ def sizes_of(level: str) -> dict[str, int | None]:
     for part in level.split("-"):
         match = _PART.fullmatch(part)
         if not match or match[1] not in AXES:
-            alternatives = f"{', '.join(NOT_MESHES)}, {FOUND}, {EXPERT} or {RANDOM}1"
+            alternatives = f"{', '.join(NOT_MESHES)}, {SEARCHED}, {EXPERT} or {RANDOM}1"
             expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {alternatives}"
             location = f"{part!r} of {level!r}" if part != level else f"{level!r}"
             raise CodedValueError("unknown-axis", f"{location} is no axis; expected {expected}")

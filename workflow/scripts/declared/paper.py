@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.text import alternatives
 from common.written import Keys, Maybe, Unique, optional
 from declared.figures import Declared
@@ -54,7 +54,7 @@ def printed_tables() -> "dict[str, Table]":
 
 
 def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
-    """Raise InputError, one line with file and key, for a name that a study with these `figures` does not have."""
+    """Raise InputError for a name in `paper` that is not among the study's `figures` or tables."""
     for kind, names in (("figures", paper.figures), ("tables", paper.tables)):
         choices = list(printed_tables()) if kind == "tables" and names else figures
         for place, name in enumerate(names or ()):
@@ -62,7 +62,7 @@ def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
-                    file=shown(file),
+                    file=display_path(file),
                     key=f"paper.{kind}.{place}",
                     got=name,
                     **alternatives(name, choices),

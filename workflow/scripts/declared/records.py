@@ -1,4 +1,7 @@
-"""The tables of records, from which figures and tables are made; config/schemas/ has their columns."""
+"""Describe the tables of records, from which figures and tables are made.
+
+config/schemas/ has their columns.
+"""
 
 from dataclasses import dataclass
 
@@ -9,42 +12,45 @@ class RecordTable:
 
     Attributes:
         rows: What a row is, and which studies have the table.
-        more: What else the documentation says of it.
+        note: What else the documentation says of it.
         when: The traits of a study that has it (declared.products.traits).
     """
 
     rows: str
-    more: str = ""
+    note: str = ""
     when: tuple[str, ...] = ()
 
 
 RECORDS = {
     "runs": RecordTable(
         "one row per run of the design, whether or not it succeeded",
-        "Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced runs also from `phases.csv`, "
-        "`trace_steps.csv` and `replay_steps.csv`.",
+        "Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced "
+        "runs also from `phases.csv`, `trace_steps.csv` and `replay_steps.csv`.",
     ),
     "epochs": RecordTable("one row per epoch of a run", "Join it to `runs.csv` by `run_id`."),
     "network": RecordTable(
-        "one row per repetition of a collective in the network's sweeps, where the study has distributed frameworks on several nodes",
+        "one row per repetition of a collective in the network's sweeps, where the study has distributed "
+        "frameworks on several nodes",
         "A sweep without any has one row with its status and reason.",
         when=("network_swept",),
     ),
     "costs": RecordTable(
-        "one row per layer of a model and way to divide it, where strategies are found (`./ringside strategies`): medians over "
-        "repetitions, of one part",
+        "one row per layer of a model and way to divide it, where strategies are found (`./ringside "
+        "strategies`): medians over repetitions, of one part",
         when=("costs_timed",),
     ),
     "messages": RecordTable(
         "one row per size of messages between two ranks, where strategies are found", when=("costs_timed",)
     ),
     "power": RecordTable(
-        "one row per sample of a machine's power while a run trained, where the study draws the figure `power`",
+        "one row per sample of a machine's power while a run trained, where the study draws the figure "
+        "`power`",
         when=("power_recorded",),
     ),
     "phases": RecordTable(
         "one row per traced run, rank and phase, and of the critical path, which has no rank",
-        "Join it to `runs.csv` by `run_id`. [Where the time of a step goes](../how-to/phases.md) says what the phases mean.",
+        "Join it to `runs.csv` by `run_id`. [Where the time of a step goes](../how-to/phases.md) says what "
+        "the phases mean.",
         when=("traced",),
     ),
     "trace_steps": RecordTable(
@@ -52,7 +58,8 @@ RECORDS = {
         when=("trace_steps_recorded",),
     ),
     "replay_steps": RecordTable(
-        "one row per interval of the steps of every traced run that the table [`what_if`](tables.md#what_if) replays",
+        "one row per interval of the steps of every traced run that the table "
+        "[`what_if`](tables.md#what_if) replays",
         when=("replay_steps_recorded",),
     ),
 }

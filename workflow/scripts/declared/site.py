@@ -1,4 +1,4 @@
-"""A site, read and checked: one place to run, what it has, and how its scheduler is asked."""
+"""Read and check a site: one place to run, its resources, and its scheduler."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from common.cores import usable_cores
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.python import python_abi
 from common.text import alternatives
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
@@ -24,12 +24,14 @@ from declared.virtual import as_settings, node_names
 
 MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges
 WORKFLOWS_OWN = (
-    "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array", "--wait",
+    "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array",
+    "--wait",
     "--test-only", "--requeue", "--no-requeue", "--signal", "--chdir", "--oversubscribe", "--exclusive", "--",
 )  # fmt: skip
 JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
-# Options of sbatch, qsub and flux batch that other keys say: the executor refuses sbatch's when a job is submitted.
-SAID_ELSEWHERE = {
+# Options of sbatch, qsub and flux batch that other keys say: the executor refuses sbatch's when a job is
+# submitted.
+OPTION_KEYS = {
     "slurm": {
         "--partition": "scheduler.partition",
         "--account": "scheduler.account",
@@ -162,7 +164,8 @@ class Images(Keys):
         default=BASE,
     )
     brought: Pairs[str, Annotated[ShellLine, Rules("a path or docker://...")]] = key(
-        "images that the site provides, as ENVIRONMENT: path or docker://...; each is copied into the cache and tested",
+        "images that the site provides, as ENVIRONMENT: path or docker://...; each is copied into the "
+        "cache and tested",
         default=(),
     )
     gpu: Literal["nv", "rocm"] = key(
@@ -180,7 +183,8 @@ class InstalledKeys(Keys):
         pattern=r"^/[^\n]+\Z",
     )
     prefix: Maybe[str] = optional(
-        "in place of executable: the folder of a virtual environment or of a conda environment, whose bin/python it is",
+        "in place of executable: the folder of a virtual environment or of a conda environment, whose "
+        "bin/python it is",
         pattern=r"^/[^\n]+\Z",
     )
     setup: tuple[Text, ...] = key(
@@ -196,7 +200,7 @@ class InstalledKeys(Keys):
 
 @dataclass(frozen=True)
 class Archives(Keys):
-    """Where the site has data sets' archives: in a folder, then nothing is fetched; at a URL that is tried first."""
+    """Where the site has archives of data sets: in a folder (no downloads), or at a URL to try first."""
 
     folder: Maybe[Annotated[Path, Written(Text, Path)]] = optional(
         "folder with the archives, as FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
@@ -253,7 +257,8 @@ class SiteKeys(Keys):
         "form of the environments: venv (a folder in the cache) or apptainer (one image per environment)"
     )
     images: Images = key(
-        "how images are built and run: with deployment apptainer, and for environments that exist only as images",
+        "how images are built and run: with deployment apptainer, and for environments that exist only as "
+        "images",
         default_factory=Images,
     )
     installed: Annotated[tuple[tuple[str, Any], ...], Written(dict[str, InstalledKeys], as_pairs)] = key(
@@ -274,7 +279,8 @@ class SiteKeys(Keys):
         ],
         Rules(unique=True),
     ] = key(
-        "folders and devices of the node to bind into images, as SOURCE or SOURCE:INSIDE, such as /dev/infiniband",
+        "folders and devices of the node to bind into images, as SOURCE or SOURCE:INSIDE, such as "
+        "/dev/infiniband",
         default=(),
     )
     cores: Annotated[int, Rules(ge=1)] | Literal["auto"] = key(
@@ -326,13 +332,14 @@ class SiteKeys(Keys):
         "system's; in an image, the memory of the node"
     )
     setup: tuple[ShellLine, ...] = key(
-        "shell lines that run before every rank and every build, outside images, such as: module load cuda/12",
+        "shell lines that run before every rank and every build, outside images, such as: module load "
+        "cuda/12",
         default=(),
     )
     variables: Pairs[RankVariableName, str] = key(
-        "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup lines export. "
-        "Values stand on no command line. PYTHONPATH comes after ours; RINGSIDE_*, PYTHONHOME and variables that a shell "
-        "reserves (UID, RANDOM) are refused",
+        "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup "
+        "lines export. Values stand on no command line. PYTHONPATH comes after ours; RINGSIDE_*, "
+        "PYTHONHOME and variables that a shell reserves (UID, RANDOM) are refused",
         default=(),
     )
     torch_index: Maybe[str] = optional(
@@ -346,13 +353,15 @@ class SiteKeys(Keys):
         gt=0,
     )
     max_foreign_cpu_share: float = key(
-        "share of the machine's processor time that other processes may use during a run; with more the run is invalid",
+        "share of the machine's processor time that other processes may use during a run; with more the "
+        "run is invalid",
         default=0.05,
         gt=0,
         le=1,
     )
     max_steal_share: float = key(
-        "share of the processor time that a hypervisor may withhold during a run; with more the run is invalid",
+        "share of the processor time that a hypervisor may withhold during a run; with more the run is "
+        "invalid",
         default=0.15,
         gt=0,
         le=1,
@@ -378,9 +387,10 @@ class SiteKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Site(SiteKeys):
-    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder.
+    """One place to run, as this process sees it.
 
-    `cpu_shares`: of each node, where they are unlike; cpu_share is None then.
+    `cores` is a number (auto is resolved) and `cache` an absolute folder. `cpu_shares` has a share for each
+    of heterogeneous nodes; cpu_share is None then.
     """
 
     name: str
@@ -394,50 +404,56 @@ class Site(SiteKeys):
 
     @property
     def variant(self) -> str:
-        """The variant of every environment's lock that its devices need."""
+        """Return the variant of every environment's lock that its devices need."""
         return self.device
 
     @property
     def realization(self) -> Realization:
-        """How it wants its environments."""
+        """Return how it wants its environments."""
         return Realization(
             self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed
         )
 
     @property
     def longest_run_s(self) -> float:
-        """What one run may take, with the wait for a quiet machine before it."""
+        """Return the longest time of one run, with the wait for a quiet machine before it."""
         return self.time_limit_s + self.wait_for_quiet
 
     @property
-    def unlike(self) -> bool:
-        """Whether its nodes, or the ranks of a node, are unlike."""
+    def is_heterogeneous(self) -> bool:
+        """Return whether its nodes, or the ranks of a node, differ in speed."""
         return bool(self.cpu_shares or self.rank_cores)
 
-    def has(self, framework: str) -> bool:
-        """Whether the site can run the framework at all."""
+    def can_run(self, framework: str) -> bool:
+        """Return whether the site can run the framework at all."""
         return self.frameworks is None or framework in self.frameworks
 
 
 def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
-    """Read and check config/sites/<name>.yaml. InputError in one line when it is wrong."""
+    """Read and check config/sites/<name>.yaml.
+
+    Raises:
+        InputError: If it is wrong; one line.
+    """
     file = existing(folder, name, "site")
     written = load(SiteKeys, file)
     _check_images(written, file)
     _check_installed(written, file)
-    known = framework_names()
+    frameworks = framework_names()
     for i, framework in enumerate(written.frameworks or ()):
-        if framework not in known:
-            raise _unknown(framework, f"frameworks.{i}", known, file)
+        if framework not in frameworks:
+            raise _unknown(framework, f"frameworks.{i}", frameworks, file)
     _check_together(written, file)
-    _check_unlike(written, file)
+    _check_heterogeneous(written, file)
     shares = written.cpu_share if isinstance(written.cpu_share, tuple) else filter(None, [written.cpu_share])
     cpu_share, cpu_shares = as_settings(list(shares))
     cache, scheduler = _cache(written.cache, file), written.scheduler or Scheduler()
     if cpu_shares:  # the scheduler gives a run the first of them
         scheduler = replace(scheduler, nodelist=",".join(node_names(written.nodes)))
     _check_wattmeter(written.energy, file)
-    installed = tuple((name, _installed(name, has, written.setup, cache)) for name, has in written.installed)
+    installed = tuple(
+        (name, _installed(name, keys, written.setup, cache)) for name, keys in written.installed
+    )
     changed = {
         "cores": _cores(written),
         "cpu_share": cpu_share,
@@ -455,19 +471,19 @@ def _cores(site: SiteKeys) -> int:
     return usable_cores() if site.cores == "auto" else site.cores
 
 
-def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputError:
+def _unknown(name: str, key: str, choices: Iterable[str], file: Path) -> InputError:
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",
-        file=shown(file),
+        file=display_path(file),
         key=key,
         got=name,
-        **alternatives(name, known),
+        **alternatives(name, choices),
     )
 
 
 def _check_images(site: SiteKeys, file: Path) -> None:
-    """InputError when an image that the site brings is of no environment, or is a path that depends on where one stands."""
+    """Raise InputError for an image of no environment, or with a relative path."""
     for environment, source in site.images.brought:
         if environment not in names():
             raise _unknown(environment, "images.brought", names(), file)
@@ -476,49 +492,53 @@ def _check_images(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "with deployment venv it is built from its lock",
-                file=shown(file),
+                file=display_path(file),
                 key=key,
                 got=source,
                 hint="take the line out, or say deployment: apptainer",
             )
         if "://" not in source and not source.startswith("/"):
             problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
-            raise InputError("bad-pattern", problem, file=shown(file), key=key, got=source)
+            raise InputError("bad-pattern", problem, file=display_path(file), key=key, got=source)
     base = site.images.base
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
         raise InputError(
             "bad-pattern",
             f"'{base}' does not look right",
-            file=shown(file),
+            file=display_path(file),
             key="images.base",
             got=base,
             expected=expected,
         )
 
 
-def _installed(name: str, has: InstalledKeys, setup: tuple[str, ...], cache: Path) -> Installed:
-    """What the site has installed as this environment, with what was found in it the last time that somebody looked."""
-    executable = has.executable or f"{str(has.prefix).rstrip('/')}/bin/python"
-    made = Installed(executable, has.variables, has.setup, (*setup, *has.setup))
+def _installed(name: str, keys: InstalledKeys, setup: tuple[str, ...], cache: Path) -> Installed:
+    """Return what the site has installed as this environment, with the result of the last inspection."""
+    executable = keys.executable or f"{str(keys.prefix).rstrip('/')}/bin/python"
+    installation = Installed(executable, keys.variables, keys.setup, (*setup, *keys.setup))
     try:
-        found = json.loads(made.looked_at(cache, name).read_text(encoding="utf-8"))
-        return replace(made, content=str(found["content"]), packages=tuple(sorted(found["packages"].items())))
+        inspection = json.loads(installation.inspection_path(cache, name).read_text(encoding="utf-8"))
+        return replace(
+            installation,
+            content=str(inspection["content"]),
+            packages=tuple(sorted(inspection["packages"].items())),
+        )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return made
+        return installation
 
 
 def _check_installed(site: SiteKeys, file: Path) -> None:
-    """InputError when what the site has installed is no environment, is nowhere, or is brought as an image, too."""
-    for environment, has in site.installed:
+    """Raise InputError for an installation of no environment, without a place, or that is also an image."""
+    for environment, keys in site.installed:
         if environment not in names():
             raise _unknown(environment, "installed", names(), file)
-        if bool(has.executable) == bool(has.prefix):
-            both = bool(has.prefix)
+        if bool(keys.executable) == bool(keys.prefix):
+            has_both = bool(keys.prefix)
             raise InputError(
-                "conflicting-keys" if both else "missing-key",
-                "has both executable and prefix" if both else "has no executable",
-                file=shown(file),
+                "conflicting-keys" if has_both else "missing-key",
+                "has both executable and prefix" if has_both else "has no executable",
+                file=display_path(file),
                 key=f"installed.{environment}",
                 expected="one: executable: /path/to/python, or prefix: /path/to/environment",
             )
@@ -526,32 +546,44 @@ def _check_installed(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "images.brought has it, too",
-                file=shown(file),
+                file=display_path(file),
                 key=f"installed.{environment}",
                 hint="take one of the two out",
             )
 
 
-def _check_unlike(site: SiteKeys, file: Path) -> None:
-    """What unlike nodes and ranks need."""
+def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
+    """Raise InputError if heterogeneous nodes or ranks lack what they need."""
     launcher, shares, cores = site.launcher, site.cpu_share, site.rank_cores
     mistakes: list[tuple[bool, str, str, object, str, str]] = []
     if isinstance(shares, tuple):
         mistakes += [
-            (launcher != "slurm", "not-possible-here", "cpu_share", launcher, f"a list needs launcher slurm, which is told the nodes of each run, not {launcher}", ""),
-            (len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares), f"is of {len(shares)} nodes, nodes is {site.nodes}", "give one number for each node"),
-            (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None, "nodes of unlike cpu_share are taken in their order", "take it out"),
+            (launcher != "slurm", "not-possible-here", "cpu_share", launcher, (
+                f"a list needs launcher slurm, which is told the nodes of each run, not {launcher}"
+            ), ""),
+            (len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares), (
+                f"is of {len(shares)} nodes, nodes is {site.nodes}"
+            ), "give one number for each node"),
+            (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
+             (
+                "nodes of unlike cpu_share are taken in their order"
+            ), "take it out"),
         ]  # fmt: skip
     if cores:
-        ranks, together, there = site.ranks_per_node, sum(cores) * site.nodes, _cores(site)
+        ranks, together, n_cores = site.ranks_per_node, sum(cores) * site.nodes, _cores(site)
         mistakes += [
-            (launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher, "is for launcher local and device cpu", "take it out"),
-            (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank"),
-            (together > there, "out-of-range", "rank_cores", together, f"are {together} cores on all nodes, cores is {there}", "give fewer"),
+            (launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher,
+             "is for launcher local and device cpu", "take it out"),
+            (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), (
+                f"is of {len(cores)} ranks, ranks_per_node is {ranks}"
+            ), "give one number for each rank"),
+            (together > n_cores, "out-of-range", "rank_cores", together, (
+                f"are {together} cores on all nodes, cores is {n_cores}"
+            ), "give fewer"),
         ]  # fmt: skip
-    for wrong, code, where, got, problem, hint in mistakes:
-        if wrong:
-            raise InputError(code, problem, file=shown(file), key=where, got=got, hint=hint)
+    for applies, code, key_name, got, problem, hint in mistakes:
+        if applies:
+            raise InputError(code, problem, file=display_path(file), key=key_name, got=got, hint=hint)
 
 
 class _Refuse(Protocol):
@@ -562,10 +594,10 @@ class _Refuse(Protocol):
 
 
 def _check_together(site: SiteKeys, file: Path) -> None:
-    """What no single key shows."""
+    """Raise InputError for contradictions between keys."""
 
     def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
-        raise InputError(code, problem, file=shown(file), key=key, **fields)
+        raise InputError(code, problem, file=display_path(file), key=key, **fields)
 
     launcher, placement = site.launcher, site.placement
     if placement not in PLACEMENTS[launcher]:
@@ -640,10 +672,14 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
     if twice := [name for name, count in Counter(named).items() if count > 1]:
         problem = f"names {', '.join(twice)} more than once"
         refuse("duplicate", "scheduler.nodelist", problem, got=twice, hint="name each node once")
-    if both := [name for name in named if name in listed["exclude"]]:
-        problem = f"names {', '.join(both)}, which exclude names too"
+    if excluded := [name for name in named if name in listed["exclude"]]:
+        problem = f"names {', '.join(excluded)}, which exclude names too"
         refuse(
-            "conflicting-keys", "scheduler.nodelist", problem, got=both, hint="take it out of one of the two"
+            "conflicting-keys",
+            "scheduler.nodelist",
+            problem,
+            got=excluded,
+            hint="take it out of one of the two",
         )
     if named and len(named) < site.nodes:
         problem = f"names {len(named)} nodes, nodes is {site.nodes}"
@@ -651,30 +687,33 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
 
 
 def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None:
-    """An option of the scheduler's program that is none, or that other keys say."""
+    """Raise InputError for a malformed option of the scheduler, or one that other keys set."""
     if launcher == "pbs":
-        found = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
-        if not found:
+        match = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
+        if not match:
             problem = f"'{option}' is not of the form -x value, such as -l filesystems=home"
             refuse("bad-pattern", key, problem, got=option)
-        names = [found[1], f"{found[1]} {found[2]}"]
+        names = [match[1], f"{match[1]} {match[2]}"]
     else:
         names = [option.split("=", maxsplit=1)[0]]
         if not names[0].startswith("--") or " " in names[0]:
             refuse("bad-pattern", key, f"'{option}' is not of the form --name=value", got=option)
     for name in names:
-        if name in (said := SAID_ELSEWHERE.get(launcher, {})):
-            refuse("duplicate", key, f"{name} is said by {said[name]}", got=name, hint="take it out")
+        if name in (keys := OPTION_KEYS.get(launcher, {})):
+            refuse("duplicate", key, f"{name} is said by {keys[name]}", got=name, hint="take it out")
 
 
 def host_names(hosts: str) -> list[str]:
-    """The names in a list of hosts as Slurm writes them: node[01-03,7],login is node01, node02, node03, node7, login."""
+    """Return the names in a list of hosts as Slurm writes them.
+
+    node[01-03,7],login is node01, node02, node03, node7, login.
+    """
     names: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", hosts):
-        found = re.fullmatch(r"([^\[\]]+)(?:\[([\d,-]+)\]([^\[\]]*))?", entry)
-        if not found:
+        match = re.fullmatch(r"([^\[\]]+)(?:\[([\d,-]+)\]([^\[\]]*))?", entry)
+        if not match:
             raise ValueError("expected names such as node1,node2 or node[1-4]")
-        before, numbers, after = found.groups()
+        before, numbers, after = match.groups()
         names += [f"{before}{number}{after}" for number in _numbers(numbers)] if numbers else [before]
         if len(names) > MAX_HOSTS:
             raise ValueError(f"there are more than {MAX_HOSTS:,} names")
@@ -682,7 +721,7 @@ def host_names(hosts: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """1-3,07 is 1, 2, 3, 07."""
+    """Return the numbers of ranges: 1, 2, 3, 07 for 1-3,07."""
     numbers: list[str] = []
     for part in ranges.split(","):
         first, _, last = part.partition("-")
@@ -695,7 +734,11 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def _archives(written: Archives, file: Path) -> Archives:
-    """The site's archives, ~ resolved. InputError where they are in two places, or in one that depends on where one stands."""
+    """Return the site's archives, with ~ resolved.
+
+    Raises:
+        InputError: If they are in two places, or in a relative one.
+    """
     if written.folder is None:
         return written
     folder = _at_home(written.folder)
@@ -706,7 +749,7 @@ def _archives(written: Archives, file: Path) -> Archives:
         raise InputError(
             "conflicting-keys" if written.mirror else "bad-pattern",
             f"'{folder}' is not right",
-            file=shown(file),
+            file=display_path(file),
             key="datasets.folder",
             got=str(folder),
             expected=expected,
@@ -715,19 +758,19 @@ def _archives(written: Archives, file: Path) -> Archives:
 
 
 def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
-    """InputError where the address of the site's wattmeters leads nowhere, or is still that of the template."""
+    """Raise InputError if the address of the wattmeters is invalid, or still the template's."""
     if wattmeter and ("CHANGE-ME" in wattmeter.url or not _leads_somewhere(wattmeter.url)):
         expected = (
             "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
         )
         key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
         raise InputError(
-            "bad-pattern", problem, file=shown(file), key=key, got=wattmeter.url, expected=expected
+            "bad-pattern", problem, file=display_path(file), key=key, got=wattmeter.url, expected=expected
         )
 
 
 def _leads_somewhere(url: str) -> bool:
-    """Whether an address names a host, and a port that there may be, or none."""
+    """Return whether an address names a host, and a valid port or none."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0
@@ -736,7 +779,7 @@ def _leads_somewhere(url: str) -> bool:
 
 
 def _at_home(folder: Path) -> Path:
-    """`folder` with ~ resolved, as far as that user is there."""
+    """Return `folder` with ~ resolved, if that user exists."""
     with contextlib.suppress(RuntimeError):
         return folder.expanduser()
     return folder
@@ -748,6 +791,10 @@ def _cache(written: Path, file: Path) -> Path:
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
         problem = f"'{cache}' is not right"
-        place = {"file": "the variable RINGSIDE_CACHE"} if variable else {"file": shown(file), "key": "cache"}
+        place = (
+            {"file": "the variable RINGSIDE_CACHE"}
+            if variable
+            else {"file": display_path(file), "key": "cache"}
+        )
         raise InputError("bad-pattern", problem, **place, got=str(cache), expected=expected)
     return cache

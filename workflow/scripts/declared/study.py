@@ -1,4 +1,4 @@
-"""A study, read and checked: which levels of which factors are compared, how often, and which figures are drawn of it."""
+"""Read and check a study: factors with their levels, replicates, and figures."""
 
 import itertools
 import math
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import CodedValueError, InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import (
-    FEWEST_HELD_OUT,
+    MIN_LEVELS_TO_HOLD_OUT,
     UNTRACED,
     Levels,
     as_list,
@@ -28,25 +28,32 @@ from declared.factors import (
 from declared.figures import Declared, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
-from declared.mesh import FOUND, is_mesh, sizes_of
+from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, check_paper
 from declared.products.traits import Traits
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "figures")
 DEFAULT_RESOLUTION = 4
-NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
-FEWEST_REPLICATES = 3  # from which precision is judged
-KNOWN_OF_ALL = 16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
+MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
+MIN_REPLICATES = 3  # from which precision is judged
+# Degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping).
+MIN_POOLED_DF = 16.0
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """How often every cell is run: `at_least` times, and on `until` it is as precise as that, but `at_most` times.
+    """How often every cell is run: `at_least` times, then until it is precise, at most `at_most` times.
 
-    `until`: half the width of a 95 % interval, as a share of the value; None for a number of runs that is fixed, with at_least = at_most.
-    It is that of each cell's mean epoch time; with `contrasts`, factor -> levels, that of the ratios of cells that differ in one of these
-    factors alone, between these levels.
+    Attributes:
+        at_least: Runs of every cell.
+        at_most: Runs after which a cell gets no more.
+        until: Half the width of a 95 % interval, as a share of the value; None for a fixed number of runs,
+            with
+            at_least = at_most.
+        contrasts: Levels by factor. The interval is that of each cell's mean epoch time; with contrasts, that
+            of
+            the ratios of cells that differ only in one of these factors, between these levels.
     """
 
     at_least: int
@@ -56,22 +63,32 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Whether their number is chosen by precision."""
+        """Return whether the number of runs is chosen by precision."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
-        """The fewest runs of each of so many cells by which the spread of all is known well enough; of ratios what blocks do is taken out first."""
-        alike = max(1, cells - 1) if self.contrasts else cells
-        return 1 + math.ceil(KNOWN_OF_ALL / alike)
+        """Return the fewest runs per cell after which the pooled spread of all cells is known well enough.
+
+        Contrasts lose degrees of freedom to the effects of blocks.
+        """
+        n_free = max(1, cells - 1) if self.contrasts else cells
+        return 1 + math.ceil(MIN_POOLED_DF / n_free)
 
     @property
     def words(self) -> str:
-        """The rule, as it ends a sentence about how many runs a cell has."""
+        """Return the rule as the end of a sentence about how many runs a cell has."""
         if self.until is None:
             return number_of(self.at_least, "run")
-        of = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
-        what = f"ratios of cells that differ in {' or '.join(of)} alone" if of else "its mean epoch time"
-        return f"{self.at_least} to {self.at_most} runs, until half the 95 % interval of {what} is {100 * self.until:g} % or less"
+        contrasts = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
+        value = (
+            (f"ratios of cells that differ in {' or '.join(contrasts)} alone")
+            if contrasts
+            else "its mean epoch time"
+        )
+        return (
+            f"{self.at_least} to {self.at_most} runs, until half the 95 % interval of {value} is "
+            f"{100 * self.until:g} % or less"
+        )
 
 
 def as_share(percent: str) -> float:
@@ -86,7 +103,7 @@ Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d
 
 @dataclass(frozen=True)
 class Precision(Keys):
-    """The key `replicates` where their number follows from the precision that is wanted."""
+    """The key `replicates` of a study with a precision target."""
 
     at_least: int = key("runs that every cell gets, 3 or more")
     at_most: int = key("blocks after which no cell gets another run, however wide its interval is", le=1000)
@@ -142,7 +159,9 @@ class FigureKeys(Keys):
 
 
 def _as_given(figures: Sequence[FigureKeys]) -> tuple[dict[str, Any], ...]:
-    return tuple({name: value for name, value in vars(one).items() if value is not None} for one in figures)
+    return tuple(
+        {name: value for name, value in vars(figure).items() if value is not None} for figure in figures
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +187,8 @@ class StudyKeys(Keys):
         "number from which the order of the runs and the seed of every run are derived", ge=0, le=4294967295
     )
     design: Literal["full", "fractional"] = key(
-        "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two levels each"
+        "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two "
+        "levels each"
     )
     resolution: Maybe[Literal[3, 4, 5]] = optional(
         "least resolution of a fractional design; 4 where neither this nor generators is given. 3: main "
@@ -229,9 +249,15 @@ class StudyKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Study(StudyKeys):
-    """One experiment. `factors` has every factor of the schema, in its order, with a list of levels.
+    """One experiment.
 
-    `margin`: the share of epoch time by which cells may differ and be called equal. `fraction`: with design: fractional.
+    Attributes:
+        name: The name of its file.
+        file: Its file.
+        factors: Lists of levels of every factor of the schema, in its order.
+        exclude: Entries of excluded cells.
+        fraction: The fraction of a design: fractional.
+        figures: The figures that it declares.
     """
 
     name: str
@@ -242,7 +268,7 @@ class Study(StudyKeys):
     figures: tuple[Declared, ...] = ()
 
     def combinations(self) -> Iterator[Levels]:
-        """The levels of every cell that the design asks for, before any is excluded."""
+        """Yield the levels of every cell of the design, before any is excluded."""
         if self.fraction is None:
             for levels in itertools.product(*self.factors.values()):
                 yield dict(zip(self.factors, levels, strict=True))
@@ -251,7 +277,7 @@ class Study(StudyKeys):
             yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
 
     def cells(self) -> list[Levels]:
-        """The combinations that are not excluded."""
+        """Return the combinations that are not excluded."""
         return [
             levels
             for levels in self.combinations()
@@ -260,37 +286,37 @@ class Study(StudyKeys):
 
     @property
     def timed(self) -> list[Levels]:
-        """The cells whose epoch times count: those that are not traced."""
+        """Return the cells whose epoch times count: those that are not traced."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
-    def compared(self, name: str, among: Sequence[Any]) -> list[Levels]:
-        """The timed cells that differ from another one in this factor alone, between these levels of it."""
-        cells = [levels for levels in self.timed if levels[name] in among]
-        others = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
-        several = {same for same, count in Counter(others).items() if count > 1}
-        return [levels for levels, same in zip(cells, others, strict=True) if same in several]
+    def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
+        """Return the timed cells that differ from another one only in this factor, between these levels."""
+        cells = [levels for levels in self.timed if levels[name] in choices]
+        remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
+        repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}
+        return [levels for levels, remainder in zip(cells, remainders, strict=True) if remainder in repeated]
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """The cells that may get more than `at_least` runs: those of whose numbers a precision is wanted."""
+        """Return the cells that may get more than `at_least` runs for a precision target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.timed
-        asked = {
+        refined = {
             tuple(cell.values())
-            for name, among in rule.contrasts.items()
-            for cell in self.compared(name, among)
+            for name, choices in rule.contrasts.items()
+            for cell in self.compared(name, choices)
         }
-        return [levels for levels in self.timed if tuple(levels.values()) in asked]
+        return [levels for levels in self.timed if tuple(levels.values()) in refined]
 
     @property
     def varied(self) -> list[str]:
-        """The factors with more than one level."""
+        """Return the factors with more than one level."""
         return [name for name, levels in self.factors.items() if len(levels) > 1]
 
     @property
-    def unlike(self) -> bool:
-        """Whether the ranks of some cells may be unlike, or have unlike shares."""
+    def is_heterogeneous(self) -> bool:
+        """Return whether ranks of some cells may differ in speed, or have different shares."""
         return (
             self.factors["shares"] != [factor_table()["shares"]["default"]]
             or "hybrid" in self.factors["device"]
@@ -298,11 +324,14 @@ class Study(StudyKeys):
 
     @property
     def traced(self) -> bool:
-        """Whether any of its runs keep their phases."""
+        """Return whether any of its runs keep their phases."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
     def traits(self, **of_campaign: Any) -> Traits:
-        """Return what is known of the study before anything runs; `of_campaign`: traits of its campaign at a site."""
+        """Return what is known of the study before anything runs.
+
+        `of_campaign`: traits of its campaign at a site.
+        """
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         traits = Traits(
             varied=compared,
@@ -310,8 +339,8 @@ class Study(StudyKeys):
             target_accuracy=self.target_accuracy,
             next_tokens=self.next_tokens,
             fit_can_be_checked=self._held_out,
-            strategies_searched=self.finds,
-            heterogeneous=self.unlike,
+            strategies_searched=self.searches_strategies,
+            heterogeneous=self.is_heterogeneous,
             replicates_by_precision=self.replicates.adaptive,
             traced=self.traced,
         )
@@ -322,25 +351,30 @@ class Study(StudyKeys):
         return list(self.figures) or usual(traits or self.traits())
 
     @property
-    def finds(self) -> bool:
-        """Whether it asks for strategies that are found."""
-        return FOUND in self.factors["parallelism"]
+    def searches_strategies(self) -> bool:
+        """Return whether it needs strategies from a search."""
+        return SEARCHED in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:
-        """Whether any of its data sets has next tokens for labels."""
+        """Return whether any of its data sets has next tokens for labels."""
         return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
 
     @property
     def _held_out(self) -> bool:
-        several = [levels for levels in self.cells() if levels["nodes"] > 1]
+        multi_node = [levels for levels in self.cells() if levels["nodes"] > 1]
         return any(
-            len({levels[name] for levels in several}) >= fewest for name, fewest in FEWEST_HELD_OUT.items()
+            len({levels[name] for levels in multi_node}) >= fewest
+            for name, fewest in MIN_LEVELS_TO_HOLD_OUT.items()
         )
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
-    """Read and check config/studies/<name>.yaml. InputError in one line when it is wrong."""
+    """Read and check config/studies/<name>.yaml.
+
+    Raises:
+        InputError: If it is wrong; one line.
+    """
     file = existing(folder, name, "study")
     written = parse(StudyKeys, _resolve_aliases(load_yaml(file), file), file)
     factors = _factors(written.factors, file)
@@ -363,7 +397,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
         read = read_figures(written.figures, cells, file, study.target_accuracy, study.next_tokens)
         study = replace(study, figures=tuple(read))
-    check_paper(study.paper, [one.name for one in study.drawn()], file)
+    check_paper(study.paper, [figure.name for figure in study.drawn()], file)
     return study
 
 
@@ -375,11 +409,11 @@ def _resolve_aliases(content: Any, file: Path) -> Any:
     return content | {section: _rename_factors(content[section], section, file) for section in sections}
 
 
-def _rename_factors(value: Any, where: str, file: Path) -> Any:
+def _rename_factors(value: Any, location: str, file: Path) -> Any:
     """Return a value under the key `where`, with aliases of factors replaced among its keys and its texts."""
     aliases = factor_aliases()
     if isinstance(value, list):
-        return [_rename_factors(entry, f"{where}.{i}", file) for i, entry in enumerate(value)]
+        return [_rename_factors(entry, f"{location}.{i}", file) for i, entry in enumerate(value)]
     if not isinstance(value, dict):
         return aliases.get(value, value) if isinstance(value, str) else value
     for alias, name in aliases.items():
@@ -387,14 +421,14 @@ def _rename_factors(value: Any, where: str, file: Path) -> Any:
             raise InputError(
                 "conflicting-keys",
                 f"is another name of {name}",
-                file=shown(file),
-                key=f"{where}.{alias}",
+                file=display_path(file),
+                key=f"{location}.{alias}",
                 got=alias,
                 hint="take one of the two out",
             )
     return {
         # The name of a figure is the name of its files, and no factor.
-        aliases.get(key, key): entry if key == "name" else _rename_factors(entry, f"{where}.{key}", file)
+        aliases.get(key, key): entry if key == "name" else _rename_factors(entry, f"{location}.{key}", file)
         for key, entry in value.items()
     }
 
@@ -403,33 +437,33 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
     """Return checked replicates, with all levels of the factors whose contrasts name none."""
     if rule.until is None:
         return rule
-    least, most, until = rule.at_least, rule.at_most, round(100 * rule.until, 9)
-    if least < FEWEST_REPLICATES:
+    least, greatest, until = rule.at_least, rule.at_most, round(100 * rule.until, 9)
+    if least < MIN_REPLICATES:
         raise InputError(
             "out-of-range",
-            f"{least} is too small: fewer than {FEWEST_REPLICATES} runs do not tell how far runs spread",
-            file=shown(file),
+            f"{least} is too small: fewer than {MIN_REPLICATES} runs do not tell how far runs spread",
+            file=display_path(file),
             key="replicates.at_least",
             got=least,
-            expected=f"at least {FEWEST_REPLICATES}",
+            expected=f"at least {MIN_REPLICATES}",
         )
-    if most <= least:
+    if greatest <= least:
         raise InputError(
             "out-of-range",
-            f"{most} is too small",
-            file=shown(file),
+            f"{greatest} is too small",
+            file=display_path(file),
             key="replicates.at_most",
-            got=most,
+            got=greatest,
             expected=f"more than at_least, {least}",
         )
-    if not NARROWEST <= until <= WIDEST:
+    if not MIN_PRECISION <= until <= MAX_PRECISION:
         raise InputError(
             "out-of-range",
-            f"{until:g} % is too {'small' if until < NARROWEST else 'large'}",
-            file=shown(file),
+            f"{until:g} % is too {'small' if until < MIN_PRECISION else 'large'}",
+            file=display_path(file),
             key="replicates.until",
             got=f"{until:g} %",
-            expected=f"{NARROWEST:g} % to {WIDEST:g} %",
+            expected=f"{MIN_PRECISION:g} % to {MAX_PRECISION:g} %",
         )
     return replace(rule, contrasts=_contrasts(rule.contrasts, factors, file))
 
@@ -437,18 +471,20 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
 def _contrasts(
     named: Mapping[str, tuple[Any, ...]], factors: Mapping[str, list[Any]], file: Path
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the factors whose ratios are to be precise, each with its levels: all of the study where none are named."""
-    where, key = shown(file), "replicates.contrasts"
+    """Return the factors of contrasts, each with its levels: all of the study if none are named."""
+    place, key = display_path(file), "replicates.contrasts"
     for name, levels in named.items():
         if name not in factors:
-            known = alternatives(name, [*factors, *factor_aliases()])
-            raise InputError("unknown-name", f"'{name}' is no factor", file=where, key=key, got=name, **known)
+            choices = alternatives(name, [*factors, *factor_aliases()])
+            raise InputError(
+                "unknown-name", f"'{name}' is no factor", file=place, key=key, got=name, **choices
+            )
         if len(factors[name]) < 2:
-            varied = [each for each, of in factors.items() if len(of) > 1]
+            varied = [factor for factor, factor_levels in factors.items() if len(factor_levels) > 1]
             raise InputError(
                 "factor-does-not-vary",
                 f"{name} does not vary in this study",
-                file=where,
+                file=place,
                 key=key,
                 got=name,
                 expected=varied,
@@ -458,7 +494,7 @@ def _contrasts(
             raise InputError(
                 "unknown-level",
                 f"{unknown[0]!r} is no level of the study",
-                file=where,
+                file=place,
                 key=f"{key}.{name}",
                 got=unknown[0],
                 expected=factors[name],
@@ -468,7 +504,7 @@ def _contrasts(
 
 
 def _check_contrasts(study: Study) -> None:
-    """That each factor whose ratios are to be precise has two timed cells that differ in it alone."""
+    """Check that each factor of a contrast has two timed cells that differ only in it."""
     for name, levels in study.replicates.contrasts.items():
         if study.compared(name, levels):
             continue
@@ -480,7 +516,7 @@ def _check_contrasts(study: Study) -> None:
         raise InputError(
             code,
             f"{name}: {problem}, so there is no such ratio",
-            file=shown(study.file),
+            file=display_path(study.file),
             key="replicates.contrasts",
             got=name,
             hint=hint,
@@ -488,35 +524,37 @@ def _check_contrasts(study: Study) -> None:
 
 
 def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
-    """The fraction of a study with design: fractional; None with design: full."""
+    """Return the fraction of a study with design: fractional, None with design: full."""
     if written.design == "full":
-        if only := [key for key in ("resolution", "generators") if getattr(written, key)]:
+        if surplus := [key for key in ("resolution", "generators") if getattr(written, key)]:
             problem = "only with design: fractional"
-            raise InputError("conflicting-keys", problem, file=shown(file), key=only[0], hint="take it out")
+            raise InputError(
+                "conflicting-keys", problem, file=display_path(file), key=surplus[0], hint="take it out"
+            )
         return None
     if written.exclude:
         raise InputError(
             "conflicting-keys",
             "a fraction needs all of its cells",
-            file=shown(file),
+            file=display_path(file),
             key="exclude",
             hint="take it out, or say design: full",
         )
     varied = [name for name, levels in factors.items() if len(levels) > 1]
-    if many := [name for name in varied if len(factors[name]) > 2]:
+    if multilevel := [name for name in varied if len(factors[name]) > 2]:
         raise InputError(
             "too-many",
-            f"{len(factors[many[0]])} levels",
-            file=shown(file),
-            key=f"factors.{many[0]}",
-            got=len(factors[many[0]]),
+            f"{len(factors[multilevel[0]])} levels",
+            file=display_path(file),
+            key=f"factors.{multilevel[0]}",
+            got=len(factors[multilevel[0]]),
             hint="with design: fractional every factor that varies has two",
         )
     if written.generators and written.resolution:
         raise InputError(
             "conflicting-keys",
             "follows from generators",
-            file=shown(file),
+            file=display_path(file),
             key="resolution",
             hint="take one of the two out",
         )
@@ -527,7 +565,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
         hint = "" if key == "generators" else "say design: full, or a lower resolution"
-        raise InputError(error.code, error.problem, file=shown(file), key=key, hint=hint) from None
+        raise InputError(error.code, error.problem, file=display_path(file), key=key, hint=hint) from None
 
 
 def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
@@ -535,7 +573,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         raise InputError(
             "unknown-key",
             "unknown key",
-            file=shown(file),
+            file=display_path(file),
             key=f"factors.{unknown[0]}",
             got=unknown[0],
             **alternatives(unknown[0], sorted([*factor_table(), *factor_aliases()])),
@@ -543,40 +581,40 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     lists = vars(
         parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
     )
-    known = {"framework": framework_names(), "model": model_names()}
-    for name in (*known, "dataset"):
+    choices = {"framework": framework_names(), "model": model_names()}
+    for name in (*choices, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
-                load_dataset(level, shown(file), key)
-            elif level not in known[name]:
+                load_dataset(level, display_path(file), key)
+            elif level not in choices[name]:
                 raise InputError(
                     "unknown-name",
                     f"'{level}' is unknown",
-                    file=shown(file),
+                    file=display_path(file),
                     key=key,
                     got=level,
-                    **alternatives(level, known[name]),
+                    **alternatives(level, choices[name]),
                 )
     for level in filter(is_mesh, lists["parallelism"]):
         try:
             sizes_of(level)
         except CodedValueError as error:
-            where = {"file": shown(file), "key": "factors.parallelism"}
-            raise InputError(error.code, error.problem, **where, got=level) from None
+            place = {"file": display_path(file), "key": "factors.parallelism"}
+            raise InputError(error.code, error.problem, **place, got=level) from None
     return lists
 
 
 def _exclusion(
-    entry: Mapping[str, Any], factors: Mapping[str, list[Any]], where: str, file: Path
+    entry: Mapping[str, Any], factors: Mapping[str, list[Any]], location: str, file: Path
 ) -> dict[str, list[Any]]:
     for name, levels in entry.items():
         if name not in factors:
             raise InputError(
                 "unknown-name",
                 "unknown factor",
-                file=shown(file),
-                key=f"{where}.{name}",
+                file=display_path(file),
+                key=f"{location}.{name}",
                 got=name,
                 **alternatives(name, [*factors, *factor_aliases()]),
             )
@@ -585,8 +623,8 @@ def _exclusion(
                 raise InputError(
                     "unknown-level",
                     f"{level!r} is no level of the study",
-                    file=shown(file),
-                    key=f"{where}.{name}",
+                    file=display_path(file),
+                    key=f"{location}.{name}",
                     got=level,
                     expected=factors[name],
                 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.text import alternatives
 from common.written import Keys, Rules, key, load
 
@@ -64,5 +64,7 @@ def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
     file = folder / f"{name}.yaml"
     if not file.is_file():
         fields = alternatives(name, topology_names(folder))
-        raise InputError("unknown-name", f"there is no {shown(file)}", file="--topology", got=name, **fields)
+        raise InputError(
+            "unknown-name", f"there is no {display_path(file)}", file="--topology", got=name, **fields
+        )
     return load(TopologyKeys, file)

@@ -9,7 +9,7 @@ from common.errors import InputError
 
 SUBNET = "10.213.77"
 LOGIN = f"{SUBNET}.254"
-MOST_NODES = 200
+MAX_NODES = 200
 SCHEDULERS = {"slurm": "Slurm", "oar": "OAR"}
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
@@ -76,8 +76,8 @@ def parse(
     if accounting and scheduler != "slurm":
         hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
         raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
-    if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
-        raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MOST_NODES}")
+    if not nodes.isdecimal() or not 1 <= int(nodes) <= MAX_NODES:
+        raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MAX_NODES}")
     shares = [_share(part) for part in cpu.split(",")]
     if len(shares) > 1 and (len(shares) != int(nodes) or None in shares):
         expected = f"cores of one node, or of each of the {nodes} nodes, such as 0.9,0.6,0.3"

@@ -18,7 +18,7 @@ from common.errors import InputError, system_faults
 from common.files import write_json
 from common.options import run_program
 from common.shell import shell_command
-from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
+from declared.environments import COMPLETE_FILE, VENV, Environment, Realization, read, tools
 from declared.site import load_site
 from environments import image, installed, seal, venv
 from environments.built import read_built
@@ -69,7 +69,7 @@ def build(
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
                 if record["deployment"] == "venv":
                     seal.write_seal(folder)
-                write_json(folder / WHOLE, record)
+                write_json(folder / COMPLETE_FILE, record)
             write_json(stamp, record)
     return read_built(stamp)
 
@@ -80,7 +80,7 @@ def _clear(folder: Path) -> None:
     First remove the file that marks it as complete.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / WHOLE).unlink(missing_ok=True)
+    (folder / COMPLETE_FILE).unlink(missing_ok=True)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

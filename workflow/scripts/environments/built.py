@@ -7,7 +7,7 @@ from typing import Any
 from common.caches import check_trusted
 from common.errors import InputError
 from common.files import read_json
-from declared.environments import WHOLE
+from declared.environments import COMPLETE_FILE
 from environments import installed
 from environments.container import is_unchanged
 from environments.seal import check_seal
@@ -43,7 +43,7 @@ def read_built(stamp: Path) -> dict[str, Any]:
             could have written it.
     """
     # Snakemake removes a stamp before it rebuilds it, and the Snakemake of another campaign may do that now.
-    record = stamp if stamp.exists() else stamp.with_name(WHOLE)
+    record = stamp if stamp.exists() else stamp.with_name(COMPLETE_FILE)
     check_trusted(record, stamp.parents[3])
     try:
         environment: dict[str, Any] = read_json(record)

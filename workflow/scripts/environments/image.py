@@ -19,7 +19,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
 from common.redaction import find_secret
-from declared.environments import WHOLE, Environment, Realization, is_address
+from declared.environments import COMPLETE_FILE, Environment, Realization, is_address
 from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
 from environments.identity import digest
@@ -56,7 +56,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def read_complete_record(folder: Path) -> dict[str, Any] | None:
     """Return the record of a complete folder; None if it is not complete or its image has changed."""
     try:
-        record: dict[str, Any] = read_json(folder / WHOLE)
+        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
         return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None

@@ -13,9 +13,9 @@ from typing import Any
 
 from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, is_written, read_json, shown, write_json, written
+from common.files import digest_file, digest_text, display_path, is_written, read_json, write_json, written
 from common.shell import shell_command
-from declared.environments import WHOLE, Environment, Installed, Realization, older, read
+from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site
 from environments import selftest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
@@ -56,9 +56,14 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
             except InputError as error:
                 key = error.key or error.file
                 raise InputError(
-                    error.code, error.problem, file=shown(site.file), key=key, got=error.got, hint=error.hint
+                    error.code,
+                    error.problem,
+                    file=display_path(site.file),
+                    key=key,
+                    got=error.got,
+                    hint=error.hint,
                 ) from None
-            file = installation.looked_at(site.cache, name)
+            file = installation.inspection_path(site.cache, name)
             if _read_last_inspection(file) != contents:
                 with follow_modes(site.cache):
                     write_json(file, contents)
@@ -134,7 +139,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def read_complete_record(folder: Path) -> dict[str, Any] | None:
     """Return the record of a complete folder; None if it is not complete or the installation has changed."""
     try:
-        record: dict[str, Any] = read_json(folder / WHOLE)
+        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
         return record if is_unchanged(record["installed"]) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

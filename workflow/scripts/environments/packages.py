@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.markers import Marker
 
-from common.files import digest_file, shown, write_text
+from common.files import digest_file, display_path, write_text
 from common.python import python_abi
 from declared.environments import IMAGE_ABI, Environment
 from environments.steps import make_venv, pip, pip_install
@@ -116,7 +116,7 @@ def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: 
             with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
                 requirements = Path(scratch) / lock.name
                 write_text(requirements, "".join(missing))
-                _download(requirements, f"fetching {shown(lock)}", folder, target, log, *options)
+                _download(requirements, f"fetching {display_path(lock)}", folder, target, log, *options)
         allowed |= {sha256 for _, hashes in locked for sha256 in hashes}
     return allowed
 
@@ -160,7 +160,9 @@ def fetch(
         if source.sha256 not in present:
             with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
                 tools = make_venv(Path(scratch) / "tools", log)
-                pip_install(tools, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
+                pip_install(
+                    tools, environment.build_lock, f"installing {display_path(environment.build_lock)}", log
+                )
                 shutil.copy(sdist(source, tools, Path(scratch), log), folder)
         allowed.add(source.sha256)
     return allowed

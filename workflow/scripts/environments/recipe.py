@@ -16,7 +16,7 @@ from pathlib import Path
 from spython.main.parse.recipe import Recipe
 from spython.main.parse.writers import SingularityWriter
 
-from common.files import shown, write_text
+from common.files import display_path, write_text
 from common.options import run_program
 from declared.environments import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments import compiling, two_ranks
@@ -117,7 +117,7 @@ def recipe(
     """
     image_recipe = Recipe()
     image_recipe.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
-    image_recipe.files = [[shown(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
+    image_recipe.files = [[display_path(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
     image_recipe.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
     image_recipe.install = [
         line if line == "END" else f"    {line}" for line in _post(environment).splitlines()
@@ -171,7 +171,7 @@ def _post(environment: Environment) -> str:
         "minor": PYTHON.split(".")[1],
     }  # fmt: skip
     if environment.spack:
-        specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))
+        specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.further))
         return _START.format(**words) + _SPACK.format(**words, name=environment.name, specs=specs)
     parts = [_START, *([] if environment.parent else [_PYTHON]), _INSTALL]
     steps = [part.format(**words) for part in parts]
@@ -229,7 +229,7 @@ def recipe_files() -> Mapping[Path, str]:
         / f"recipe.{environment.variant}.def": "# Made from environment.yaml by `make recipes`. Do not edit. "
         "By hand, in the checkout's folder: apptainer build "
         f"--fakeroot {environment.name}.{environment.variant}.sif "
-        f"{shown(environment.folder)}/recipe.{environment.variant}.def\n" + recipe(environment)
+        f"{display_path(environment.folder)}/recipe.{environment.variant}.def\n" + recipe(environment)
         for environment in environments
         if environment.origin != "site"
     }
@@ -239,7 +239,7 @@ def main() -> None:
     """Write the recipes of all environments again."""
     for file, text in recipe_files().items():
         write_text(file, text)
-        print(shown(file))
+        print(display_path(file))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import read_json, shown
+from common.files import display_path, read_json
 from common.python import python_abi
-from declared.environments import WHOLE, Environment, Realization
+from declared.environments import COMPLETE_FILE, Environment, Realization
 from environments import selftest
 from environments.packages import LIST_PACKAGES, parse_packages
 from environments.steps import (
@@ -41,7 +41,7 @@ def read_complete_record(folder: Path) -> dict[str, Any] | None:
     None if it is not complete or its interpreter does not start.
     """
     try:
-        record: dict[str, Any] = read_json(folder / WHOLE)
+        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
         started = subprocess.run(
             [record["python"]["executable"], "-c", ""],
             check=False,
@@ -69,7 +69,7 @@ def realize(
     with watch.step("lock"):
         python = make_venv(venv, log)
         overlay(venv, parents)
-        pip_install(python, environment.lock, f"installing {shown(environment.lock)}", log)
+        pip_install(python, environment.lock, f"installing {display_path(environment.lock)}", log)
     for wheel in environment.wheels:
         with watch.step(wheel.name):
             install_recorded(wheel, environment.description, python, indexes, log)

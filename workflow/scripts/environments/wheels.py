@@ -15,7 +15,7 @@ from typing import Any
 
 from common.caches import check_trusted
 from common.errors import InputError
-from common.files import digest_file, digest_text, read_json, shown, write_json, write_text
+from common.files import digest_file, digest_text, display_path, read_json, write_json, write_text
 from common.python import python_abi
 from declared.environments import Environment, Source, Wheel
 from environments import bundled, compiling
@@ -46,7 +46,7 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
     raise InputError(
         "missing-hash",
         f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})",
-        file=shown(file),
+        file=display_path(file),
         got=abi,
         hint=(
             f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 "
@@ -139,7 +139,7 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
         raise InputError(
             "missing-package",
             f"the parent has none of {', '.join(source.built_against)}",
-            file=shown(environment.description),
+            file=display_path(environment.description),
             key="sources.built_against",
             got=source.built_against,
         )
@@ -243,7 +243,9 @@ def _build(
         with watch.step("tools"):
             tools = Path(scratch) / "tools"
             python = make_venv(tools, log)
-            pip_install(python, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
+            pip_install(
+                python, environment.build_lock, f"installing {display_path(environment.build_lock)}", log
+            )
             overlay(tools, parents)
         with watch.step("source"):
             archive = sdist(source, python, Path(scratch), log)
@@ -252,7 +254,7 @@ def _build(
                 tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
             except ValueError as error:
                 raise InputError(
-                    "patch-does-not-fit", str(error), file=shown(environment.description)
+                    "patch-does-not-fit", str(error), file=display_path(environment.description)
                 ) from None
         with watch.step("compile"):
             command: list[str | Path] = [python, *compiling.COMMAND, staging]

@@ -14,7 +14,7 @@ from PIL import Image
 
 from common.code import SCRIPTS
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown, written_whole
+from common.files import CHECKOUT, display_path, load_yaml, written_whole
 from common.options import run_program
 from common.text import alternatives
 from declared.figures import Declared
@@ -120,7 +120,7 @@ def main(kinds: Sequence[str] = ()) -> None:
         for example in examples():
             if example.picture and (not kinds or example.kind.name in kinds):
                 make(example, Path(folder))
-                print(f"{shown(example.picture)}: {example.picture.stat().st_size / 1000:.0f} kB")
+                print(f"{display_path(example.picture)}: {example.picture.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Accompany one call of Snakemake: load the campaign, check what jobs need, and say what became of it.
+"""Check and report one call of Snakemake: load the campaign, check what jobs need, and print the outcome.
 
 `rules/common.smk` makes a `Call` while Snakemake reads the rules, and calls its methods from Snakemake's
-handlers onstart, onsuccess and onerror. The first one may not be called (--no-hooks, --dry-run, or nothing is
-to be done).
+handlers onstart, onsuccess and onerror. onstart may not be called (--no-hooks, --dry-run, or nothing is to
+be done).
 """
 
 import gc
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common import prefork_server
-from common.errors import InputError, open_streams, print_error, say, system_error
+from common.errors import InputError, open_streams, print_error, print_line, system_error
 from common.shell import check_node_by_pipe
 from declared.configuration import read_config
 from environments.built import check_unchanged
@@ -64,7 +64,7 @@ def exit_on_input_error(action: Callable[[], Result]) -> Result:
 
 
 def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
-    """Set what programs of jobs find, and check that Snakemake was called in the checkout and can write there.
+    """Set paths for the programs of jobs; check that Snakemake runs in the checkout and can write there.
 
     Args:
         checkout: The folder of the workflow.
@@ -81,7 +81,7 @@ def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
 
 
 def _check_folder(checkout: Path) -> None:
-    """InputError unless all paths are those of a checkout, whose name can be printed."""
+    """Raise InputError unless Snakemake runs in the checkout and its path can be printed."""
     try:
         str(checkout).encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def _check_folder(checkout: Path) -> None:
 
 
 class Call:
-    """Hold what one call of Snakemake knows of its campaign, and react to what happens.
+    """Hold the campaign of one call of Snakemake, and react to Snakemake's events.
 
     Args:
         workflow: Snakemake's global `workflow`, of which attributes are read.
@@ -105,7 +105,7 @@ class Call:
         config: The configuration.
 
     Attributes:
-        campaign: What the configuration names.
+        campaign: The study at a site that the configuration names.
         content: Decides which products are made again.
         dry_run: Whether nothing runs.
     """
@@ -116,35 +116,35 @@ class Call:
         self._locks = not {"--nolock", "--unlock"} & set(sys.argv)
         self.dry_run = bool(workflow.output_settings.dryrun)
         if self._plans:
-            # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of planning.
+            # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of
+            # planning.
             gc.disable()
         self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), probe=self._plans))
-        self._disturbed = disturbance.share_meter(
-            self.campaign.site
-        )  # from here to the first job, which is long enough to see
+        # The meter runs until the first job starts, which is long enough to see other processes.
+        self._disturbed = disturbance.share_meter(self.campaign.site)
         if self._plans and not self.dry_run and self._locks:
             exit_on_input_error(lambda: ownership.refuse_stale(STATE))
         os.environ.setdefault(SESSION_VARIABLE, new_session())
         touch = bool({"--touch", "-t"} & set(sys.argv))
         self.content = ContentCheck(rules, self._plans, self.dry_run, touch)
         self._session = self._open_session()
-        self._held = HeldJobTable()
+        self._held_jobs = HeldJobTable()
         self._follow_log()
         poll_slurm_steadily()
 
     def _open_session(self) -> Session | None:
         if self.campaign.mode != "campaign" or not self._plans:
             return None
-        wanted = self.campaign.pilot if "pilot" in sys.argv else self.campaign
+        campaign = self.campaign.pilot if "pilot" in sys.argv else self.campaign
         keep_going = {"--keep-going", "-k"} & set(sys.argv)  # that of a profile is about jobs that were lost
         return exit_on_input_error(
             lambda: Session(
-                wanted.results,
+                campaign.results,
                 current_session(),
-                planned=len(wanted.records),
-                done=len(wanted.available()),
-                left_s=time_left.time_left_estimator(wanted),
-                count_planned=lambda: wanted.now().count_runs(),
+                planned=len(campaign.records),
+                done=len(campaign.available()),
+                left_s=time_left.time_left_estimator(campaign),
+                count_planned=lambda: campaign.now().count_runs(),
                 stop=None if keep_going else stop_scheduling,
             )
         )
@@ -159,7 +159,7 @@ class Call:
         logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_usable))
         logger.addFilter(_replace_advice_to_unlock)
         if not self.dry_run and "--no-hooks" not in sys.argv:
-            logger.addFilter(self._held)
+            logger.addFilter(self._held_jobs)
 
     @cached_property
     def required_records(self) -> list[str]:
@@ -204,7 +204,7 @@ class Call:
             exit_on_input_error(lambda: write_specs(self.campaign, runs))
         if self.campaign.site.launcher != "local":
             self._check_nodes()
-        self._held.release(logging.getLogger(LOGGER))
+        self._held_jobs.release(logging.getLogger(LOGGER))
         if sum(job.is_shell for job in jobs) > 1:
             self.start_server()
         if "base" not in self._config:  # which is about other campaigns
@@ -220,7 +220,7 @@ class Call:
             print(f"ringside: {disturbed}", flush=True)
 
     def _check_nodes(self) -> None:
-        """Have jobs check that their nodes see what they need: what submits them reads it; Slurm's jobs begin with it."""
+        """Have jobs check that their nodes see the paths they need, before they start."""
         paths = node_paths(self.campaign)
         os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(paths)
         if self._workflow.executor_plugin.name == "slurm":
@@ -261,7 +261,7 @@ class Call:
         """Print how many runs are usable, as the last line; exit with STOPPED_STATUS where none is."""
         if self._makes_figures() and not self.dry_run:
             usable = count_usable(self.campaign.runs_csv)
-            say(f"ringside: {usable}")
+            print_line(f"ringside: {usable}")
             if not usable.facts["usable"]:
                 sys.exit(STOPPED_STATUS)
 
@@ -279,12 +279,12 @@ class Call:
         """Say why the campaign stopped, if it did (onerror)."""
         cancel_timers()
         if self._session and self._session.stopped:
-            say(f"ringside: {self._session.stopped}", to_stderr=True)
+            print_line(f"ringside: {self._session.stopped}", to_stderr=True)
             sys.exit(STOPPED_STATUS)
 
 
 def _check_shares(jobs: Mapping[str, Any]) -> None:
-    """InputError where a job, given by its rule, takes no share of the machine: it could run beside a run."""
+    """Raise InputError if a job takes no share of the machine, since it could run during a measurement."""
     for rule, job in jobs.items():
         if not job.resources.get("machine"):
             hint = "add machine=1 to --default-resources: yours replace those of profiles/default"

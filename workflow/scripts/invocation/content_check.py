@@ -97,7 +97,7 @@ class ContentCheck:
         params = {
             key: value(values) if callable(value) else value
             for key, value in rule.params.items()
-            if _is_told(value)
+            if _follows_from_wildcards(value)
         }
         return ProductRecord(
             " ".join(rule.rule.shellcmd.split()),
@@ -135,7 +135,11 @@ class ContentCheck:
     def _begin(self, job: int, rule: str, wildcards: Mapping[str, str], inputs: Sequence[str]) -> None:
         """Prepare the inputs of a job that is about to run, and note what it is made of."""
         self._finish(
-            [one for one, (_, _, made) in self._begun.items() if not made.outputs.keys().isdisjoint(inputs)]
+            [
+                job_id
+                for job_id, (_, _, product) in self._begun.items()
+                if not product.outputs.keys().isdisjoint(inputs)
+            ]
         )
         _correct_dates(inputs)
         self._digest.cache_clear()
@@ -164,7 +168,7 @@ class ContentCheck:
 
 
 def _put_aside(product: ProductRecord) -> None:
-    """Keep a product until its job has ended: Snakemake removes it before the job begins, which may fail, as on a full disk."""
+    """Keep a product until its job has ended: Snakemake removes it before the job begins, which may fail."""
     for file in product.outputs:
         with contextlib.suppress(OSError):
             os.replace(file, _aside(file))
@@ -200,6 +204,6 @@ def _is_ancient(file: str) -> bool:
     return "ancient" in getattr(file, "flags", {})
 
 
-def _is_told(value: Any) -> bool:
+def _follows_from_wildcards(value: Any) -> bool:
     """Return whether a parameter is a value or a function of the wildcards alone."""
     return not callable(value) or len(inspect.signature(value).parameters) == 1

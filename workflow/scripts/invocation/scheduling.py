@@ -20,10 +20,11 @@ def stop_scheduling() -> None:
 
 
 def end_at_signals() -> None:
-    """Have SIGTERM and SIGHUP end the campaign as SIGTERM ends Snakemake: runs under way end first.
+    """Have SIGTERM and SIGHUP end the campaign as SIGTERM ends Snakemake: started runs finish first.
 
-    Snakemake's handler is called in a thread, since its lock may be held where a signal arrives. A terminal that was
-    closed takes no words any more. A SIGHUP that is ignored, as nohup wants it, stays so.
+    Snakemake's handler is called in a thread, since its lock may be held where a signal arrives. A closed
+    terminal takes no more output, so its streams are redirected. A SIGHUP that is ignored, as under nohup,
+    stays ignored.
     """
     handler = signal.getsignal(signal.SIGTERM)
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
@@ -59,7 +60,9 @@ def poll_slurm_steadily() -> None:
     three minutes, in which a cluster stands idle if its runs follow each other. The plugin with this name is
     replaced by one that differs in its method `sleep`.
     """
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry  # type: ignore[import-untyped]
+    from snakemake_interface_executor_plugins.registry import (  # type: ignore[import-untyped]
+        ExecutorPluginRegistry,
+    )
 
     plugins = ExecutorPluginRegistry().plugins
     if "slurm" not in plugins:

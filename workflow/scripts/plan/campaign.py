@@ -15,7 +15,7 @@ from typing import Any
 
 from common.caches import PARTS, check_cache
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.notes import Note
 from common.text import number_of
 from datasets.identity import data_folder
@@ -272,7 +272,7 @@ class Campaign:
             raise InputError(
                 "no-images",
                 f"{self.site.deployment}; with it none of the study's environments is an image",
-                file=shown(self.site.file),
+                file=display_path(self.site.file),
                 key="deployment",
                 got=self.site.deployment,
                 hint="set deployment: apptainer",
@@ -411,7 +411,7 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
         return Campaign(study, site, records, plan_design(study, site), None)
     site = load_site(config.site)
     for folder in (site.cache, *(site.cache / part for part in PARTS)):
-        check_folder(folder, f"change cache in {shown(site.file)}, or set RINGSIDE_CACHE")
+        check_folder(folder, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
     check_cache(site.cache)
     check_machine(site)
     if bound:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from common.errors import InputError
-from common.files import read_json, shown
+from common.files import display_path, read_json
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -369,7 +369,7 @@ def notes(cost: Cost) -> list[Note]:
     if cost.too_long:
         text = (
             f"{len(cost.too_long)} of {number_of(len(cost.runs), 'run')} are estimated to exceed "
-            f"time_limit_s: {site.time_limit_s:g} of {shown(site.file)}"
+            f"time_limit_s: {site.time_limit_s:g} of {display_path(site.file)}"
         )
         facts = {"runs": len(cost.too_long), "of": len(cost.runs), "time_limit_s": site.time_limit_s}
         lines.append(Note("too-long", text, **facts))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_text, shown, write_text
+from common.files import digest_text, display_path, write_text
 from common.options import run_program
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
@@ -158,7 +158,7 @@ def plan_design(study: Study, site: Site) -> list[Run]:
         raise InputError(
             "no-cells",
             "removes every cell",
-            file=shown(study.file),
+            file=display_path(study.file),
             key="exclude",
             expected="at least one cell",
         )
@@ -176,7 +176,7 @@ def check_names(runs: Iterable[Run], study: Path) -> None:
             raise InputError(
                 "name-too-long",
                 f"the name of run {run.run_id}, also a folder, has {n_bytes} bytes",
-                file=shown(study),
+                file=display_path(study),
                 key="factors",
                 got=run.run_id,
                 expected=f"at most {MAX_RUN_ID_BYTES} bytes",
@@ -310,7 +310,7 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         closest = dict.fromkeys(name for names in unmet if len(names) == least for name in names)
         explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
         combination = " with ".join(f"{name}={levels[name]}" for name in closest)
-        location = f"capabilities in {shown(framework.file)}"
+        location = f"capabilities in {display_path(framework.file)}"
         able = [
             name
             for name in framework_names()
@@ -354,7 +354,7 @@ def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
     if devices > limit:
         reason = (
             f"devices_per_node={devices} is more than the {limit} "
-            f"{'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
+            f"{'devices' if hybrid else 'ranks_per_node'} of {display_path(site.file)}"
         )
         raise InfeasibleCell("too-many-devices", reason, ("devices_per_node",), "use fewer, or another site")
     if hybrid and devices == 1:
@@ -485,8 +485,8 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
     if too_many:
         raise InputError(
             "out-of-range",
-            f"{too_many[0]} is more than the {site.nodes} nodes of {shown(site.file)}",
-            file=shown(study.file),
+            f"{too_many[0]} is more than the {site.nodes} nodes of {display_path(site.file)}",
+            file=display_path(study.file),
             key="factors.nodes",
             got=too_many[0],
             hint="use fewer, or another site",
@@ -512,7 +512,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
         raise InputError(
             "unused-exclude",
             "matches no cell",
-            file=shown(study.file),
+            file=display_path(study.file),
             key=f"exclude.{i}",
             got=study.exclude[i],
             hint="correct or remove it",
@@ -564,7 +564,7 @@ def _cell_error(study: Study, site: Site, levels: Levels, infeasible: Infeasible
     return InputError(
         infeasible.code,
         f"cell {cell_name(levels)}: {infeasible}",
-        file=shown(study.file),
+        file=display_path(study.file),
         key="factors",
         got={name: levels[name] for name in infeasible.factors},
         hint=hint,

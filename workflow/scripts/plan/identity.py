@@ -143,7 +143,7 @@ LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     """Return why the site cannot run cells with these levels although they can be planned, or None."""
     name, device_kind = levels["framework"], device(site, levels)
-    if not site.has(name):
+    if not site.can_run(name):
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:

@@ -8,7 +8,7 @@ import psutil
 
 from common.cores import usable_cores
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from declared.site import Site
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD and Windows (WSL) in /dev
@@ -53,7 +53,7 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         raise InputError(
             "out-of-range",
             f"{site.cores} is more than the {cores} that this process may use",
-            file=shown(site.file),
+            file=display_path(site.file),
             key="cores",
             got=site.cores,
         )
@@ -62,7 +62,7 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         raise InputError(
             "unknown-name",
             f"'{site.interface}' is not on this machine",
-            file=shown(site.file),
+            file=display_path(site.file),
             key="interface",
             got=site.interface,
             hint=f"it has {', '.join(interfaces)}",
@@ -72,19 +72,19 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         raise InputError(
             "no-address",
             f"'{site.interface}' has no IPv4 address",
-            file=shown(site.file),
+            file=display_path(site.file),
             key="interface",
             got=site.interface,
             expected="an interface by which ranks can reach each other",
         )
     if site.deployment == "venv":
-        check_executable(site.cache, f"change cache in {shown(site.file)}, or set RINGSIDE_CACHE")
+        check_executable(site.cache, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
     if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         raise InputError(
             "missing-device",
             f"this machine has no accelerator ({expected})",
-            file=shown(site.file),
+            file=display_path(site.file),
             key="device",
             got=site.device,
             hint="use device: cpu",

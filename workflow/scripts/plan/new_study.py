@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, create_text, shown
+from common.files import CHECKOUT, create_text, display_path
 from common.text import alternatives
 from declared.configuration import check_name
 from declared.datasets import load_dataset
@@ -58,7 +58,9 @@ def check_new(name: str) -> Path:
     check_name("study", name)
     if (file := FOLDER / f"{name}.yaml").exists():
         hint = "name another study, or edit this file"
-        raise InputError("already-there", "is there already and stays as it is", file=shown(file), hint=hint)
+        raise InputError(
+            "already-there", "is there already and stays as it is", file=display_path(file), hint=hint
+        )
     return file
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common.files import shown
+from common.files import display_path
 from declared.figures import Declared
 from declared.frameworks import load_framework
 from declared.products.figures import KINDS
@@ -105,7 +105,7 @@ class Products:
         """Return the files that the tables of a program are made from."""
         strategies = strategy_file(self._campaign.study.name, self._campaign.site.name)
         needed = "strategies" in program.depends and strategies.exists()
-        return [*self._inputs(program.inputs).values(), *([shown(strategies)] if needed else [])]
+        return [*self._inputs(program.inputs).values(), *([display_path(strategies)] if needed else [])]
 
     def arguments(self, program: TableProgram) -> list[str]:
         """Return the command line of a program of tables."""
@@ -125,7 +125,7 @@ class Products:
     def descriptions(self, program: TableProgram) -> list[str]:
         """Return the descriptions of the study's frameworks if a program reads them."""
         names = self._campaign.study.factors["framework"] if program.reads_models else []
-        return [shown(load_framework(name).file) for name in names]
+        return [display_path(load_framework(name).file) for name in names]
 
     def record_files(self, *names: str) -> list[str]:
         """Return the existing files of these tables of records."""
@@ -154,12 +154,12 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
         "costs.csv"
     ).exists()
     return campaign.study.traits(
-        heterogeneous=campaign.study.unlike or campaign.site.unlike,
+        heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         network_swept=sweeps.has_results,
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         power_recorded=is_recorded("power"),
-        costs_timed=bool(campaign.study.finds and sweeps.has_results and costs),
+        costs_timed=bool(campaign.study.searches_strategies and sweeps.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
         replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),
     )

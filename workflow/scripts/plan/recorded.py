@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, refuse_machine_error
-from common.files import read_json, shown
+from common.files import display_path, read_json
 from common.notes import Note
 from common.schemas import check, schema
 from plan.identity import Planned
@@ -22,9 +22,9 @@ def load_record(file: Path) -> dict[str, Any]:
         record: dict[str, Any] = read_json(file)
         check(record, file.stem, file)
     except (OSError, ValueError, InputError) as error:
-        refuse_machine_error(error, shown(file))
+        refuse_machine_error(error, display_path(file))
         code = error.code if isinstance(error, InputError) else "broken-file"
-        return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{shown(file)}: "))}
+        return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{display_path(file)}: "))}
     return record
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, refuse_machine_error
-from common.files import CHECKOUT, read_json, shown
+from common.files import CHECKOUT, display_path, read_json
 from common.notes import Note
 from common.schemas import check
 from declared.factors import Levels, factor_table
-from declared.mesh import EXPERT, FOUND, RANDOM, kind_of
+from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
 from models import strategy
 from models.graph import Graph
@@ -75,12 +75,12 @@ def _read(file: Path, stamp: int) -> dict[str, Any]:
     try:
         content = read_json(file)
     except (OSError, ValueError) as error:
-        refuse_machine_error(error, shown(file))
+        refuse_machine_error(error, display_path(file))
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
             "broken-file",
             f"is broken ({reason})",
-            file=shown(file),
+            file=display_path(file),
             hint="remove it, and run ./ringside strategies",
         ) from None
     check(content, "strategies", file)
@@ -111,7 +111,7 @@ def cell_strategy(
         return strategy.expert(space, nodes, n_devices)
     if kind == RANDOM:
         return strategy.random_strategy(space, nodes * n_devices, seed)
-    if kind != FOUND:
+    if kind != SEARCHED:
         return strategy.data_parallel(space, nodes * n_devices)
     entry: Mapping[str, Any] | None = read_strategies(file).get(search)
     if entry is None:
@@ -120,5 +120,9 @@ def cell_strategy(
         return strategy.check_strategy(strategy.from_json(entry["parts"]), space, nodes * n_devices)
     except ValueError as error:
         raise InputError(
-            "model-mismatch", str(error), file=shown(file), key=search, hint="run ./ringside strategies again"
+            "model-mismatch",
+            str(error),
+            file=display_path(file),
+            key=search,
+            hint="run ./ringside strategies again",
         ) from None

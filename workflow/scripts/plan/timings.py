@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_text, shown
+from common.files import CHECKOUT, digest_text, display_path
 from declared.factors import factor_table
-from declared.mesh import FOUND
+from declared.mesh import SEARCHED
 from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
@@ -99,7 +99,7 @@ class Timing:
 def required_timings(runs: Iterable[Run]) -> list[Timing]:
     """Return the timings behind the strategies of ``runs``, none if no cell's strategy is searched."""
     partitioned = [run for run in runs if run.framework.strategies]
-    if not any(run.levels["parallelism"] == FOUND for run in partitioned):
+    if not any(run.levels["parallelism"] == SEARCHED for run in partitioned):
         return []
     timings: dict[tuple[Any, ...], Timing] = {}
     for run in partitioned:
@@ -215,11 +215,11 @@ class Timings:
         if timings := required_timings(self._campaign.runs):
             reason = unsupported_reason(site, timings[0].run.levels)
             code = reason.code if reason else "not-possible-here"
-            raise InputError(code, f"no strategy can be found here: {reason}", file=shown(study.file))
+            raise InputError(code, f"no strategy can be found here: {reason}", file=display_path(study.file))
         raise InputError(
             "missing-level",
-            f"no cell has the level {FOUND}, so no run would use a strategy from a search",
-            file=shown(study.file),
+            f"no cell has the level {SEARCHED}, so no run would use a strategy from a search",
+            file=display_path(study.file),
             key="factors.parallelism",
             hint=(
                 "add it, or search for a model without a study: ./ringside strategies --model NAME "

@@ -5,7 +5,7 @@ chance, so the reported intervals cover the true value in less than 95 % of stud
 Soc. B 15, 1953; Chow & Robbins, Ann. Math. Stat. 36, 1965). With three runs per cell, a stricter confidence
 level does not correct that. Therefore the standard deviation has to be known before it decides, as after the
 first stage of Stein (Ann. Math. Stat. 16, 1945): a cell is stopped only with at least MIN_CELL_DF and
-KNOWN_OF_ALL degrees of freedom, and only if the interval is also narrow with the standard deviation that is
+MIN_POOLED_DF degrees of freedom, and only if the interval is also narrow with the standard deviation that is
 moderated by all cells without the limit that analysis.pooling sets for reported intervals. Reported intervals
 are the ordinary ones.
 
@@ -26,10 +26,10 @@ import pandas as pd
 from analysis.intervals import t_interval
 from analysis.measured import factors, timed
 from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
-from declared.study import KNOWN_OF_ALL, Replicates
+from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
-# Degrees of freedom of a cell's moderated standard deviation; KNOWN_OF_ALL is the minimum for that of all
+# Degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum for that of all
 # cells together. With fewer, intervals cover the true value too rarely; more only cost runs (make
 # bench-stopping).
 MIN_CELL_DF = 8.0
@@ -62,7 +62,7 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     not_asked = ~verdicts.index.isin(judged)
     precise = (verdicts["half_width"] <= limit).to_numpy()
     enough = (
-        (verdicts["alike"] <= limit) & (verdicts["df"] >= MIN_CELL_DF) & (verdicts["known"] >= KNOWN_OF_ALL)
+        (verdicts["alike"] <= limit) & (verdicts["df"] >= MIN_CELL_DF) & (verdicts["known"] >= MIN_POOLED_DF)
     )
     n_runs = runs.groupby("cell").size().reindex(verdicts.index)
     verdicts["reached"] = np.select([not_asked, precise & enough, precise], [NOT_ASKED, YES, BY_CHANCE], NO)
@@ -111,7 +111,7 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     lent = np.where(cells > 1, MAX_PRIOR_DF, 0.0)[..., None]
     _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
     # n - 2 instead of n - 1: about one run more than in the best case.
-    enough = (half <= math.asinh(rule.until)) & ((n - 2) * cells[..., None] >= KNOWN_OF_ALL)
+    enough = (half <= math.asinh(rule.until)) & ((n - 2) * cells[..., None] >= MIN_POOLED_DF)
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
 
 

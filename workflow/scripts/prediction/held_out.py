@@ -23,7 +23,7 @@ from analysis.measured import combination_text, read_timed, successful, treatmen
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
-from declared.factors import FEWEST_HELD_OUT
+from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
 from models.collectives import COLLECTIVES
 from prediction import exchange, law, physics
@@ -101,13 +101,13 @@ def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         return Fold(name, kind, train.reset_index(drop=True), sweeps[is_used], test.reset_index(drop=True))
 
     yield make_fold("nothing", IN_SAMPLE)
-    if len(nodes) >= FEWEST_HELD_OUT["nodes"]:
+    if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
         yield make_fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
     if len(nodes) > 2:
         yield make_fold("nodes", f"{nodes[-2]:g} and {nodes[-1]:g} nodes", nodes=nodes[-2:])
-    for batch in batches if len(batches) >= FEWEST_HELD_OUT["batch_size"] else []:
+    for batch in batches if len(batches) >= MIN_LEVELS_TO_HOLD_OUT["batch_size"] else []:
         yield make_fold("batch size", f"batch size {batch}", batch_size=[batch])
-    for rate in rates if len(rates) >= FEWEST_HELD_OUT["bandwidth"] else []:
+    for rate in rates if len(rates) >= MIN_LEVELS_TO_HOLD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
     for strategy in (
         list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"])) if cells["is_mesh"].any() else []
@@ -117,9 +117,9 @@ def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         held_levels = {
             name: [levels[index]]
             for name, levels, index, min_levels in (
-                ("nodes", nodes, -1, FEWEST_HELD_OUT["nodes"]),
-                ("batch_size", batches, end, FEWEST_HELD_OUT["batch_size"]),
-                ("rate", rates, end, FEWEST_HELD_OUT["bandwidth"]),
+                ("nodes", nodes, -1, MIN_LEVELS_TO_HOLD_OUT["nodes"]),
+                ("batch_size", batches, end, MIN_LEVELS_TO_HOLD_OUT["batch_size"]),
+                ("rate", rates, end, MIN_LEVELS_TO_HOLD_OUT["bandwidth"]),
             )
             if len(levels) >= min_levels
         }

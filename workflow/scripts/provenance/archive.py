@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, load_yaml, shown, source_files, written_whole
+from common.files import CHECKOUT, digest_file, display_path, load_yaml, source_files, written_whole
 from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
@@ -96,7 +96,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         raise InputError(
             "other-study",
             f"is of study {content['study']}",
-            file=shown(manifest),
+            file=display_path(manifest),
             got=content["study"],
             hint=REBUILD_HINT,
         )
@@ -108,7 +108,10 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256
     ]:
         raise InputError(
-            "checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=REBUILD_HINT
+            "checksum-mismatch",
+            f"is not what {display_path(manifest)} says",
+            file=changed[0],
+            hint=REBUILD_HINT,
         )
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name

@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 
 from common.caches import follow_modes
 from common.errors import InputError, system_faults
-from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
+from common.files import CHECKOUT, digest_file, display_path, load_yaml, written_whole
 from common.python import python_abi
 from common.text import number_of, size
 from datasets.fetch import archives, site_store
@@ -91,7 +91,7 @@ def collect(campaign: Campaign) -> Content:
     with build_lock(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
         content.report(f"fetching what {fetched} does not have; log: {log}")
         allowed = fetch_lock(CONTROLLER, fetched, running_pythons, log)
-        content.locks[shown(CONTROLLER)] = digest_file(CONTROLLER)
+        content.locks[display_path(CONTROLLER)] = digest_file(CONTROLLER)
         content.add("the controller", select_files(fetched, allowed))
         for environment in environments(campaign):
             add_environment(content, environment, campaign, fetched, indexes, log)
@@ -112,7 +112,7 @@ def add_environment(
     site, name = campaign.site, environment.name
     deployment = environment.deployment(site.realization)
     if deployment == "installed" or brings_own_image(environment, campaign):
-        content.report(f"{name}: not included, the site has it ({shown(site.file)}: {deployment})")
+        content.report(f"{name}: not included, the site has it ({display_path(site.file)}: {deployment})")
     elif deployment == "apptainer":
         build(environment, site.cache, indexes, site.realization)
         image_digest = digest(environment, site.realization)
@@ -121,7 +121,7 @@ def add_environment(
     else:
         allowed = fetch(environment, fetched, indexes, log, running_pythons)
         for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
-            content.locks[shown(lock)] = digest_file(lock)
+            content.locks[display_path(lock)] = digest_file(lock)
         content.add(name, select_files(fetched, allowed))
         for source in environment.sources:
             pairs = [file for pair in cached_wheels(source, environment, site.cache) for file in pair]
@@ -225,7 +225,7 @@ def make_bundle(study: str = "", site: str = "") -> None:
         raise InputError(
             "nothing-to-run",
             f"can run no cell of {campaign.study.name}; nothing to pack",
-            file=shown(campaign.site.file),
+            file=display_path(campaign.site.file),
         )
     check_available(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"

@@ -16,7 +16,7 @@ from typing import Any
 
 from common.content_digests import ProductRecord, digest_files, read_record
 from common.errors import InputError
-from common.files import read_json, shown, write_json
+from common.files import display_path, read_json, write_json
 from common.options import run_program
 from common.schemas import check
 from plan.campaign import Campaign, measured_campaign
@@ -158,11 +158,11 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
         content = read_json(file)
     except FileNotFoundError:
         raise InputError(
-            "missing-file", "no such file", file=shown(file), hint="make it: ./ringside run"
+            "missing-file", "no such file", file=display_path(file), hint="make it: ./ringside run"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(
-            "broken-file", f"cannot be read: {error}", file=shown(file), expected=expected, hint=hint
+            "broken-file", f"cannot be read: {error}", file=display_path(file), expected=expected, hint=hint
         ) from None
     try:
         check(content, "manifest", file)
@@ -174,7 +174,7 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
         raise InputError(
             "foreign-product",
             f"{outside[0]} is no product of {content['study']}",
-            file=shown(file),
+            file=display_path(file),
             key="products",
             got=outside[0],
             expected=expected,
@@ -193,7 +193,7 @@ def listed_files(content: Mapping[str, Any]) -> list[str]:
 
 def records_location(folder: Path) -> str:
     """Return the folder of published tables: its path in the checkout, or its name if it is outside."""
-    path = shown(folder)
+    path = display_path(folder)
     return Path(path).name if Path(path).is_absolute() or path.startswith("..") else path
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT, digest_file, digest_text, shown, source_files
+from common.files import CHECKOUT, digest_file, digest_text, display_path, source_files
 from common.normal_form import digest_source
 from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
@@ -49,7 +49,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
 def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
     """Return the current groups: digests of files, measured keys of the site, digests of data sets."""
     groups = {
-        group: {shown(file): digest_source(file) for file in paths}
+        group: {display_path(file): digest_source(file) for file in paths}
         for group, paths in source_paths(campaign, code).items()
     }
     if campaign.published is None:

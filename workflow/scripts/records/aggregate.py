@@ -21,7 +21,7 @@ import pandas as pd
 
 from common.cores import all_cores
 from common.errors import InputError, InputErrors, refuse_machine_error
-from common.files import shown, written_whole
+from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
@@ -115,11 +115,17 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
     if record["status"] == "broken":
         reason = record["reason"]
         raise InputError(
-            "broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=repeat_hint(folder)
+            "broken-file",
+            f"is broken ({reason})",
+            file=display_path(file),
+            got=reason,
+            hint=repeat_hint(folder),
         )
     if difference := find_contradiction(record, planned, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
-        raise InputError("wrong-record", problem, file=shown(file), got=difference, hint=repeat_hint(folder))
+        raise InputError(
+            "wrong-record", problem, file=display_path(file), got=difference, hint=repeat_hint(folder)
+        )
     return record
 
 
@@ -451,7 +457,7 @@ def main(*, study: str, site: str, runs: Path, epochs: Path) -> None:
     table = aggregate_records(campaign, epochs)
     write_table(table, "runs", runs)
     command = cluster_commands(campaign.site.launcher, study, site)
-    print("\n".join(summarize(table, arguments_for(study, site), command, shown(campaign.site.file))))
+    print("\n".join(summarize(table, arguments_for(study, site), command, display_path(campaign.site.file))))
 
 
 if __name__ == "__main__":

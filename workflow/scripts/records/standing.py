@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import held, node_name, read_json, utc
+from common.files import is_locked, node_name, read_json, utc
 from common.notes import Note
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
@@ -243,7 +243,7 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
-        snakemake=held(Path(".snakemake") / "ringside.lock"),
+        snakemake=is_locked(Path(".snakemake") / "ringside.lock"),
         machine=attempts.machine_holder() if campaign.site.placement != "distinct-nodes" else None,
         jobs=jobs,
         queue=queue,
@@ -311,7 +311,7 @@ def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, 
 
 def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
     """Return whether an attempt is under way, by its lock, else the cluster's queue, else its age."""
-    if held(folder / attempts.LOCKED):
+    if is_locked(folder / attempts.LOCKED):
         return True
     holder = attempts.holder(attempt)
     if jobs is not None and holder.get("job"):

@@ -1,1 +1,1 @@
-"""The reference pages of the documentation, made of what the code says of itself: schemas, tables, kinds, Makefile, rules."""
+"""Generate the reference pages of the documentation from schemas, tables, figures, Makefile and rules."""

@@ -1,4 +1,4 @@
-"""Page of commands: verbs of ringside, targets of make and Snakemake, profiles, in the words of the code that has them."""
+"""Generate the page of commands: those of ringside, targets of make and Snakemake, profiles."""
 
 import re
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ class Target:
 
 
 def targets() -> list[Target]:
-    """The targets of the Makefile that have a help."""
-    found, group, lines = [], "", _makefile().splitlines()
+    """Return the targets of the Makefile that have a help text."""
+    documented, group, lines = [], "", _makefile().splitlines()
     for number, line in enumerate(lines):
         if named := GROUP.match(line):
             group = named[1]
@@ -43,32 +43,32 @@ def targets() -> list[Target]:
                 break
             recipe.append(step)
         used = {name for step in recipe for name in USED.findall(step) if name != "STUDY" or "OTHERS" in step}
-        found.append(Target(group, target[1], target[2], tuple(sorted(used))))
-    return found
+        documented.append(Target(group, target[1], target[2], tuple(sorted(used))))
+    return documented
 
 
 def rules() -> Iterator[tuple[str, str]]:
-    """The targets of Snakemake that people ask for, with their docstrings, in the order in which data flow."""
+    """Return Snakemake's targets for people with their docstrings, in the order of the data flow."""
     files = re.findall(r'include: "(rules/\w+\.smk)"', _read("Snakefile"))
-    said: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for file in [*files, "Snakefile"]:
         for name, doc, body in RULE.findall(_read(file)):
             if "output:" not in body or name in ONE_FILE:
-                said.setdefault(name, " ".join(doc.split()))
-    yield from said.items()
+                docstrings.setdefault(name, " ".join(doc.split()))
+    yield from docstrings.items()
 
 
 def verbs() -> dict[str, Any]:
     """Return the verbs of the command line by what a person types after its name, in their order."""
-    found: dict[str, Any] = {}
+    by_words: dict[str, Any] = {}
     for name, verb in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        for each, inner in (getattr(verb, "commands", None) or {"": verb}).items():
-            found[f"{name} {each}".strip()] = inner
-    return found
+        for subcommand, inner in (getattr(verb, "commands", None) or {"": verb}).items():
+            by_words[f"{name} {subcommand}".strip()] = inner
+    return by_words
 
 
 def page() -> str:
-    """The page of commands."""
+    """Return the page of commands."""
     every = [target for target in targets() if target.group]
     groups = dict.fromkeys(target.group for target in every)
     sections: dict[str, list[str]] = {}
@@ -78,28 +78,34 @@ def page() -> str:
         [
             "# Commands",
             f"## {NAME}",
-            f"`./{NAME} COMMAND ...` is called in the checkout. On first use it installs what it needs into `.venv`. `./{NAME} --help` lists the "
-            f"commands, `./{NAME} COMMAND --help` explains one, and `./{NAME} --install-completion` lets your shell complete commands, studies and "
-            "sites. `STUDY` and `--site` default to those of [config.yaml](configuration.md#configconfigyaml), or of the variables "
-            "`RINGSIDE_STUDY` and `RINGSIDE_SITE`. A mistake is one line with a code in brackets, and exit status 2.",
+            f"`./{NAME} COMMAND ...` is called in the checkout. On first use it installs what it needs into "
+            f"`.venv`. `./{NAME} --help` lists the commands, `./{NAME} COMMAND --help` explains one, and "
+            f"`./{NAME} --install-completion` lets your shell complete commands, studies and sites. `STUDY` "
+            "and `--site` default to those of [config.yaml](configuration.md#configconfigyaml), or of the "
+            "variables `RINGSIDE_STUDY` and `RINGSIDE_SITE`. A mistake is one line with a code in "
+            "brackets, and exit status 2.",
             *(part for group, names in sections.items() for part in _verbs(group, names)),
             "The environment variable `RINGSIDE_CACHE` names another cache than that of the site.",
             "## make",
-            "`make figures` is `./ringside run`; all other targets are for developers. Each installs what it needs first, into `.venv`. `make` alone "
-            "lists them. `ARGS` has further arguments of the program that a target calls.",
+            "`make figures` is `./ringside run`; all other targets are for developers. Each installs what "
+            "it needs first, into `.venv`. `make` alone lists them. `ARGS` has further arguments of the "
+            "program that a target calls.",
             *(
                 part
                 for group in groups
                 for part in _group(group, [target for target in every if target.group == group])
             ),
             "## snakemake",
-            "The same workflow without `ringside`: activate the environment (`. .venv/bin/activate`), then `snakemake TARGET`. `--config` overrides "
-            "[config.yaml](configuration.md#configconfigyaml), such as `--config study=NAME site=NAME`. `-n` shows what would run, `--list-rules` lists all rules.",
+            "The same workflow without `ringside`: activate the environment (`. .venv/bin/activate`), then "
+            "`snakemake TARGET`. `--config` overrides [config.yaml](configuration.md#configconfigyaml), "
+            "such as `--config study=NAME site=NAME`. `-n` shows what would run, `--list-rules` lists all "
+            "rules.",
             table(["target", "what it does"], [[f"`{name}`", escaped(doc)] for name, doc in rules()]),
             "### Profiles",
             "`snakemake --profile PROFILE` says where jobs run. Profiles have no settings of experiments.",
             table(
-                ["profile", "what it is for"], [[f"`{name}`", escaped(what)] for name, what in _profiles()]
+                ["profile", "what it is for"],
+                [[f"`{name}`", escaped(purpose)] for name, purpose in _profiles()],
             ),
         ]
     )
@@ -107,37 +113,43 @@ def page() -> str:
 
 def _verbs(group: str, names: list[str]) -> Iterator[str]:
     yield f"### {group}"
-    known = verbs()
+    commands = verbs()
     for name in names:
-        verb = known[name]
+        verb = commands[name]
         summary, _, rest = verb.help.partition("\n\n")
         yield f"#### {NAME} {name}"
         yield escaped(" ".join(summary.split()))
         if rest:
             yield escaped(" ".join(rest.split()))
         yield _fence(verb.epilog.removeprefix("\b\nExample:\n"))
-        if rows := [[codes(_flags(one)), escaped(_meaning(one))] for one in verb.params if one.help]:
+        if rows := [
+            [codes(_flags(parameter)), escaped(_meaning(parameter))]
+            for parameter in verb.params
+            if parameter.help
+        ]:
             yield table(["argument", "meaning"], rows)
 
 
 def _flags(parameter: Any) -> list[str]:
     """Return how an argument is written: its name, or all spellings of the option with what it takes."""
-    takes = f" {parameter.metavar}" if parameter.metavar else ""
+    value_name = f" {parameter.metavar}" if parameter.metavar else ""
     is_switch = parameter.default is False
     if not parameter.opts[0].startswith("-"):
         return [parameter.metavar]
-    value = "" if is_switch else takes or f" {parameter.name.upper()}"
+    value = "" if is_switch else value_name or f" {parameter.name.upper()}"
     return [f"{spelling}{value}" for spelling in parameter.opts]
 
 
 def _meaning(parameter: Any) -> str:
     default = parameter.default
-    shown = (
+    shows_default = (
         default not in (None, "", False, [])
         and parameter.opts[0].startswith("-")
         and "default" not in parameter.help
     )
-    return f"{parameter.help.rstrip('.')} (default {default})" if shown else parameter.help.rstrip(".")
+    return (
+        f"{parameter.help.rstrip('.')} (default {default})" if shows_default else parameter.help.rstrip(".")
+    )
 
 
 def _fence(text: str) -> str:

@@ -25,7 +25,7 @@ EXCHANGES = {
 
 
 def models_page() -> str:
-    """The page of models and data sets."""
+    """Return the page of models and data sets."""
     names = sorted(models())
     sized, refused = [], []
     for name in names:
@@ -39,8 +39,8 @@ def models_page() -> str:
         [
             "# Models and data sets",
             "## Models",
-            "Each model is described once, as a graph of operators (`workflow/scripts/models/families/`). PyTorch's and Keras' models are built from "
-            "it, with the same initial weights.",
+            "Each model is described once, as a graph of operators (`workflow/scripts/models/families/`). "
+            "PyTorch's and Keras' models are built from it, with the same initial weights.",
             table(
                 ["model", "what it is", "takes", "source"],
                 [
@@ -48,25 +48,31 @@ def models_page() -> str:
                     for name in names
                 ],
             ),
-            f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences of `{TOKENS}` whose labels are the next ones. It "
-            "is refused for data sets of another kind.",
-            "The size of a model depends on the samples and the classes of the data set. `./ringside models` prints this table; `./ringside models "
-            "resnet-50 --image 96x96x3 --classes 100` or `./ringside models gpt-2 --tokens 128:5000` prints it for yours.",
+            f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences "
+            f"of `{TOKENS}` whose labels are the next ones. It is refused for data sets of another kind.",
+            "The size of a model depends on the samples and the classes of the data set. `./ringside "
+            "models` prints this table; `./ringside models resnet-50 --image 96x96x3 --classes 100` or "
+            "`./ringside models gpt-2 --tokens 128:5000` prints it for yours.",
             table(["model", "sample", "classes", "stem", *SIZES], sized, numbers=("classes", *SIZES)),
             "\n".join(
                 [
-                    "* sample: an image, height x width x channels, or a sequence of tokens, length:vocabulary.",
-                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one sample, in convolutions, dense operators, attention (as "
-                    "if it were not causal) and LSTMs.",
+                    "* sample: an image, height x width x channels, or a sequence of tokens, "
+                    "length:vocabulary.",
+                    "* MMACs: millions of multiply-accumulate operations of the forward pass of one "
+                    "sample, in convolutions, dense operators, attention (as if it were not causal) and "
+                    "LSTMs.",
                     "* gradients: size of what one exchange carries, float32.",
-                    "* activations: size of the outputs of all operators for one sample, which training keeps, float32.",
-                    f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the original one for larger images.",
+                    "* activations: size of the outputs of all operators for one sample, which training "
+                    "keeps, float32.",
+                    f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the "
+                    "original one for larger images.",
                     *(f"* Not in the table: {reason}." for reason in refused),
                 ]
             ),
             "## Data sets",
-            "`./ringside datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For data of your own, "
-            "see [Your own data](../how-to/own-data.md) and [config/datasets.yaml](configuration.md#configdatasetsyaml).",
+            "`./ringside datasets` downloads the archives that a study needs, verifies them and prepares "
+            "each once for all studies. For data of your own, see [Your own data](../how-to/own-data.md) "
+            "and [config/datasets.yaml](configuration.md#configdatasetsyaml).",
             "Of images:",
             table(
                 ["data set", "title", "training", "validation", "shape", "classes", "format"],
@@ -79,38 +85,45 @@ def models_page() -> str:
                 _datasets(tokens=True),
                 numbers={"training", "validation", "length", "vocabulary"},
             ),
-            f"Some names need no entry. Their batches are drawn during training; without `<samples>`, an epoch has {FRESH_SAMPLES:,} samples.",
+            "Some names need no entry. Their batches are drawn during training; without `<samples>`, an "
+            f"epoch has {FRESH_SAMPLES:,} samples.",
             table(
                 ["name", "what is drawn"],
                 [
                     [code(FRESH_NAMES["images"]), "images of noise, with random labels: nothing to learn"],
                     [
                         code(FRESH_NAMES["tokens"]),
-                        "sequences whose labels are the next tokens: after each token comes the next number, but with probability 1/4 any token",
+                        "sequences whose labels are the next tokens: after each token comes the next "
+                        "number, but with probability 1/4 any token",
                     ],
                     [
                         code(FRESH_NAMES["text"]),
-                        "texts of classes: a quarter of a text's tokens are of its class alone, the others any",
+                        "texts of classes: a quarter of a text's tokens are of its class alone, the others "
+                        "any",
                     ],
                 ],
             ),
             "### Tokens",
             "\n".join(
                 [
-                    "* `text8`: characters. A token is a letter, 1 to 26, or the blank, 0. The first 90 million characters are to train on, the next 5 "
-                    "million to validate with; the last 5 million are not read.",
-                    "* `wikitext-2`: words, as they stand between blanks, and `<eos>` at the end of each line. The vocabulary is the words of the "
-                    "training part, the most frequent first. Rare words are `<unk>` in what is published; other words of the validation part "
-                    "become `<unk>`, too.",
-                    "* Sequences follow each other in the text without overlap; the label of a token is the one after it, so that the last label of a "
-                    "sequence is the first token of the next.",
-                    "* `perplexity` is exp(validation loss). The loss is the mean cross-entropy over sequences and positions; accuracy is the "
-                    "share of positions whose next token was the most likely one.",
+                    "* `text8`: characters. A token is a letter, 1 to 26, or the blank, 0. The first 90 "
+                    "million characters are to train on, the next 5 million to validate with; the last 5 "
+                    "million are not read.",
+                    "* `wikitext-2`: words, as they stand between blanks, and `<eos>` at the end of each "
+                    "line. The vocabulary is the words of the training part, the most frequent first. Rare "
+                    "words are `<unk>` in what is published; other words of the validation part become "
+                    "`<unk>`, too.",
+                    "* Sequences follow each other in the text without overlap; the label of a token is "
+                    "the one after it, so that the last label of a sequence is the first token of the next.",
+                    "* `perplexity` is exp(validation loss). The loss is the mean cross-entropy over "
+                    "sequences and positions; accuracy is the share of positions whose next token was the "
+                    "most likely one.",
                 ]
             ),
             "### Archives",
-            "A download is opened only if its checksum is right. The SHA-256 of the first download is recorded in "
-            "`table.lock.yaml`, beside the table of data sets (`workflow/scripts/datasets/table.yaml`). Data sets that are not listed here need no download.",
+            "A download is opened only if its checksum is right. The SHA-256 of the first download is "
+            "recorded in `table.lock.yaml`, beside the table of data sets "
+            "(`workflow/scripts/datasets/table.yaml`). Data sets that are not listed here need no download.",
             table(["data set", "archive", "bytes", "checksum"], _archives(), numbers={"bytes"}),
             "### Licences and citations",
             table(
@@ -126,7 +139,7 @@ def models_page() -> str:
 
 
 def _entries() -> dict[str, dict[str, Any]]:
-    """The data sets that Ringside has, without a user's own."""
+    """Return Ringside's own data sets, without a user's."""
     return load_yaml(DATASETS)
 
 
@@ -156,12 +169,13 @@ def _archives() -> Iterator[list[str]]:
 
 
 def frameworks_page() -> str:
-    """The page of frameworks."""
-    every = [load_framework(name) for name in framework_names()]
+    """Return the page of frameworks."""
+    frameworks = [load_framework(name) for name in framework_names()]
     return "\n\n".join(
         [
             "# Frameworks",
-            "The levels of the factor `framework`. To add one, see [Your own framework](../how-to/own-framework.md).",
+            "The levels of the factor `framework`. To add one, see [Your own "
+            "framework](../how-to/own-framework.md).",
             table(
                 [
                     "framework",
@@ -173,19 +187,20 @@ def frameworks_page() -> str:
                 ],
                 [
                     [
-                        code(one.name),
-                        one.title,
-                        f"[`{one.environment}`](#environments)",
-                        "itself" if one.base == one.name else code(one.base),
-                        _ranks(one),
-                        {"ranks": "all ranks", "master": "its master"}[one.timing_scope],
+                        code(framework.name),
+                        framework.title,
+                        f"[`{framework.environment}`](#environments)",
+                        "itself" if framework.base == framework.name else code(framework.base),
+                        _ranks(framework),
+                        {"ranks": "all ranks", "master": "its master"}[framework.timing_scope],
                     ]
-                    for one in every
+                    for framework in frameworks
                 ],
             ),
             "## Environments",
-            "An environment with a lock (`containers/ENVIRONMENT/requirements.*.txt`, with hashes) is built from it, as a virtual "
-            "environment or as an Apptainer image. `make lock` makes the locks again. The others come from the site.",
+            "An environment with a lock (`containers/ENVIRONMENT/requirements.*.txt`, with hashes) is "
+            "built from it, as a virtual environment or as an Apptainer image. `make lock` makes the locks "
+            "again. The others come from the site.",
             table(
                 [
                     "environment",
@@ -194,99 +209,105 @@ def frameworks_page() -> str:
                     "versions with device cuda",
                     "how a site gets it",
                 ],
-                _environments(every),
+                _environments(frameworks),
             ),
             "## What they can do",
-            "A cell is possible if it fits one line of its framework: every factor that the line names has one of the levels in it. Factors that no "
-            "line names are not restricted.",
-            "\n\n".join(_abilities(one) for one in every),
+            "A cell is possible if it fits one line of its framework: every factor that the line names has "
+            "one of the levels in it. Factors that no line names are not restricted.",
+            "\n\n".join(_abilities(framework) for framework in frameworks),
             "## How they exchange gradients",
-            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and what the network can be swept for with the "
-            "framework's own library. All-reduce is swept in every study with several nodes, the others in those with a framework that sends them.",
+            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and "
+            "what the network can be swept for with the framework's own library. All-reduce is swept in "
+            "every study with several nodes, the others in those with a framework that sends them.",
             table(
                 ["framework", "messages", "size of the first and of further messages", "can be swept for"],
                 [
                     [
-                        code(one.name),
-                        EXCHANGES[one.exchange.messages]
-                        if one.exchange
+                        code(framework.name),
+                        EXCHANGES[framework.exchange.messages]
+                        if framework.exchange
                         else "one message, after the backward pass",
-                        " and ".join(f"{limit:g} MiB" for limit in one.exchange.limits_mib)
-                        if one.exchange and one.exchange.limits_mib
+                        " and ".join(f"{limit:g} MiB" for limit in framework.exchange.limits_mib)
+                        if framework.exchange and framework.exchange.limits_mib
                         else "",
-                        titles(one.collectives) or "nothing",
+                        titles(framework.collectives) or "nothing",
                     ]
-                    for one in every
-                    if one.distributed
+                    for framework in frameworks
+                    if framework.distributed
                 ],
             ),
         ]
     )
 
 
-def _ranks(one: Framework) -> str:
-    if one.distributed:
-        return "`ranks_per_node` of the site" + (", started by MPI" if one.mpi else "")
-    return "one, with a replica on every device" if one.mirrored else "one, undistributed"
+def _ranks(framework: Framework) -> str:
+    if framework.distributed:
+        return "`ranks_per_node` of the site" + (", started by MPI" if framework.mpi else "")
+    return "one, with a replica on every device" if framework.mirrored else "one, undistributed"
 
 
-def _abilities(one: Framework) -> str:
-    lines = [f"### {one.name}", ""]
-    for entry in one.capabilities:
+def _abilities(framework: Framework) -> str:
+    lines = [f"### {framework.name}", ""]
+    for entry in framework.capabilities:
         lines.append("* " + "; ".join(f"`{name}`: {codes(levels)}" for name, levels in entry.items()))
-    for axes in one.meshes:
+    for axes in framework.meshes:
         lines.append(
-            f"* where it can do `parallelism`: `data`, also [meshes](../how-to/strategies.md) of {codes(a for a in AXES if a in axes)}"
+            "* where it can do `parallelism`: `data`, also [meshes](../how-to/strategies.md) of "
+            f"{codes(a for a in AXES if a in axes)}"
         )
-    if len(one.devices) == 1:
-        lines += ["", f"It trains on device {codes(one.devices)} alone."]
-    if one.without:
+    if len(framework.devices) == 1:
+        lines += ["", f"It trains on device {codes(framework.devices)} alone."]
+    if framework.without:
         lines += [
             "",
             *(
                 f"On device `{device}` it cannot compute {codes(kinds)}."
-                for device, kinds in one.without.items()
+                for device, kinds in framework.without.items()
             ),
         ]
-    if one.why:
-        lines += ["", "Why:", "", *(f"* `{name}`: {escaped(why)}" for name, why in one.why.items())]
-    if one.notes:
-        lines += ["", "Captions and reports say:", "", *(f"* {escaped(note)}" for note in one.notes)]
+    if framework.why:
+        lines += ["", "Why:", "", *(f"* `{name}`: {escaped(why)}" for name, why in framework.why.items())]
+    if framework.notes:
+        lines += ["", "Captions and reports say:", "", *(f"* {escaped(note)}" for note in framework.notes)]
     return "\n".join(lines)
 
 
 def _environments(frameworks: list[Framework]) -> Iterator[list[str]]:
-    used = {one.environment for one in frameworks}
+    used = {framework.environment for framework in frameworks}
     for name in environments.names():
         variants = [environments.read(name, variant) for variant in ("cpu", "cuda")]
         first = variants[0]
-        how = {
+        origin = {
             "locks": "built by the workflow",
             "spack": "installed, or as an image of its own, or built by Spack (not yet built by us)",
             "site": "installed, or as an image of its own",
         }[first.origin]
-        how += "" if name in used else "; no framework uses it yet"
+        origin += "" if name in used else "; no framework uses it yet"
         yield [
             code(name),
             code(first.parent.name) if first.parent else "",
-            *(_versions(one) for one in variants),
-            how,
+            *(_versions(environment) for environment in variants),
+            origin,
         ]
 
 
 def _versions(environment: environments.Environment) -> str:
-    """What an environment pins by hand: packages, wheels of their own, sources that are built, Spack's specs."""
-    wanted = environment.folder / f"requirements.{environment.variant}.in"
-    found = dict(PINNED.findall(wanted.read_text(encoding="utf-8"))) if wanted.is_file() else {}
-    found |= {wheel.name: wheel.version for wheel in environment.wheels}
-    found |= {source.name: source.version for source in environment.sources}
-    said = [f"{package} {version}" for package, version in found.items()]
+    """Return what an environment pins by hand: packages, wheels, sources and Spack specs."""
+    requirements = environment.folder / f"requirements.{environment.variant}.in"
+    versions = (
+        dict(PINNED.findall(requirements.read_text(encoding="utf-8"))) if requirements.is_file() else {}
+    )
+    versions |= {wheel.name: wheel.version for wheel in environment.wheels}
+    versions |= {source.name: source.version for source in environment.sources}
+    packages = [f"{package} {version}" for package, version in versions.items()]
     return ", ".join(
         [
-            *said,
+            *packages,
             *(
                 code(spec)
-                for spec in ((environment.spack.spec, *environment.spack.beside) if environment.spack else ())
+                for spec in (
+                    (environment.spack.spec, *environment.spack.further) if environment.spack else ()
+                )
             ),
         ]
     )

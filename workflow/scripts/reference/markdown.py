@@ -8,7 +8,10 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    """A table; the columns `numbers` stand to the right. Cells are Markdown: `escaped` makes them of plain text."""
+    """A table; the columns `numbers` stand to the right.
+
+    Cells are Markdown: `escaped` makes them of plain text.
+    """
     rule = ["---:" if name in numbers else "---" for name in header]
     return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (header, rule, *rows))
 

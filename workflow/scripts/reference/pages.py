@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 
-from common.files import CHECKOUT, shown, write_text
+from common.files import CHECKOUT, display_path, write_text
 from common.options import run_program
 from reference import commands, machinery, products, settings
 
@@ -22,14 +22,17 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def text(name: str) -> str:
     """A page, whole."""
-    return f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{PAGES[name]()}\n"
+    return (
+        "<!-- Made by `make reference`: change the code that it is made of, not this page. "
+        f"-->\n\n{PAGES[name]()}\n"
+    )
 
 
 def main() -> None:
     """Write all reference pages again."""
     for name in PAGES:
         write_text(FOLDER / f"{name}.md", text(name))
-        print(shown(FOLDER / f"{name}.md"))
+        print(display_path(FOLDER / f"{name}.md"))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import yaml
 
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
-from declared.factors import MOST_SERIES
+from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS
 from declared.products.tables import TABLES, Table
 from declared.records import RECORDS, RecordTable
@@ -21,46 +21,71 @@ LAYOUT = {
     **{f"{name}.csv": f"{table.rows}; [columns](#{name}csv)" for name, table in RECORDS.items()},
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
-    "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
-    "explore.ipynb, explore.R": "two starts of your own analysis, in Python and in R; copy them before you change them",
+    "tables/TABLE.csv, .md, .tex": (
+        "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes"
+    ),
+    "explore.ipynb, explore.R": (
+        "two starts of your own analysis, in Python and in R; copy them before you change them"
+    ),
     "report.html": "one page with everything (`./ringside report`)",
     "paper/": "the paper in LaTeX, and its PDF (`./ringside paper`); `main.tex` is written once and is yours",
     "manifest.json": "SHA-256 of every figure and table, and of all that they were made from",
     "STUDY.tar.gz": "the archive (`./ringside archive`)",
     "STUDY-SITE.bundle.tar": "all that the study needs at a site without internet (`./ringside bundle`)",
-    "preview/": "figures and tables of the runs so far (`ringside preview`, and the first block of a campaign)",
-    "traces/RUN_ID/": "one run traced, for Perfetto and Vampir, and its phases as a table (`./ringside trace`); what was trained for it lies in `traces/runs/`",
+    "preview/": (
+        "figures and tables of the runs so far (`ringside preview`, and the first block of a campaign)"
+    ),
+    "traces/RUN_ID/": (
+        "one run traced, for Perfetto and Vampir, and its phases as a table (`./ringside trace`); what was "
+        "trained for it lies in `traces/runs/`"
+    ),
     "campaign.json": "site, machine and study that the folder belongs to",
     "plan/RUN_ID.json": "what is measured in a run, and its key; written before jobs start",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
-    "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter; `reference-before/` or `reference-after/`, with a log, where the work beside the run failed",
-    "precision/block-N.json": "which cells get another run after a block, where the study says a precision; [fields](#block-njson)",
-    "idle/SESSION/DEVICE/idle.json": "power before the first run of a session on a device, where a machine has a meter",
+    "runs/RUN_ID/KEY/attempt-N/": (
+        "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with "
+        "`step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P "
+        "traced it, `power.csv` where a machine has a meter; `reference-before/` or `reference-after/`, "
+        "with a log, where the work beside the run failed"
+    ),
+    "precision/block-N.json": (
+        "which cells get another run after a block, where the study says a precision; [fields](#block-njson)"
+    ),
+    "idle/SESSION/DEVICE/idle.json": (
+        "power before the first run of a session on a device, where a machine has a meter"
+    ),
     "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
-    "costs/TIMING/KEY/timing.json": "the record of a timing of parts of layers, or of messages; its attempts lie beside it",
+    "costs/TIMING/KEY/timing.json": (
+        "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
+    ),
     "sessions/": "what each invocation or allocation did",
     "logs/": "what each rule printed",
 }
 
 
 def figures_page() -> str:
-    """The page of figures, with the pictures of figures.gallery."""
-    every = list(gallery.examples())
+    """Return the page of figures, with the pictures of figures.gallery."""
+    examples = list(gallery.examples())
     return "\n\n".join(
         [
             "# Figures",
-            "A study declares its figures under the key `figures`. A study that declares none has those that the last "
-            "column names. A changed declaration makes only that figure again.",
+            "A study declares its figures under the key `figures`. A study that declares none has those "
+            "that the last column names. A changed declaration makes only that figure again.",
             table(
                 ["figure", "answers", "by default"],
                 [
-                    [f"[`{one.kind.name}`](#{one.kind.name})", one.kind.question, escaped(one.kind.default)]
-                    for one in every
+                    [
+                        f"[`{example.kind.name}`](#{example.kind.name})",
+                        example.kind.question,
+                        escaped(example.kind.default),
+                    ]
+                    for example in examples
                 ],
             ),
-            "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a column or a page, with a caption "
-            "(`.caption.md`). The caption says what is shown, the number of replicates, how intervals are made, the base of speed-ups, placement, "
-            "batch scope and timing scope, and what is missing. A framework has the same colour in all figures.",
+            "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a "
+            "column or a page, with a caption (`.caption.md`). The caption says what is shown, the number "
+            "of replicates, how intervals are made, the base of speed-ups, placement, batch scope and "
+            "timing scope, and what is missing. A framework has the same colour in all figures.",
             "## Keys",
             table(
                 ["key", "meaning"],
@@ -68,37 +93,42 @@ def figures_page() -> str:
                     ["`kind`", "the kind of figure, one of those below"],
                     [
                         "`name`",
-                        "name of the files; default: the kind (or y, where it is given), followed by x where x is given",
+                        "name of the files; default: the kind (or y, where it is given), followed by x "
+                        "where x is given",
                     ],
                     ["`x`, `y`", "what the axes show"],
                     [
                         "`colour`",
-                        f"a factor, or a list of factors, whose combinations are the series: at most {MOST_SERIES}, of one framework at most {MAX_VARIANTS}",
+                        "a factor, or a list of factors, whose combinations are the series: at most "
+                        f"{MAX_SERIES}, of one framework at most {MAX_VARIANTS}",
                     ],
                     ["`facet`", "a factor, or a list of factors, whose combinations are the panels"],
                     [
                         "`filter`",
-                        "draw only cells with these levels (a level or a list for each factor); intervals still use all runs of the study",
+                        "draw only cells with these levels (a level or a list for each factor); intervals "
+                        "still use all runs of the study",
                     ],
                 ],
             ),
-            "Figures never average over a factor: every factor that varies needs an axis, a colour or a panel, or one level by `filter`. Without "
-            "`colour` and `facet`, the remaining factors are assigned automatically.",
-            *(part for one in every for part in _figure(one)),
+            "Figures never average over a factor: every factor that varies needs an axis, a colour or a "
+            "panel, or one level by `filter`. Without `colour` and `facet`, the remaining factors are "
+            "assigned automatically.",
+            *(part for example in examples for part in _figure(example)),
             "## Where the pictures come from",
-            "The pictures are drawn from [measured campaigns](../campaigns/README.md) by the lines above. `make gallery` draws them again.",
+            "The pictures are drawn from [measured campaigns](../campaigns/README.md) by the lines above. "
+            "`make gallery` draws them again.",
         ]
     )
 
 
-def _figure(one: gallery.Example) -> Iterator[str]:
-    kind = one.kind
-    line = yaml.safe_dump(one.entry, default_flow_style=True, sort_keys=False, width=1000).strip()
+def _figure(example: gallery.Example) -> Iterator[str]:
+    kind = example.kind
+    line = yaml.safe_dump(example.entry, default_flow_style=True, sort_keys=False, width=1000).strip()
     yield f"## {kind.name}"
     yield kind.shows
-    yield block(f"# config/studies/{one.study}.yaml\nfigures:\n  - {line}", "yaml")
-    if one.picture:
-        yield f"![{kind.alt}](../images/gallery/{one.picture.name})"
+    yield block(f"# config/studies/{example.study}.yaml\nfigures:\n  - {line}", "yaml")
+    if example.picture:
+        yield f"![{kind.alt}](../images/gallery/{example.picture.name})"
     yield kind.reading
     words = {
         "x": codes(kind.x) if kind.x else "a factor",
@@ -121,23 +151,29 @@ def columns(described: Table) -> list[str]:
 
 
 def tables_page() -> str:
-    """The page of tables."""
+    """Return the page of tables."""
     return "\n\n".join(
         [
             "# Tables",
-            "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the columns below with all digits. Markdown "
-            "and LaTeX are rounded and have notes on the method, the number of replicates and what is missing. `comparison` is in "
-            "`results/comparison/`. The choices behind them: [Statistics](../explanation/statistics.md), [Predictions](../explanation/predictions.md).",
+            "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the "
+            "columns below with all digits. Markdown and LaTeX are rounded and have notes on the method, "
+            "the number of replicates and what is missing. `comparison` is in `results/comparison/`. The "
+            "choices behind them: [Statistics](../explanation/statistics.md), "
+            "[Predictions](../explanation/predictions.md).",
             table(
-                ["table", "answers"], [[f"[`{name}`](#{name})", one.answers] for name, one in TABLES.items()]
+                ["table", "answers"],
+                [[f"[`{name}`](#{name})", described.answers] for name, described in TABLES.items()],
             ),
             "In all tables:",
             "\n".join(
                 [
-                    "* `X_low` and `X_high` are the bounds of the 95 % interval of `X`. Intervals are over replicates, unless the table says otherwise.",
-                    "* A field is empty where there is no number. A column that is empty in all rows may be left out.",
+                    "* `X_low` and `X_high` are the bounds of the 95 % interval of `X`. Intervals are over "
+                    "replicates, unless the table says otherwise.",
+                    "* A field is empty where there is no number. A column that is empty in all rows may "
+                    "be left out.",
                     "* The columns of [factors](factors.md) have the names of the factors.",
-                    "* Shares, accuracies and errors are fractions, not percentages; only the columns with the unit % are percentages.",
+                    "* Shares, accuracies and errors are fractions, not percentages; only the columns with "
+                    "the unit % are percentages.",
                 ]
             ),
             *(part for described in TABLES.values() for part in _table(described)),
@@ -167,14 +203,19 @@ def files_page() -> str:
         [
             "# Files and columns",
             "## results/STUDY",
-            "Everything that a campaign makes is in `results/STUDY/`, which is not in git. To measure a study anew, remove its folder.",
-            table(["file or folder", "content"], [[code(file), what] for file, what in LAYOUT.items()]),
-            "`RUN_ID` names the levels of a run, as `horovod-pytorch.small-cnn.digits.b64.n2.s1.r3`: framework, model, data set, batch size, nodes, "
-            "gradient accumulation steps, replicate; any other factor stands before the replicate, as `name=level`, where it is not at its default. `KEY` is a hash of all that "
-            "the measurement depends on: [what runs again, and why](../explanation/dag.md).",
-            "Environments, images, wheels, prepared data, downloads and what bundles have brought are in the cache of the site (`cache`), and shared by studies.",
-            "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV files are UTF-8, with a header. Empty fields are "
-            "values that do not exist or were not measured.",
+            "Everything that a campaign makes is in `results/STUDY/`, which is not in git. To measure a "
+            "study anew, remove its folder.",
+            table(["file or folder", "content"], [[code(file), content] for file, content in LAYOUT.items()]),
+            "`RUN_ID` names the levels of a run, as `horovod-pytorch.small-cnn.digits.b64.n2.s1.r3`: "
+            "framework, model, data set, batch size, nodes, gradient accumulation steps, replicate; any "
+            "other factor stands before the replicate, as `name=level`, where it is not at its default. "
+            "`KEY` is a hash of all that the measurement depends on: [what runs again, and "
+            "why](../explanation/dag.md).",
+            "Environments, images, wheels, prepared data, downloads and what bundles have brought are in "
+            "the cache of the site (`cache`), and shared by studies.",
+            "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV "
+            "files are UTF-8, with a header. Empty fields are values that do not exist or were not "
+            "measured.",
             "## design.csv",
             "One row per run, in planned order.",
             _columns("design"),
@@ -197,7 +238,7 @@ def files_page() -> str:
 
 def _records(name: str, described: RecordTable) -> Iterator[str]:
     yield f"## {name}.csv"
-    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.more}".strip()
+    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.note}".strip()
     yield _columns(name)
 
 
@@ -208,17 +249,17 @@ def _columns(name: str) -> str:
         else ["column", "value", "meaning"]
     )
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]
-    made = list(fields(schema(name)["properties"]))
+    rows = list(fields(schema(name)["properties"]))
     if FACTORS in written:  # they have a page of their own
         of_factors = [f"`{factor}`" for factor in schema("factors")["properties"]]
-        place = next(number for number, row in enumerate(made) if row[0] == of_factors[0])
-        made = [row for row in made if row[0] not in of_factors]
-        made.insert(place, ["one per factor", "", "level of each [factor](factors.md)"])
-    return table(heads, made)
+        place = next(number for number, row in enumerate(rows) if row[0] == of_factors[0])
+        rows = [row for row in rows if row[0] not in of_factors]
+        rows.insert(place, ["one per factor", "", "level of each [factor](factors.md)"])
+    return table(heads, rows)
 
 
 def fields(properties: Mapping[str, Any], above: str = "") -> Iterator[list[str]]:
-    """A row for every field, and after it those below it: name, value, meaning."""
+    """Yield name, value and meaning of every field, each followed by the fields below it."""
     for name, rules in properties.items():
         yield [f"`{above}{name}`", value(rules), escaped(rules.get("description", ""))]
         yield from fields(rules.get("properties", {}), f"{above}{name}.")

@@ -68,11 +68,12 @@ def _read(file: str) -> str:
 
 
 def configuration() -> str:
-    """The page of all keys."""
+    """Return the page of all keys."""
     parts = [
         "# Configuration",
-        "Ringside reads YAML files in `config/`. It stops with one line, before anything runs, at a key that it does not know or a value "
-        "that it cannot use, and names the file, the key and what it expected.",
+        "Ringside reads YAML files in `config/`. It stops with one line, before anything runs, at a key "
+        "that it does not know or a value that it cannot use, and names the file, the key and what it "
+        "expected.",
         table(
             ["file", "says"],
             [
@@ -91,38 +92,44 @@ def configuration() -> str:
                 ["[`config/datasets.yaml`](#configdatasetsyaml)", "data sets of your own, if any"],
             ],
         ),
-        "`a.b` is the key `b` below the key `a`, `a[].b` the key `b` of every entry of the list `a`, and `a.NAME.b` the key `b` below a name of "
-        "your choice. A key without a default may be left out, unless it is **required**.",
+        "`a.b` is the key `b` below the key `a`, `a[].b` the key `b` of every entry of the list `a`, and "
+        "`a.NAME.b` the key `b` below a name of your choice. A key without a default may be left out, "
+        "unless it is **required**.",
         "## config/config.yaml",
         block(_read("config/config.yaml"), "yaml"),
-        "Every key can be given on the command line, where it overrides the file: `snakemake figures --config study=NAME site=NAME`. The "
-        "Snakemake profiles `slurm`, `oar`, `pbs` and `flux` read `config/slurm.yaml` and so on, the file of their name, on top of it.",
+        "Every key can be given on the command line, where it overrides the file: `snakemake figures "
+        "--config study=NAME site=NAME`. The Snakemake profiles `slurm`, `oar`, `pbs` and `flux` read "
+        "`config/slurm.yaml` and so on, the file of their name, on top of it.",
         table(HEADER, rows("config")),
         "## config/studies/NAME.yaml",
         "A study names no account, no partition and no path. The study `quickstart`:",
         block(_read("config/studies/quickstart.yaml"), "yaml"),
-        "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each kind of figure.",
+        "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each "
+        "kind of figure.",
         table(HEADER, rows("study")),
         "## config/sites/NAME.yaml",
-        "A site names no model and no data set. `./ringside site NAME` writes one for the machine or cluster on which it is called. "
-        "Or start from a file in `config/sites/`: `local.yaml` for one machine, `slurm-example.yaml`, which "
-        "comments every key, for a cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `./ringside doctor` "
-        "checks a site. The template `pcad`:",
+        "A site names no model and no data set. `./ringside site NAME` writes one for the machine or "
+        "cluster on which it is called. Or start from a file in `config/sites/`: `local.yaml` for one "
+        "machine, `slurm-example.yaml`, which comments every key, for a cluster with Slurm; `pcad.yaml`, "
+        "`plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `./ringside doctor` checks a "
+        "site. The template `pcad`:",
         block(_read("config/sites/pcad.yaml"), "yaml"),
         table(HEADER, rows("site")),
         "## config/datasets.yaml",
-        "Data sets of your own, `NAME: {...}` each, in the format of CIFAR-10 (binary version), MNIST (IDX) or Tiny-ImageNet. The data sets that "
-        "Ringside has are [listed here](models.md#data-sets). An entry in the format of MNIST, with archives that lie in `datasets.folder` of the "
-        "site (bytes and checksums are those of your files):",
+        "Data sets of your own, `NAME: {...}` each, in the format of CIFAR-10 (binary version), MNIST "
+        "(IDX) or Tiny-ImageNet. The data sets that Ringside has are [listed here](models.md#data-sets). "
+        "An entry in the format of MNIST, with archives that lie in `datasets.folder` of the site (bytes "
+        "and checksums are those of your files):",
         block(yaml.safe_dump(OWN_DATASET, sort_keys=False, default_flow_style=None, width=120), "yaml"),
-        "The first download of an archive records its SHA-256 in `config/datasets.lock.yaml`: commit that file.",
+        "The first download of an archive records its SHA-256 in `config/datasets.lock.yaml`: commit that "
+        "file.",
         table(HEADER, rows("dataset")),
     ]
     return "\n\n".join(parts)
 
 
 def rows(name: str) -> Iterator[list[str]]:
-    """A row for every key of a file; the keys below a key stand after it, with its name and a dot before theirs."""
+    """Yield a row for every key of a file, each followed by the keys below it, with dotted names."""
     yield from _rows(json_schema(FORMS[name]) if name in FORMS else schema(name), "")
 
 
@@ -138,21 +145,23 @@ def _rows(described: Mapping[str, Any], above: str) -> Iterator[list[str]]:
 
 
 def value(rules: Mapping[str, Any]) -> str:
-    """What a key takes, in a few words."""
+    """Return in a few words what a key accepts."""
     if "enum" in rules:
         return codes(level for level in rules["enum"] if level is not None)
     if "const" in rules:
         return code(rules["const"])
     if "anyOf" in rules:
-        return "; or ".join(value(one) for one in rules["anyOf"])
+        return "; or ".join(value(alternative) for alternative in rules["anyOf"])
     kind = rules.get("type", "")
-    said = " or ".join(
-        TYPES.get(one, one) for one in ([kind] if isinstance(kind, str) else kind) if one != "null"
+    type_name = " or ".join(
+        TYPES.get(alternative, alternative)
+        for alternative in ([kind] if isinstance(kind, str) else kind)
+        if alternative != "null"
     )
     if "minimum" in rules and "maximum" in rules:
-        return f"{said}, {_limit(rules['minimum'])} to {_limit(rules['maximum'])}"
+        return f"{type_name}, {_limit(rules['minimum'])} to {_limit(rules['maximum'])}"
     return ", ".join(
-        [said, *(f"{word} {_limit(rules[key])}" for key, word in LIMITS.items() if key in rules)]
+        [type_name, *(f"{word} {_limit(rules[key])}" for key, word in LIMITS.items() if key in rules)]
     )
 
 
@@ -161,15 +170,15 @@ def _limit(number: float) -> str:
 
 
 def factors() -> str:
-    """The page of all factors."""
+    """Return the page of all factors."""
     described = schema("factors")["properties"]
     frameworks = [load_framework(name) for name in framework_names()]
     return "\n\n".join(
         [
             "# Factors",
-            "A study varies a factor by a list of levels and fixes it by a single value, below its key `factors` "
-            "([configuration](configuration.md#configstudiesnameyaml)). A study gives the six factors that are **required**; each of the others "
-            "has its default unless the study names it.",
+            "A study varies a factor by a list of levels and fixes it by a single value, below its key "
+            "`factors` ([configuration](configuration.md#configstudiesnameyaml)). A study gives the six "
+            "factors that are **required**; each of the others has its default unless the study names it.",
             table(
                 ["factor", "levels, unit", "default", "meaning"],
                 [
@@ -184,10 +193,12 @@ def factors() -> str:
                     for name, rules in described.items()
                 ],
             ),
-            "Derived from the factors: replicas = nodes × devices (or ranks) per node; effective batch = local batch × replicas × `sync_every`.",
+            "Derived from the factors: replicas = nodes × devices (or ranks) per node; effective batch = "
+            "local batch × replicas × `sync_every`.",
             "## What each framework can do",
-            "Levels that some framework cannot do, by factor. A study with a cell that its framework cannot do stops before anything runs, with "
-            "the `exclude` line to add. Some restrictions hold only together, such as `training_loop: fit` with `sync_every: 1`: "
+            "Levels that some framework cannot do, by factor. A study with a cell that its framework "
+            "cannot do stops before anything runs, with the `exclude` line to add. Some restrictions hold "
+            "only together, such as `training_loop: fit` with `sync_every: 1`: "
             "[Frameworks](frameworks.md#what-they-can-do) lists all of them.",
             table(["factor", "level", "frameworks that can do it"], _possible(frameworks)),
             "## What depends on the site",
@@ -198,13 +209,15 @@ def factors() -> str:
                     ["`device: cuda`, `precision: tf32`", "a site with `device: cuda`"],
                     [
                         "`device: hybrid`",
-                        "a site with `device: cuda`, and a framework whose ranks may be unlike: `pytorch-hybrid`",
+                        "a site with `device: cuda`, and a framework whose ranks may be unlike: "
+                        "`pytorch-hybrid`",
                     ],
                     ["`bandwidth` other than 0", "the virtual cluster (`./ringside cluster up`)"],
                     ["`compiler: torch-compile`", "`deployment: venv` and `g++`"],
                     [
                         "`framework`",
-                        "a framework that the site has; LBANN and Tarantella: `installed` or `images.brought`",
+                        "a framework that the site has; LBANN and Tarantella: `installed` or "
+                        "`images.brought`",
                     ],
                 ],
             ),
@@ -213,53 +226,66 @@ def factors() -> str:
 
 
 def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
-    """A row for each level of a factor that not all frameworks can do."""
-    restricted = {name for one in frameworks for entry in one.capabilities for name in entry}
+    """Yield a row for each level of a factor that not all frameworks support."""
+    restricted = {name for framework in frameworks for entry in framework.capabilities for name in entry}
     for name, rules in schema("factors")["properties"].items():
         if name == "parallelism":
             yield from _dividing(frameworks)
         if name not in restricted or name == "parallelism":
             continue
         listed = sorted(
-            {level for one in frameworks for entry in one.capabilities for level in entry.get(name, [])},
+            {
+                level
+                for framework in frameworks
+                for entry in framework.capabilities
+                for level in entry.get(name, [])
+            },
             key=str,
         )
         levels: dict[str, Any] = {code(level): level for level in rules.get("enum", [])}
         if "enum" not in rules:
             levels = {f"other than {codes(listed)}": object()}
-        for said, level in levels.items():
+        for label, level in levels.items():
             able = [
-                one.name
-                for one in frameworks
-                if any(level in entry.get(name, [level]) for entry in one.capabilities)
+                framework.name
+                for framework in frameworks
+                if any(level in entry.get(name, [level]) for entry in framework.capabilities)
             ]
             if len(able) < len(frameworks):
-                yield [f"`{name}`", said, _some(able, [one.name for one in frameworks])]
+                yield [
+                    f"`{name}`",
+                    label,
+                    _list_frameworks(able, [framework.name for framework in frameworks]),
+                ]
 
 
 def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
-    """A row for each axis beside `data` that a framework's meshes can have, and for each other way to divide."""
+    """Yield a row for each mesh axis other than `data`, and for each other way to partition a model."""
     able = {
-        one.name: {
-            *(axis for axes in one.meshes for axis in axes),
+        framework.name: {
+            *(axis for axes in framework.meshes for axis in axes),
             *(
                 part
-                for entry in one.capabilities
+                for entry in framework.capabilities
                 for level in entry.get("parallelism", [])
                 for part in level.split("-")
             ),
         }
-        for one in frameworks
+        for framework in frameworks
     }
-    told = {f"with the axis {code(axis)}": axis for axis in AXES if axis != PLAIN} | {
+    ways = {f"with the axis {code(axis)}": axis for axis in AXES if axis != PLAIN} | {
         code(way): way for way in (*NOT_MESHES, *STRATEGIES)
     }
-    for said, what in told.items():
-        yield ["`parallelism`", said, _some([name for name, can in able.items() if what in can], list(able))]
+    for label, way in ways.items():
+        yield [
+            "`parallelism`",
+            label,
+            _list_frameworks([name for name, can in able.items() if way in can], list(able)),
+        ]
 
 
-def _some(able: list[str], every: list[str]) -> str:
+def _list_frameworks(able: list[str], every: list[str]) -> str:
     if not able:
         return "none"
-    others = [name for name in every if name not in able]
-    return codes(able) if len(able) <= len(others) else f"all but {codes(others)}"
+    unable = [name for name in every if name not in able]
+    return codes(able) if len(able) <= len(unable) else f"all but {codes(unable)}"

@@ -14,7 +14,7 @@ from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
 from analysis.tables import Table
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.schemas import schema
 from declared.site import Site
 from declared.study import Study
@@ -161,7 +161,7 @@ def _svg_size(svg: str, file: Path) -> tuple[float, float]:
         raise InputError(
             "broken-file",
             "does not say its size",
-            file=shown(file),
+            file=display_path(file),
             hint="remove it, then run the command again",
         ) from None
     return width, height
@@ -173,4 +173,4 @@ def _read(file: Path) -> str:
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)
-        raise InputError(code, problem, file=shown(file), hint="make it: ./ringside run") from None
+        raise InputError(code, problem, file=display_path(file), hint="make it: ./ringside run") from None

@@ -31,7 +31,7 @@ from common.notes import Note
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.frameworks import Framework, has_strategies, load_framework
-from declared.mesh import EXPERT, FOUND, PLAIN, RANDOM, divides_more, kind_of, mesh_of
+from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -92,7 +92,7 @@ LAYER_STRATEGIES = {  # meaning of a level with strategies per layer
         "With expert, convolutions are partitioned by samples and dense layers by "
         f"units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their own{cite('wu2016')}."
     ),
-    FOUND: (
+    SEARCHED: (
         "With found, a search by simulation has chosen, from measured costs of parts and "
         f"links{cite('jia2019')}."
     ),

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import shown, write_text, written_whole
+from common.files import display_path, write_text, written_whole
 from common.options import run_program
 
 PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
@@ -78,7 +78,9 @@ def _bibtex(main: Path, work: Path) -> None:
     if done.returncode > 1:  # 1: warnings, or a broken entry that is not cited
         lines = done.stdout.decode(errors="replace").splitlines()
         telling = [line for line in lines if "---" in line or line.startswith("I ")] or lines or ["failed"]
-        raise InputError("broken-file", f"bibtex: {telling[0]}", file=f"{shown(main.parent)}/references.bib")
+        raise InputError(
+            "broken-file", f"bibtex: {telling[0]}", file=f"{display_path(main.parent)}/references.bib"
+        )
 
 
 def _environment() -> dict[str, str]:
@@ -90,14 +92,14 @@ def tex_error(log: str, main: Path) -> InputError:
     """Return TeX's first error: its location, its message, and what to install if a package is missing."""
     message = _ERROR.search(log)
     if not message:
-        return InputError("tex-failed", "pdflatex failed without a message", file=shown(main))
+        return InputError("tex-failed", "pdflatex failed without a message", file=display_path(main))
     place = _LOCATION.search(log)  # for a missing file it stands in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
     is_package = ".sty' not found" in message["message"]
     return InputError(
         "not-installed" if is_package else "tex-error",
         message["message"].strip(),
-        file=f"{shown(main.parent)}/{file}{line}",
+        file=f"{display_path(main.parent)}/{file}{line}",
         hint=install_hint() if is_package else "",
     )
 
@@ -119,16 +121,16 @@ def main(*, main: Path, out: Path, log: Path) -> None:
         raise InputError(
             "not-installed",
             f"{' and '.join(missing)} not found on this machine ({install_hint()})",
-            file=shown(out),
+            file=display_path(out),
             got=missing,
-            hint=f"the sources are in {shown(main.parent)}",
+            hint=f"the sources are in {display_path(main.parent)}",
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
         output = compile_pdf(main, Path(work), log)
         with written_whole(out) as partial:
             shutil.copyfile(Path(work, f"{main.stem}.pdf"), partial)
     pages = _PAGES.search(output)
-    print(f"{shown(out)}: {pages[1] if pages else '?'} pages")
+    print(f"{display_path(out)}: {pages[1] if pages else '?'} pages")
 
 
 if __name__ == "__main__":

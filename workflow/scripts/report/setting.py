@@ -11,7 +11,7 @@ from analysis import conditions
 from analysis.measured import distinct_names
 from analysis.tables import DASH, number
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, read_json, shown
+from common.files import CHECKOUT, digest_file, display_path, read_json
 from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, kind, load_dataset
@@ -112,7 +112,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     ]
     if site is not None:
         pairs += [
-            ("site's file", shown(site.file)),
+            ("site's file", display_path(site.file)),
             ("nodes", f"{site.nodes}, {site.ranks_per_node} rank{'s' * (site.ranks_per_node > 1)} on each"),
             ("cores of a node", f"{site.cores}{_share_text(site)}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
@@ -221,7 +221,7 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
                 continue
             rows.append(
                 [
-                    shown(environment.lock),
+                    display_path(environment.lock),
                     digest_file(environment.lock),
                     name,
                     _usage(environment, frameworks, site, runs),

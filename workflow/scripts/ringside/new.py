@@ -46,7 +46,7 @@ def new(
     Example:
     ./ringside new my-study --framework pytorch-ddp --framework horovod-pytorch --nodes 1 --nodes 2
     """
-    from common.files import shown
+    from common.files import display_path
     from declared.configuration import load_config
     from declared.site import load_site
     from plan import cost, new_study
@@ -67,7 +67,7 @@ def new(
     )
     described_site = load_site(load_config(configured(site=site)).site)
     new_study.write_study(name, draft, described_site)
-    print(f"{shown(file)}: written; edit it as you like\n")
+    print(f"{display_path(file)}: written; edit it as you like\n")
     cost.main(study=name, site=described_site.name)
     print(f"\nto run it: ./ringside run {name}{f' --site {site}' if site else ''}")
 

@@ -19,8 +19,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import InputError, refuse_machine_error, say
-from common.files import held, lock, locked, node_name, read_json, utc, write_json, write_text, written_whole
+from common.errors import InputError, print_line, refuse_machine_error
+from common.files import (
+    is_locked,
+    lock,
+    locked,
+    node_name,
+    read_json,
+    utc,
+    write_json,
+    write_text,
+    written_whole,
+)
 from common.notes import Note
 from common.schemas import check
 from launchers.launch import Lost, Stopped, forget_variables
@@ -80,7 +90,7 @@ def absence_reason(published: Path) -> Note:
     if any(folder.parent.glob(f"*/{published.name}")):
         return Note("old", "old: measured with other software, code, data or settings only")
     attempt = current_attempt(folder)
-    if attempt and held(folder / LOCKED):
+    if attempt and is_locked(folder / LOCKED):
         number = _number(attempt)
         return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
     if attempt and (host := holder(attempt).get("host", node_name())) != node_name():
@@ -131,7 +141,7 @@ def exclusive(folder: Path, title: str) -> Iterator[None]:
     """Lock a run's `folder` and this machine during a measurement; print the holder if this has to wait."""
 
     def waiting(holder: str = "") -> None:
-        say(f"{title}: waiting for {holder or 'another job of the same run'}")
+        print_line(f"{title}: waiting for {holder or 'another job of the same run'}")
 
     holder = f"process {os.getpid()} on {node_name()}, which measures {title}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):
@@ -233,7 +243,7 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
 
 def machine_holder() -> str | None:
     """Return the text of the process that has locked this machine, or None. Takes no lock."""
-    return _machine().read_text(errors="replace").strip() or "somebody" if held(_machine()) else None
+    return _machine().read_text(errors="replace").strip() or "somebody" if is_locked(_machine()) else None
 
 
 def _machine() -> Path:

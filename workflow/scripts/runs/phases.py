@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.errors import InputError
-from common.files import shown, written_whole
+from common.files import display_path, written_whole
 from common.notes import Note
 from ranks.worker.operators import RAW
 from ranks.worker.phases import CLOCKS as CLOCK_COLUMNS
@@ -101,7 +101,7 @@ def read_intervals(table: Path) -> pd.DataFrame:
         return _parse_intervals(table)
     except (OSError, ValueError, OverflowError) as error:
         reason = _unusable_reason(error)
-        raise InputError(reason.code, reason, file=shown(table), hint="repeat the run") from None
+        raise InputError(reason.code, reason, file=display_path(table), hint="repeat the run") from None
 
 
 def _parse_intervals(table: Path) -> pd.DataFrame:

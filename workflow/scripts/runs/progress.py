@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, say
+from common.errors import InputError, print_line
 from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
@@ -142,17 +142,17 @@ class Session:
     def _print_end(self, run: dict[str, str]) -> None:
         """Print the line of an ended run, sweep or timing."""
         if "sweep" in run:
-            say(_sweep_line(self._results / "network" / run["sweep"] / run["key"], run["sweep"]))
+            print_line(_sweep_line(self._results / "network" / run["sweep"] / run["key"], run["sweep"]))
             return
         if "timing" in run:
-            say(_timing_line(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
+            print_line(_timing_line(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
             return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
-        say(self.line(run["run_id"], record["status"], _result_text(record, folder)))
+        print_line(self.line(run["run_id"], record["status"], _result_text(record, folder)))
         for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
-            say(f"ringside: {hint}")
+            print_line(f"ringside: {hint}")
         self.count_failure(record["status"], str(record["reason"]))
 
     def count_failure(self, status: str, reason: str) -> None:
@@ -238,7 +238,7 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name == "job_error" and session.watch_error(fields):
         return False
     if session and name == "job_error" and (number := fields["aux"].get("external_jobid")):
-        say(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")
+        print_line(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")
     message = str(record.msg)
     is_noise = (
         message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
@@ -249,7 +249,7 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
 def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> bool:
     """Filter Snakemake's log: call `act` if there is nothing to do, where Snakemake calls no hook."""
     if str(record.msg).startswith("Nothing to be done"):
-        say(str(record.msg), to_stderr=True)
+        print_line(str(record.msg), to_stderr=True)
         act()
         return False
     return True
@@ -292,7 +292,7 @@ class Interruption:
         if self._seen and message.startswith(
             "WorkflowError:\nAt least one job did not complete successfully"
         ):
-            say(
+            print_line(
                 "ringside: interrupted. Completed runs are kept. Rerun the command to resume.", to_stderr=True
             )
             return False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import read_json, shown, write_json
+from common.files import display_path, read_json, write_json
 from common.notes import Note
 from declared.site import Site
 from environments import scorep
@@ -28,7 +28,7 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
         raise InputError(
             "changed-since-planned",
             problem,
-            file=shown(site.file),
+            file=display_path(site.file),
             key="scorep",
             hint="start Snakemake again",
         )

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_text, shown
+from common.files import CHECKOUT, digest_text, display_path
 from common.shell import check_node
 from common.text import number_of
 from launchers.launch import Lost
@@ -43,7 +43,7 @@ def check(campaign: Campaign) -> None:
         raise InputError(
             "not-possible-here",
             f"is {campaign.site.launcher}, ringside submit needs slurm",
-            file=shown(campaign.site.file),
+            file=display_path(campaign.site.file),
             key="launcher",
             got=campaign.site.launcher,
             hint="name a site of a Slurm cluster: --site NAME, or in config/slurm.yaml",

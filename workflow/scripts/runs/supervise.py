@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import MACHINE_ERRORS, say
+from common.errors import MACHINE_ERRORS, print_line
 from common.files import utc, write_json
 from common.notes import Note
 from common.options import run_program
@@ -156,7 +156,7 @@ def speed_before(
         lambda: run_benchmark("before"),
         lambda: list(reference.earlier_times(results, geometry, planned.digests["environment_digest"])),
         planned.site.wait_for_quiet,
-        lambda note: say(f"{planned.run_id}: {note}"),
+        lambda note: print_line(f"{planned.run_id}: {note}"),
     )
     return {"geometry": geometry, **entry}
 
@@ -395,16 +395,16 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except launch.Stopped as stopped:
-        say(f"{title}: stopped by {stopped}; it will be repeated", to_stderr=True)
+        print_line(f"{title}: stopped by {stopped}; it will be repeated", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
         if lost.reason.code == UNSEEN:
-            say(f"ringside: {lost}", to_stderr=True)
+            print_line(f"ringside: {lost}", to_stderr=True)
             sys.exit(UNSEEN_STATUS)
-        say(f"ringside: {title}: lost: {lost}; it has to be repeated", to_stderr=True)
+        print_line(f"ringside: {title}: lost: {lost}; it has to be repeated", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
-        say(
+        print_line(
             f"ringside: {error.filename or folder}: {error.strerror or error}; correct it, then start again",
             to_stderr=True,
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, display_path, load_yaml
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -50,7 +50,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             yield fail("controller", "scheduler-silent", text)
     else:
         text = (
-            f"{shown(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job "
+            f"{display_path(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job "
             "checks its own node"
         )
         yield warn("site", "unknown-launcher", text, launcher=site.launcher)
@@ -143,7 +143,7 @@ def _allocation(site: Site) -> Finding:
         return warn("allocation", "scheduler-silent", text)
     if result.returncode:
         message = slurm.last_line(result.stderr).removeprefix("allocation failure: ")
-        text = f"sbatch refuses it: {message}; options: {' '.join(options)}; see {shown(site.file)}"
+        text = f"sbatch refuses it: {message}; options: {' '.join(options)}; see {display_path(site.file)}"
         return fail("allocation", "scheduler-refused", text, answer=message, options=options)
     return ok("allocation", "sbatch would take a block's job")
 
@@ -198,7 +198,7 @@ def print_findings(site: Site, results: Path, unseen: str = "") -> int:
         results: Folder that runs write to; it need not exist.
         unseen: Why a node did not answer just now; no test job is started then.
     """
-    print(f"site {site.name} ({shown(site.file)})")
+    print(f"site {site.name} ({display_path(site.file)})")
     failures = 0
     for finding in examine(site, results if results.exists() else CHECKOUT / "results", unseen):
         print(finding, flush=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from common.files import shown
+from common.files import display_path
 from common.notes import Note
 from declared.site import Site
 from sites.slurm import hosts
@@ -24,7 +24,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
 
     `python` is the controller's interpreter, `version` such as 3.11.
     """
-    file = shown(site.file)
+    file = display_path(site.file)
 
     def check(subject: str, good: str, complaint: Callable[[Report], Note | None], advice: str) -> Finding:
         return _over_nodes(subject, good, [(report["host"], complaint(report)) for report in reports], advice)

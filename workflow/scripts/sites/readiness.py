@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, display_path
 from common.shell import SEEN_BY
 from datasets.fetch import site_store
 from declared.datasets import load_dataset
@@ -39,7 +39,7 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         InputError: If it cannot.
     """
     site = campaign.site
-    launcher, file = site.launcher, shown(site.file)
+    launcher, file = site.launcher, display_path(site.file)
     ways = {
         "local": (("local",), None, "snakemake --profile local"),
         "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or ./ringside submit"),
@@ -146,14 +146,14 @@ def _not_bundled(environment: Environment, site: Site) -> str | None:
     if environment.deployment(site.realization) == "installed":
         return None
     for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
-        if not bundled.has_lock(shown(lock), lock):
-            return f"wheels of {shown(lock)} as it is now"
+        if not bundled.has_lock(display_path(lock), lock):
+            return f"wheels of {display_path(lock)} as it is now"
     wheels = {
         f"{wheel.name} {wheel.version}": wheel.sha256.get(site.python_abi, "") for wheel in environment.wheels
     }
     sources = {f"{source.name} {source.version}": source.sha256 for source in environment.sources}
     missing = [name for name, sha256 in (wheels | sources).items() if not bundled.has_file(sha256)]
-    return f"{missing[0]}, which {shown(environment.description)} names" if missing else None
+    return f"{missing[0]}, which {display_path(environment.description)} names" if missing else None
 
 
 def check_virtual(site: Site) -> None:
@@ -164,7 +164,7 @@ def check_virtual(site: Site) -> None:
         raise InputError(
             "not-running",
             "the virtual cluster is not running",
-            file=shown(site.file),
+            file=display_path(site.file),
             key="placement",
             hint=hint,
         )
@@ -184,7 +184,7 @@ def check_virtual(site: Site) -> None:
             raise InputError(
                 "other-cluster",
                 f"is {value}, but {actual} in the running virtual cluster",
-                file=shown(site.file),
+                file=display_path(site.file),
                 key=key,
                 got=value,
                 hint=f"./ringside cluster down, then {virtual.command_for(site)}",

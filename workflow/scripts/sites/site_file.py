@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, create_text, dump_line, shown
+from common.files import CHECKOUT, create_text, display_path, dump_line
 from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
@@ -217,8 +217,10 @@ def _new(name: str) -> Path:
 
 
 def _already_there(file: Path) -> InputError:
-    hint = f"name another site, or remove it: rm {shown(file)}"
-    return InputError("already-there", "exists already and is not changed", file=shown(file), hint=hint)
+    hint = f"name another site, or remove it: rm {display_path(file)}"
+    return InputError(
+        "already-there", "exists already and is not changed", file=display_path(file), hint=hint
+    )
 
 
 def write_site(name: str, partition: str = "", local: bool = False) -> int:
@@ -262,5 +264,5 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
     except FileExistsError:
         raise _already_there(file) from None
     assumed = sum("ASSUMED" in line for line in written.splitlines()) - 1  # one is in the head
-    print(f"{shown(file)}: written; {assumed} lines are ASSUMED: grep ASSUMED {shown(file)}")
+    print(f"{display_path(file)}: written; {assumed} lines are ASSUMED: grep ASSUMED {display_path(file)}")
     return doctor.print_findings(load_site(name), CHECKOUT / "results", unseen)

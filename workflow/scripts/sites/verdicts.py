@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.files import shown
+from common.files import display_path
 from common.notes import Note
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
@@ -78,7 +78,7 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
 
     `written` is the profile's slurm-status-command.
     """
-    subject, line = "status of jobs", f"{shown(profile)}: {STATUS_COMMAND}"
+    subject, line = "status of jobs", f"{display_path(profile)}: {STATUS_COMMAND}"
     accounts = slurm.accounting(config)
     used = written or ("sacct" if sacct else "squeue")
     setting = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
@@ -109,7 +109,7 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
 def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
     """Check the partition of jobs; return the finding and the partition's name, None if it cannot be used."""
     requested = site.scheduler.partition
-    choices, key = ", ".join(partitions) or "none", f"{shown(site.file)}: scheduler.partition"
+    choices, key = ", ".join(partitions) or "none", f"{display_path(site.file)}: scheduler.partition"
     if requested is None:
         default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
         if default is None:
@@ -128,7 +128,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
         text = (
-            f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected "
+            f"{display_path(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected "
             f"{allowed}"
         )
         return fail(
@@ -142,7 +142,7 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
 
     `all_nodes` are the names of all nodes of the cluster.
     """
-    file = shown(site.file)
+    file = display_path(site.file)
     for key, names in (("nodelist", site.scheduler.nodelist), ("exclude", site.scheduler.exclude)):
         unknown = [name for name in host_names(names or "") if name not in all_nodes]
         if unknown:
@@ -201,7 +201,7 @@ def processors(candidates: Sequence[Node], site: Site) -> Finding:
         return fail(
             "processors",
             "too-few-processors",
-            f"{shown(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo "
+            f"{display_path(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo "
             f"--format=%c); expected at most {least.processors}",
             node=least.name,
             processors=least.processors,
@@ -211,7 +211,7 @@ def processors(candidates: Sequence[Node], site: Site) -> Finding:
 
 def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
-    file, most_s = shown(site.file), slurm.seconds(row.get("MaxTime", ""))
+    file, most_s = display_path(site.file), slurm.seconds(row.get("MaxTime", ""))
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     block_s, waits = (
         float(site.scheduler.block_limit_s),
@@ -257,7 +257,7 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
         return warn(
             "lost node",
             "time-limit",
-            f"{shown(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout "
+            f"{display_path(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout "
             f"({timeout_s:g} s): where a node is lost the job ends before the run's own limit, and is "
             "repeated instead of recorded as timeout",
             time_limit_s=site.time_limit_s,
@@ -272,7 +272,7 @@ def memory(
     config: Mapping[str, str], row: Mapping[str, str], candidates: Sequence[Node], site: Site
 ) -> Finding:
     """Check whether a job gets the memory that it needs."""
-    key, requested_mb = f"{shown(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
+    key, requested_mb = f"{display_path(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
     node_mb = min((node.memory_mb for node in candidates), default=0)
     max_mb = (
         slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
@@ -304,7 +304,7 @@ def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -
 
     `mine` are the user's accounts, None if unknown.
     """
-    key, requested = f"{shown(site.file)}: scheduler.account", site.scheduler.account
+    key, requested = f"{display_path(site.file)}: scheduler.account", site.scheduler.account
     if mine is None:
         prefix = f"'{requested}' is not checked: " if requested else ""
         return ok("account", f"{prefix}this cluster keeps no accounts")

@@ -17,12 +17,12 @@ import pandas as pd
 from analysis import tables
 from analysis.measured import title_with_unit
 from common.errors import InputError
-from common.files import digest_text, shown, write_text
+from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from common.schemas import check
 from common.text import number_of
-from declared.mesh import FOUND
+from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
@@ -47,7 +47,7 @@ METHOD = Note(
     "latency and bandwidth fitted to its collective benchmark (network.csv); CPU time of messages as timed "
     "(messages.csv).",
 )
-SEARCHED = (
+SEARCH_NOTE = (
     "The fastest result of two searches from each of three starts, with {proposals} proposals each; one "
     "start is data parallelism. Speed-up: over data parallelism."
 )
@@ -60,7 +60,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
     for run in sorted(runs, key=lambda run: run.run_id):
         if (
             run.framework.strategies
-            and run.levels["parallelism"] == FOUND
+            and run.levels["parallelism"] == SEARCHED
             and unsupported_reason(site, run.levels) is None
         ):
             questions.setdefault(search_name(run.levels), run)
@@ -145,7 +145,7 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
         strategy_name(method, start) for method, start in zip(data["method"], data["start"], strict=True)
     ]
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
-    searched = Note("searches", SEARCHED.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
+    searched = Note("searches", SEARCH_NOTE.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
     return tables.Table(TITLE, data, pd.DataFrame(columns), [METHOD, searched, *unanswered], words)
 
 
@@ -213,11 +213,11 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
         print(f"{name}: no strategy: {reason}", flush=True)
     if unanswered and not content["strategies"]:
         first = next(iter(unanswered.values()))
-        raise InputError(first.code, f"not written: {first}", file=shown(file), got=list(unanswered))
+        raise InputError(first.code, f"not written: {first}", file=display_path(file), got=list(unanswered))
     check(content, "strategies", file)
     write_text(file, format_strategies(content))
     tables.write(table(rows, unanswered), out)
-    print(f"{number_of(len(rows), 'search_name')} answered in {shown(file)}", flush=True)
+    print(f"{number_of(len(rows), 'search_name')} answered in {display_path(file)}", flush=True)
 
 
 if __name__ == "__main__":

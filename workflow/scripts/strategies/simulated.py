@@ -21,7 +21,7 @@ from analysis.measured import factors, level_text, read_timed, successful, title
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
-from declared.mesh import FOUND, PLAIN, kind_of
+from declared.mesh import PLAIN, SEARCHED, kind_of
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
@@ -184,8 +184,10 @@ def speedups(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any],
     results = []
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
-        if {FOUND, PLAIN} <= set(cells.index):
-            (row,) = pooling.ratios([cells[PLAIN]], [cells[FOUND]])[ESTIMATE_COLUMNS].itertuples(index=False)
+        if {SEARCHED, PLAIN} <= set(cells.index):
+            (row,) = pooling.ratios([cells[PLAIN]], [cells[SEARCHED]])[ESTIMATE_COLUMNS].itertuples(
+                index=False
+            )
             results.append((levels, Estimate(*row)))
     return results
 

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError
-from common.files import read_json, shown, written_whole
+from common.files import display_path, read_json, written_whole
 from ranks.worker.phases import EXCHANGE
 from traces.timeline import STEP, Timeline, step_bounds
 
@@ -86,7 +86,7 @@ def operator_events(timeline: Timeline, rank: int) -> Iterator[Event]:
         problem = f"is no trace of a profiler ({type(error).__name__}: {error})"
         hint = "repeat the run, or remove the file"
         raise InputError(
-            "broken-file", problem, file=shown(file), expected="traceEvents", hint=hint
+            "broken-file", problem, file=display_path(file), expected="traceEvents", hint=hint
         ) from None
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import read_json, shown
+from common.files import display_path, read_json
 from environments import scorep
 from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
@@ -114,7 +114,7 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
-        raise InputError("run-failed", problem, file=shown(attempt / "log.txt"), got=record["status"])
+        raise InputError("run-failed", problem, file=display_path(attempt / "log.txt"), got=record["status"])
     return attempt
 
 
@@ -131,7 +131,7 @@ def _check_job(campaign: Campaign, planned: Planned) -> None:
         raise InputError(
             "needs-job",
             "slurm starts ranks inside a job only",
-            file=shown(campaign.site.file),
+            file=display_path(campaign.site.file),
             key="launcher",
             hint=f"run {shlex.join(command)}",
         )
@@ -162,7 +162,7 @@ def export_trace(attempt: Path, folder: Path) -> list[str]:
         use_of_file[attempt / scorep.ANCHOR] = (
             "as Score-P wrote it, with every call of MPI: open it in Vampir"
         )
-    return [f"{shown(file)}: {use}" for file, use in use_of_file.items()]
+    return [f"{display_path(file)}: {use}" for file, use in use_of_file.items()]
 
 
 def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = False) -> None:

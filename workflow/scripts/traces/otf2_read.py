@@ -23,7 +23,7 @@ import pandas as pd
 from otf2.enums import GroupType, LocationGroupType, Paradigm, RegionRole
 
 from common.errors import InputError
-from common.files import shown
+from common.files import display_path
 from common.text import number_of
 from ranks.worker.phases import EXCHANGE
 from runs.phases import INTERVALS, TABLE, write_intervals
@@ -222,7 +222,7 @@ def read(anchor: Path) -> Timeline:
     """
     if not anchor.is_file():
         expected = "the file of an archive of OTF2, such as traces.otf2"
-        raise InputError("missing-file", "no such file", file=shown(anchor), expected=expected)
+        raise InputError("missing-file", "no such file", file=display_path(anchor), expected=expected)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     events = context.Value("Q", 0, lock=False)
@@ -271,7 +271,7 @@ def _broken_archive_error(anchor: Path) -> InputError:
     return InputError(
         "broken-file",
         "is not a complete OTF2 archive",
-        file=shown(anchor),
+        file=display_path(anchor),
         expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
         hint="copy all three again, or trace again",
     )
@@ -305,7 +305,7 @@ def _read_archive(anchor: Path, events: Any) -> Timeline:
         raise _broken_archive_error(anchor)
     if not rows:
         problem = "has no process with a call of MPI, or with a region that is called like a phase"
-        raise InputError("no-phases", problem, file=shown(anchor))
+        raise InputError("no-phases", problem, file=display_path(anchor))
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(
         ["rank", "start", "end"], kind="stable"
     )
@@ -340,7 +340,7 @@ def convert(file: Path) -> None:
     timeline, folder = read(file), file.parent
     write_intervals(folder / TABLE, timeline.intervals)
     print(
-        f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of "
+        f"{display_path(folder / TABLE)}: {len(timeline.intervals)} intervals of "
         f"{number_of(len(timeline.ranks), 'rank')}"
     )
-    print(f"{shown(chrome.write(timeline, folder))}: open it at ui.perfetto.dev")
+    print(f"{display_path(chrome.write(timeline, folder))}: open it at ui.perfetto.dev")

@@ -1,1 +1,1 @@
-"""A virtual cluster on this machine, under Slurm or OAR: nodes are network namespaces. A test rig: no other stage imports it."""
+"""Run a cluster of network namespaces on this machine under Slurm or OAR."""

@@ -62,7 +62,8 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         "JobRequeue=0",
         *accounting,
         *(
-            f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} RealMemory={memory_mb} State=UNKNOWN"
+            f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} "
+            f"RealMemory={memory_mb} State=UNKNOWN"
             for i, name in enumerate(settings.names, start=1)
         ),
         f"PartitionName=virtual Nodes={','.join(settings.names)} Default=YES MaxTime=1-00:00:00 State=UP",
@@ -71,7 +72,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
 
 
 def slurmdbd_conf(state: Path, password: str) -> str:
-    """The accounting daemon's configuration."""
+    """Return the accounting daemon's configuration."""
     lines = [
         MARK,
         "AuthType=auth/munge",
@@ -90,7 +91,7 @@ def slurmdbd_conf(state: Path, password: str) -> str:
 
 
 def oar_conf(packaged: str, state: Path, password: str) -> str:
-    """The Debian package's oar.conf with what this cluster needs."""
+    """Return the Debian package's oar.conf with the settings of this cluster."""
     values = {
         "DB_HOSTNAME": LOGIN,  # nodes ask it, too
         "DB_PORT": str(OAR_DATABASE_PORT),
@@ -98,23 +99,23 @@ def oar_conf(packaged: str, state: Path, password: str) -> str:
         "DB_BASE_PASSWD_RO": password,
         "SERVER_HOSTNAME": LOGIN,
         "LOG_FILE": str(state / "oar.log"),
-        "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",  # of seconds; with 5 a job that follows another waits for 12 s
+        "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",  # seconds; with 5, consecutive jobs are 12 s apart
     }
     text = packaged
     for name, value in values.items():
-        text, found = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
-        if not found:
+        text, n_replaced = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
+        if not n_replaced:
             problem = f"the Debian package's has no {name}"
             raise InputError("missing-key", problem, file="oar.conf", got=name, expected="that of OAR 2.5")
     return f"{MARK}\n{text}"
 
 
 def job_manager(packaged: str, groups: bool) -> str:
-    """OAR's job_resource_manager_cgroups.pl, for nodes of one machine.
+    """Return OAR's job_resource_manager_cgroups.pl, changed for nodes that share one machine.
 
-    After a user's last job it would delete his files in /tmp, /dev/shm and /var/tmp; nodes share two of these with the machine.
-    Without control groups of version 1 (`groups`) it gets plain folders for them: OAR then starts jobs as ever, but does not
-    find what they leave behind.
+    After a user's last job it would delete his files in /tmp, /dev/shm and /var/tmp; nodes share two of these
+    with the machine. Without control groups of version 1 (`groups`), it gets plain folders in their place:
+    OAR then starts jobs as usual, but does not find processes that they leave behind.
     """
     edits = {"@Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');": "@Tmp_dir_to_clear = ();"}
     if not groups:

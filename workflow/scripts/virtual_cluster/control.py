@@ -1,8 +1,9 @@
-"""A cluster of network namespaces on this machine, with shaped links and capped processors, under Slurm or OAR.
+"""Start and stop a cluster of network namespaces with shaped links and capped processors.
 
-Every node is a daemon of the scheduler's in a network namespace with its own address, host name, /tmp and /etc/hosts, in
-control groups that cap its processor and memory. Its link goes to a bridge, shaped in both directions by token buckets
-(tc-tbf(8)). What differs between schedulers is in virtual_cluster.slurm and virtual_cluster.oar, which have the same functions.
+Every node is a daemon of Slurm or OAR in a network namespace with its own address, host name, /tmp and
+/etc/hosts, in control groups that cap its processor and memory. Its link goes to a bridge, shaped in both
+directions by token buckets (tc-tbf(8)). What differs between schedulers is in virtual_cluster.slurm and
+virtual_cluster.oar, which have the same functions.
 """
 
 import os
@@ -27,7 +28,11 @@ SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "oar": oar}
 
 
 def up(settings: Settings) -> None:
-    """Start the cluster and return when all its nodes are idle. InputError when it cannot be; nothing is left then."""
+    """Start the cluster and return when all its nodes are idle; if that fails, leave nothing behind.
+
+    Raises:
+        InputError: If the cluster cannot be started.
+    """
     scheduler = SCHEDULERS[settings.scheduler]
     if os.geteuid() != 0:
         problem = "the virtual cluster needs root: it makes network namespaces and control groups"
@@ -63,7 +68,7 @@ def _start(settings: Settings) -> None:
 
 
 def down(keep_logs: bool = False) -> bool:
-    """End all of it and leave nothing behind, whatever state it is in. Whether there was something."""
+    """End the cluster in whatever state it is, leave nothing behind, and return whether there was one."""
     names = limits.nodes()
     for name in names:
         Limits(name).kill()
@@ -72,23 +77,23 @@ def down(keep_logs: bool = False) -> bool:
     for name in names:
         Limits(name).remove()
     limits.remove_family()
-    there = STATE.exists()
-    if keep_logs and there:
-        kept = Path("/tmp/ringside-cluster-failed")  # noqa: S108 (for a person to read)
-        shutil.rmtree(kept, ignore_errors=True)
-        kept.mkdir()
+    existed = STATE.exists()
+    if keep_logs and existed:
+        log_folder = Path("/tmp/ringside-cluster-failed")  # noqa: S108 (for a person to read)
+        shutil.rmtree(log_folder, ignore_errors=True)
+        log_folder.mkdir()
         for log in [*STATE.glob("*.log"), *STATE.glob("*.out")]:
-            shutil.copy(log, kept)
-        print(f"virtual cluster: did not come up; its logs are in {kept}", file=sys.stderr)
-    there = any([there, *(scheduler.remove() for scheduler in SCHEDULERS.values())])
+            shutil.copy(log, log_folder)
+        print(f"virtual cluster: did not come up; its logs are in {log_folder}", file=sys.stderr)
+    existed = any([existed, *(scheduler.remove() for scheduler in SCHEDULERS.values())])
     shutil.rmtree(STATE, ignore_errors=True)
-    return there
+    return existed
 
 
 def refuse_busy() -> None:
-    """InputError while jobs wait or run on the cluster."""
-    there = running()
-    if there is not None and (left := SCHEDULERS[there.scheduler].jobs()):
+    """Raise InputError while jobs wait or run on the cluster."""
+    settings = running()
+    if settings is not None and (left := SCHEDULERS[settings.scheduler].jobs()):
         raise InputError(
             "jobs-left",
             f"the virtual cluster has jobs that wait or run ({', '.join(left)})",
@@ -100,7 +105,7 @@ def refuse_busy() -> None:
 def start(
     nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False
 ) -> None:
-    """Start the virtual cluster that these words describe (declared.virtual), and return when its nodes are idle."""
+    """Start the virtual cluster that the arguments describe, and return when its nodes are idle."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler))
 

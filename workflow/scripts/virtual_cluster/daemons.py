@@ -1,6 +1,6 @@
-"""The programs that keep the virtual cluster of this machine running: started, noted in its state (sites.virtual), found, ended.
+"""Start, record and end the programs of this machine's virtual cluster; its state file lists them.
 
-A program is known by its process and when that began, so none else is ever ended.
+A program is identified by its process and start time, so no other process is ever ended.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from common.files import write_json
 from declared.virtual import Settings
 from sites.virtual import STATE, Process, began, boot_id, noted, read_state, runs
 
-DAEMON = "RINGSIDE_CLUSTER_DAEMON"  # in the environment of each, by which one is found whose start was killed before it was noted
+# An environment variable of each program, by which it is found if the start was killed before noting it.
+DAEMON = "RINGSIDE_CLUSTER_DAEMON"
 READY_S = 60.0
 
 
@@ -35,10 +36,10 @@ def say_ready() -> None:
 
 def start(program: str, command: list[str], variables: Mapping[str, str] | None = None) -> None:
     """Start a program that stays, with its output in <program>.out, and note its process."""
-    kept = {**os.environ, "TMPDIR": "/tmp", **(variables or {})}  # noqa: S108 (of the node's own)
-    for name in [name for name in kept if name.startswith(("SLURM", "OAR", "SNAKEMAKE", "RINGSIDE"))]:
-        del kept[name]
-    kept[DAEMON] = program
+    environment = {**os.environ, "TMPDIR": "/tmp", **(variables or {})}  # noqa: S108 (of the node's own)
+    for name in [name for name in environment if name.startswith(("SLURM", "OAR", "SNAKEMAKE", "RINGSIDE"))]:
+        del environment[name]
+    environment[DAEMON] = program
     with open(STATE / f"{program}.out", "ab") as out:
         process = subprocess.Popen(
             command,
@@ -46,7 +47,7 @@ def start(program: str, command: list[str], variables: Mapping[str, str] | None 
             stdout=out,
             stderr=out,
             cwd="/",
-            env=kept,
+            env=environment,
             start_new_session=True,
         )
     state = read_state()
@@ -56,21 +57,21 @@ def start(program: str, command: list[str], variables: Mapping[str, str] | None 
 
 def end_all() -> None:
     """End all programs, also those of a start that was killed before it had noted them."""
-    for process in {*noted().values(), *_found()}:
+    for process in {*noted().values(), *_running_programs()}:
         _end(process)
 
 
-def _found() -> list[Process]:
-    """The programs that run here, and what they started, noted or not."""
-    found = []
+def _running_programs() -> list[Process]:
+    """Return the cluster's programs that run on this machine and their children, noted or not."""
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if os.readlink(folder / "ns" / "pid") != os.readlink("/proc/self/ns/pid"):
                 continue  # of another corner of this machine
             variables = (folder / "environ").read_bytes().split(b"\0")
-            if any(said.startswith(f"{DAEMON}=".encode()) for said in variables):
-                found.append(Process(int(folder.name), began(int(folder.name))))
-    return found
+            if any(variable.startswith(f"{DAEMON}=".encode()) for variable in variables):
+                processes.append(Process(int(folder.name), began(int(folder.name))))
+    return processes
 
 
 def _end(process: Process) -> None:
@@ -85,11 +86,15 @@ def _end(process: Process) -> None:
             time.sleep(0.05)
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Return when it holds. InputError after READY_S."""
+def wait_for(condition: Callable[[], bool], expected: str) -> None:
+    """Return when the condition holds.
+
+    Raises:
+        InputError: If it does not hold after READY_S.
+    """
     deadline = time.monotonic() + READY_S
     while not condition():
         if time.monotonic() > deadline:
-            problem = f"not ready after {READY_S:.0f} s, waiting until {what}"
+            problem = f"not ready after {READY_S:.0f} s, waiting until {expected}"
             raise InputError("not-ready", problem, file="virtual cluster", hint=f"logs: {STATE}/*.log")
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Processor and memory limits of a node, through the kernel's control groups (version 1 or 2, whichever is mounted)."""
+"""Limit processor and memory of a node through control groups, version 1 or 2, whichever is mounted."""
 
 import contextlib
 import os
@@ -11,13 +11,13 @@ from common.errors import InputError
 
 ROOT = Path("/sys/fs/cgroup")
 FAMILY = "ringside"
-# A share is a bucket of tokens: with the usual 100 ms a rank that waited for the network would compute at full speed
-# for a while on what it saved. 5 ms and no burst keep it honest.
+# CPU quotas are token buckets. With the usual period of 100 ms, a rank that waited for the network would
+# compute at full speed for a while on saved tokens. A period of 5 ms without bursts prevents that.
 PERIOD_US = 5000
 
 
 class Limits:
-    """The control groups of one node. With version 1 there is a group for each controller that the node was made with."""
+    """The control groups of one node: one group, or with version 1 one for each controller."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -25,7 +25,7 @@ class Limits:
 
     @property
     def folders(self) -> list[Path]:
-        """The groups that there are."""
+        """Return the groups that exist."""
         return [family / self._node for family in _families() if (family / self._node).is_dir()]
 
     def make(
@@ -34,7 +34,11 @@ class Limits:
         memory_bytes: int | None,
         controllers: Sequence[str] = ("cpu", "memory"),
     ) -> None:
-        """Create the groups with their limits, of `controllers` where each has its own. InputError where the kernel does not offer them."""
+        """Create the groups with their limits, for each of `controllers` with version 1.
+
+        Raises:
+            InputError: If the kernel does not offer them.
+        """
         try:
             if self._unified:
                 self._make_unified(cpu_share, memory_bytes)
@@ -72,13 +76,13 @@ class Limits:
             (folder / "memory.max").write_text(str(memory_bytes))
 
     def processes(self) -> set[int]:
-        """The processes of the node, also those in groups that a scheduler made for its jobs."""
-        found: set[int] = set()
+        """Return the processes of the node, also those in groups that a scheduler made for its jobs."""
+        processes: set[int] = set()
         for folder in self.folders:
             for file in folder.rglob("cgroup.procs"):
                 with contextlib.suppress(OSError):
-                    found.update(map(int, file.read_text().split()))
-        return found
+                    processes.update(map(int, file.read_text().split()))
+        return processes
 
     def kill(self, timeout_s: float = 10) -> None:
         """End every process of the node."""
@@ -99,7 +103,7 @@ class Limits:
 
 
 def nodes() -> list[str]:
-    """The nodes that have groups."""
+    """Return the nodes that have groups."""
     return sorted({path.name for family in _families() for path in family.iterdir() if path.is_dir()})
 
 
@@ -111,5 +115,5 @@ def remove_family() -> None:
 
 
 def _families() -> list[Path]:
-    """The folders above the nodes' groups: one, or one for each controller."""
+    """Return the folders above the nodes' groups: one, or one for each controller."""
     return [family for family in (ROOT / FAMILY, *sorted(ROOT.glob(f"*/{FAMILY}"))) if family.is_dir()]

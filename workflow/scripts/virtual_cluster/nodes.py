@@ -1,4 +1,4 @@
-"""A node of the virtual cluster: a network namespace with a shaped link, control groups, and what programs in it see."""
+"""Build a node of the virtual cluster: a network namespace with a shaped link and control groups."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ from virtual_cluster.limits import Limits
 
 BRIDGE = "ringside0"
 
-# In the node's own namespaces: $1 name, $2 folder with the hosts file, $3 what starts its program, the rest control groups.
+# In the node's own namespaces: $1 name, $2 folder with the hosts file, $3 what starts its program, the rest
+# control groups.
 _ENTER = """
 set -e
 name=$1 state=$2 program=$3
@@ -26,7 +27,7 @@ eval "$program"
 
 
 def make_bridge(settings: Settings) -> None:
-    """The bridge that joins all links, and the hosts file of whoever is to know the nodes by their names."""
+    """Create the bridge that joins all links, and the hosts file with the names of the nodes."""
     hosts = [f"127.0.0.1 localhost\n{LOGIN} {os.uname().nodename}\n"]
     hosts += [f"{address(i)} {name}\n" for i, name in enumerate(settings.names, start=1)]
     write_text(STATE / "hosts", "".join(hosts))
@@ -36,7 +37,7 @@ def make_bridge(settings: Settings) -> None:
 
 
 def make(number: int, name: str, settings: Settings, controllers: Sequence[str]) -> None:
-    """The node with this number (1 is the first): its link and its control groups."""
+    """Create the node with this number (1 is the first): its link and its control groups."""
     namespace, inside, outside = f"{NAMESPACE}{name}", f"{NAMESPACE}{number}i", f"{NAMESPACE}{number}"
     run("ip", "netns", "add", namespace)
     run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
@@ -50,9 +51,10 @@ def make(number: int, name: str, settings: Settings, controllers: Sequence[str])
 
 
 def inside(name: str, program: str) -> list[str]:
-    """The command that runs `program` (a line of shell that ends in exec) in the node: its namespaces and control groups.
+    """Return the command that runs `program` in the node's namespaces and control groups.
 
-    It sees the node's own /tmp and /etc/hosts, and $name and $state.
+    The program is a line of shell that ends in exec. It sees the node's own /tmp and /etc/hosts, and the
+    variables $name and $state.
     """
     enter = [
         "nsenter",
@@ -77,9 +79,9 @@ def remove_all() -> None:
 
 
 def _links() -> list[str]:
-    """The bridge and the links that are in no namespace: a start that was killed leaves some."""
-    shown = subprocess.run(
+    """Return the bridge and the links outside namespaces, of which a killed start leaves some."""
+    output = subprocess.run(
         ["ip", "-oneline", "link"], capture_output=True, text=True, errors="replace", check=False
     ).stdout
-    names = [line.split(":")[1].strip().split("@")[0] for line in shown.splitlines()]
+    names = [line.split(":")[1].strip().split("@")[0] for line in output.splitlines()]
     return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]

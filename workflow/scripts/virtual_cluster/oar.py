@@ -1,7 +1,8 @@
-"""OAR on the virtual cluster: PostgreSQL and Almighty, and in each node the sshd that OAR starts jobs by.
+"""Run OAR on the virtual cluster: PostgreSQL, Almighty, and in each node the sshd that starts its jobs.
 
-OAR reads fixed paths. So /etc/oar and its user's home are covered by file systems in memory (MOUNT) that hold copies of
-what the Debian packages brought: the machine's own files are never written to, and all is gone with the mounts.
+OAR reads fixed paths. So /etc/oar and its user's home are covered by file systems in memory (MOUNT) with
+copies of the Debian packages' files: the machine's own files are never written to, and the copies disappear
+with the mounts.
 """
 
 import os
@@ -20,8 +21,14 @@ from virtual_cluster.configuration import OAR_DATABASE_PORT, job_manager, oar_co
 from virtual_cluster.limits import FAMILY, ROOT, Limits
 
 PACKAGES = (
-    "oar-server", "oar-server-pgsql", "oar-node", "oar-user", "oar-user-pgsql", "postgresql", "openssh-server",
-)  # fmt: skip
+    "oar-server",
+    "oar-server-pgsql",
+    "oar-node",
+    "oar-user",
+    "oar-user-pgsql",
+    "postgresql",
+    "openssh-server",
+)
 # OAR keeps a job's processes in groups of these, and finds them there to end them. It knows no version 2.
 KEPT_IN = tuple(name for name in ("cpuset", "freezer") if (ROOT / "cpuset" / "tasks").is_file())
 CONTROLLERS = ("cpu", "memory", *KEPT_IN)
@@ -42,8 +49,8 @@ mount --bind "$hosts" /etc/hosts
 exec /usr/sbin/Almighty
 """
 
-# A /dev of the node's own, since OAR looks for the control groups of its jobs there. Root's shell settings are not the
-# nodes': every shell of every job would run them.
+# A /dev of the node's own, since OAR looks for the control groups of its jobs there. Root's shell settings
+# are not the nodes': every shell of every job would run them.
 _NODE = """
 mount -t tmpfs -o mode=755 tmpfs "$state/dev"
 cp -ax /dev/. "$state/dev"
@@ -70,12 +77,12 @@ exec /usr/sbin/sshd -D -e -f /etc/oar/sshd_config -o PidFile=none
 
 
 def packages(settings: Settings) -> list[str]:
-    """The Debian packages that it needs."""
+    """Return the Debian packages that OAR needs."""
     return list(PACKAGES)
 
 
 def refuse_another() -> None:
-    """InputError where this machine belongs to another OAR: its oar.conf is not as the Debian package brought it."""
+    """Raise InputError if this machine has another OAR, whose oar.conf differs from the Debian package's."""
     if (
         CONF.exists()
         and not _mounts()
@@ -114,40 +121,40 @@ def start_node(name: str) -> None:
 
 
 def finish(settings: Settings) -> None:
-    """Tell OAR of its nodes. A node is one resource: a job takes it whole, and all processors of the machine."""
+    """Register the nodes with OAR, each as one resource with all processors of the machine."""
     run("oaradmissionrules", "-m", ROOT_MAY, "-N")
     for kind in (["cpu"], ["core"], ["host", "-c"], ["cluster", "-c"]):
         run("oarproperty", "-a", *kind)
     processors = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     for number, name in enumerate(settings.names, start=1):
         properties = {"cpu": number, "core": number, "cpuset": processors, "host": name, "cluster": "virtual"}
-        told = [word for key, value in properties.items() for word in ("-p", f"{key}={value}")]
-        run("oarnodesetting", "-a", "-h", name, *told)
+        options = [word for key, value in properties.items() for word in ("-p", f"{key}={value}")]
+        run("oarnodesetting", "-a", "-h", name, *options)
 
 
 def ready(settings: Settings) -> bool:
-    """Whether all nodes are alive."""
+    """Return whether all nodes are alive."""
     return alive() == set(settings.names)
 
 
 def alive() -> set[str]:
-    """The nodes that OAR says are alive."""
-    asked = ["oarnodes", "--sql", "state = 'Alive'", "-l"]
+    """Return the nodes that OAR lists as alive."""
+    command = ["oarnodes", "--sql", "state = 'Alive'", "-l"]
     return set(
-        subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False).stdout.split()
+        subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stdout.split()
     )
 
 
 def jobs() -> list[str]:
-    """The numbers of jobs that wait or run."""
-    said = subprocess.run(
+    """Return the numbers of jobs that wait or run."""
+    output = subprocess.run(
         ["oarstat"], capture_output=True, text=True, errors="replace", check=False, timeout=30
     ).stdout
-    return re.findall(r"^(\d+)\s", said, re.MULTILINE)
+    return re.findall(r"^(\d+)\s", output, re.MULTILINE)
 
 
 def remove() -> bool:
-    """Remove what it leaves on the machine beside STATE, once all has ended. Whether there was something."""
+    """Remove what OAR leaves outside STATE once its processes have ended; return whether there was any."""
     mounts = _mounts()
     for folder in reversed(mounts):
         run("umount", folder)
@@ -157,7 +164,7 @@ def remove() -> bool:
 
 
 def _cover(folder: Path) -> None:
-    """Cover a folder by a copy of it, whole from the start."""
+    """Cover a folder by a complete copy of it."""
     copy = STATE / folder.relative_to("/").as_posix().replace("/", "-")
     copy.mkdir()
     run("mount", "-t", "tmpfs", "-o", "mode=755", MOUNT, str(copy))
@@ -166,13 +173,13 @@ def _cover(folder: Path) -> None:
 
 
 def _mounts() -> list[str]:
-    """Where our mounts are, in the order in which they were made."""
+    """Return where our file systems are mounted, in the order in which they were."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [where for source, where, *_ in lines if source == MOUNT]
+    return [target for source, target, *_ in lines if source == MOUNT]
 
 
 def _postgres(password: str) -> None:
-    """A database of the cluster's own, which listens on the bridge."""
+    """Start a database of the cluster's own, which listens on the bridge."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))[
         -1
     ].parent
@@ -183,15 +190,15 @@ def _postgres(password: str) -> None:
     secret.write_text(password)
     for path in (data, secret):
         os.chown(path, user.pw_uid, user.pw_gid)
-    who = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    settled = [
+    as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    options = [
         "--username=postgres",
         f"--pwfile={secret}",
         "--auth=scram-sha-256",
         "--encoding=UTF8",
         "--locale=C",
     ]
-    run(*who, str(programs / "initdb"), f"--pgdata={data}", "--no-sync", "--wal-segsize=1", *settled)
+    run(*as_user, str(programs / "initdb"), f"--pgdata={data}", "--no-sync", "--wal-segsize=1", *options)
     secret.unlink()
     with open(data / "pg_hba.conf", "a") as access:
         access.write(f"host all all {SUBNET}.0/24 scram-sha-256\n")
@@ -199,7 +206,8 @@ def _postgres(password: str) -> None:
     listen = ["-c", f"listen_addresses={LOGIN}", "-c", f"port={OAR_DATABASE_PORT}"]
     # Memory between its processes is of a namespace, and gone with them even where they are killed.
     daemons.start(
-        "postgres", ["unshare", "--ipc", *who, str(programs / "postgres"), "-D", str(data), *quick, *listen]
+        "postgres",
+        ["unshare", "--ipc", *as_user, str(programs / "postgres"), "-D", str(data), *quick, *listen],
     )
-    asked = [str(programs / "pg_isready"), f"--host={LOGIN}", f"--port={OAR_DATABASE_PORT}"]
-    daemons.wait_for(lambda: quiet(*asked), "the database answers")
+    is_ready = [str(programs / "pg_isready"), f"--host={LOGIN}", f"--port={OAR_DATABASE_PORT}"]
+    daemons.wait_for(lambda: quiet(*is_ready), "the database answers")

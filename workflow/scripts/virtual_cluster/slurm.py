@@ -1,4 +1,7 @@
-"""Slurm on the virtual cluster: munge, slurmctld, a slurmd in each node; with accounting slurmdbd and MariaDB, too."""
+"""Run Slurm on the virtual cluster: munge, slurmctld, a slurmd per node.
+
+Slurmdbd and MariaDB for accounting.
+"""
 
 import secrets
 import subprocess
@@ -25,12 +28,12 @@ CONTROLLERS = ("cpu", "memory")  # of control groups: what a node needs
 
 
 def packages(settings: Settings) -> list[str]:
-    """The Debian packages that it needs."""
+    """Return the Debian packages that Slurm needs."""
     return [*PACKAGES, *(ACCOUNTING if settings.accounting else ())]
 
 
 def refuse_another() -> None:
-    """InputError where this machine belongs to another Slurm."""
+    """Raise InputError if this machine has another Slurm."""
     for file in (SLURM_CONF, SLURMDBD_CONF):
         if file.exists() and not file.read_text().startswith(MARK):
             hint = "the virtual cluster needs a machine without one"
@@ -59,11 +62,11 @@ def start_node(name: str) -> None:
 
 
 def finish(settings: Settings) -> None:
-    """What is to be done once all nodes are started."""
+    """Do nothing once all nodes are started: slurm.conf lists them already."""
 
 
 def ready(settings: Settings) -> bool:
-    """Whether all nodes are idle."""
+    """Return whether all nodes are idle."""
     done = subprocess.run(
         ["sinfo", "-h", "-N", "-o", "%N %t"], capture_output=True, text=True, errors="replace", check=False
     )
@@ -72,21 +75,21 @@ def ready(settings: Settings) -> bool:
 
 
 def jobs() -> list[str]:
-    """The numbers of jobs that wait or run."""
-    asked = ["squeue", "--noheader", "--format=%i"]
+    """Return the numbers of jobs that wait or run."""
+    command = ["squeue", "--noheader", "--format=%i"]
     return subprocess.run(
-        asked, capture_output=True, text=True, errors="replace", check=False, timeout=30
+        command, capture_output=True, text=True, errors="replace", check=False, timeout=30
     ).stdout.split()
 
 
 def remove() -> bool:
-    """Remove what it leaves on the machine beside STATE, once all has ended. Whether there was something."""
-    ours = [
+    """Remove what Slurm leaves outside STATE once its processes have ended; return whether there was any."""
+    files = [
         file for file in (SLURM_CONF, SLURMDBD_CONF) if file.exists() and file.read_text().startswith(MARK)
     ]
-    for file in ours:
+    for file in files:
         file.unlink()
-    return bool(ours)
+    return bool(files)
 
 
 def _munge() -> None:
@@ -120,7 +123,10 @@ def _accounting() -> None:
     )
     client = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root"]
     daemons.wait_for(lambda: quiet(*client, "--execute=select 1"), "the database answers")
-    grant = f"create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@'127.0.0.1' identified by '{password}'"
+    grant = (
+        "create database slurm_acct_db; "
+        f"grant all on slurm_acct_db.* to slurm@'127.0.0.1' identified by '{password}'"
+    )
     run(*client, f"--execute={grant}")
     SLURMDBD_CONF.touch(mode=0o600)
     SLURMDBD_CONF.write_text(slurmdbd_conf(STATE, password))

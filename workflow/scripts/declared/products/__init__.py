@@ -1,1 +1,1 @@
-"""Every figure and every table, declared once: what makes it, from which inputs, when it exists, and what it says."""
+"""Declare every figure and every table once: program, inputs, traits of studies that have it, texts."""

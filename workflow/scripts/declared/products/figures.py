@@ -1,4 +1,4 @@
-"""The kinds of figures that a study may declare, from figures.yaml."""
+"""Read the kinds of figures that a study may declare, from figures.yaml."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ class FigureKind:
 
     @property
     def module(self) -> str:
-        """The module that draws it."""
+        """Return the module that draws it."""
         return f"figures.{self.name}"
 
     def usual_entries(self, traits: Traits) -> list[dict[str, Any]]:
         """Return the figures of this kind that a study has which declares none, as it would declare them."""
-        if not traits.have(self.when):
+        if not traits.hold_all(self.when):
             return []
         entries = getattr(traits, self.usual) if isinstance(self.usual, str) else self.usual
-        chosen = [dict(entry) for entry in entries if traits.have(entry.get("when", ()))]
+        chosen = [dict(entry) for entry in entries if traits.hold_all(entry.get("when", ()))]
         target = {"target": traits.target_accuracy} if "target" in self.takes else {}
         return [target | {key: value for key, value in entry.items() if key != "when"} for entry in chosen]
 

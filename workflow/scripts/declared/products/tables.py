@@ -1,4 +1,4 @@
-"""The tables of results and the programs that make them, from tables.yaml."""
+"""Read the tables of results and the programs that make them, from tables.yaml."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Table:
 
     @property
     def files(self) -> list[str]:
-        """The names of its files."""
+        """Return the names of its files."""
         return [f"{self.name}.{suffix}" for suffix in (["csv"] if self.csv_only else ["csv", "md", "tex"])]
 
 
@@ -51,16 +51,16 @@ class TableProgram:
 
     @property
     def modules(self) -> list[str]:
-        """The modules that it runs, as `common.code` takes them."""
+        """Return the modules that it runs, as arguments of `common.code.code`."""
         return [self.name, *self.code, *(["models.families.*"] if self.reads_models else [])]
 
     def has_tables(self, traits: Traits) -> bool:
-        """Whether a study with these traits has its tables without asking for them."""
-        return not self.on_request and traits.have(self.when)
+        """Return whether a study with these traits has its tables without requesting them."""
+        return not self.on_request and traits.hold_all(self.when)
 
     def tables_of(self, traits: Traits) -> list[Table]:
         """Return those of its tables that a study with these traits has."""
-        return [table for table in self.tables if traits.have(table.when)]
+        return [table for table in self.tables if traits.hold_all(table.when)]
 
 
 def read_program(name: str, entry: Mapping[str, Any]) -> TableProgram:
@@ -75,8 +75,8 @@ PROGRAM_OF = {table.name: program for program in PROGRAMS.values() for table in 
 
 
 def is_available(name: str, traits: Traits) -> bool:
-    """Whether a study with these traits has the input of this name: a table of records, or a table of results."""
+    """Return whether a study with these traits has this input, a table of records or of results."""
     if name in RECORDS:
-        return traits.have(RECORDS[name].when)
+        return traits.hold_all(RECORDS[name].when)
     table = name.removesuffix(".md")
-    return PROGRAM_OF[table].has_tables(traits) and traits.have(TABLES[table].when)
+    return PROGRAM_OF[table].has_tables(traits) and traits.hold_all(TABLES[table].when)

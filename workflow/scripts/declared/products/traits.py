@@ -1,4 +1,7 @@
-"""What is known of a study and its campaign before anything runs: the names that `when` in figures.yaml and tables.yaml may use."""
+"""Describe what is known of a study and its campaign before anything runs.
+
+`when` in figures.yaml and tables.yaml may use the names of these traits.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,8 +48,8 @@ class Traits:
     trace_steps_recorded: bool = False
     replay_steps_recorded: bool = False
 
-    def have(self, names: Sequence[str]) -> bool:
-        """Whether all traits of these names hold."""
+    def hold_all(self, names: Sequence[str]) -> bool:
+        """Return whether all traits with these names hold."""
         return all(getattr(self, name) for name in names)
 
     @property
@@ -86,7 +89,7 @@ class Traits:
 
     @property
     def interactions(self) -> list[dict[str, Any]]:
-        """The figure of the two factors that most studies ask about: where it is measured, and what is compared."""
+        """Return the figure of the two factors that most studies compare: the scale, and the treatment."""
         order = ("framework", *treatments_of(self.varied), self.scale, "batch_size")
         factors = [name for name in order if name in self.varied]
         if len(factors) < 2 or not self.full_design:
