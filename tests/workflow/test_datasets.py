@@ -73,7 +73,7 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
             )
         first, second = (checkout.snakemake("datasets") for checkout in checkouts)
         assert first.status == 0, first.output
-        assert first.jobs == {"dataset": 5} and "503 Service Unavailable; trying again" in first.output
+        assert first.jobs == {"dataset": 5} and "503 Service Unavailable; retrying in" in first.output
         assert second.status == 0 and second.jobs == {}, "two checkouts share what is in the cache"
         assert len(server.asked) == 2 * 6
     manifests = {

@@ -126,7 +126,7 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     assert "figures: results/small/figures, tables: results/small/tables; one page" in done.output
     ends = ("pdf", "svg", "png", "caption.md")
     assert made == {f"figures/by_factor-framework.{end}" for end in ends}
-    assert "moved into the folder old beside the others: figures/accuracy-updates" in done.output
+    assert "old/ beside the others: figures/accuracy-updates" in done.output
     assert {path.name for path in (campaign.results / "figures" / "old").iterdir()} == {
         f"accuracy-updates.{end}" for end in ends
     }

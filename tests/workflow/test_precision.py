@@ -83,7 +83,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     ) in done.output
     assert refined(checkout)["block-5.json"] == set()
     status = " ".join(checkout.program("ringside", "status").stdout.split())
-    assert "within 40 % after block 5, which is at_most: no cell gets more runs" in status, status
+    assert "within 40 % after block 5, the limit at_most: no cell gets more runs" in status, status
     assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 13, (
         "the orphan's counts, too"
     )

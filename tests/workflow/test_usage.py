@@ -130,7 +130,7 @@ def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_
     for old, new in changes.items():
         study = study.replace(old, new)
     checkout = fresh(study.replace("sync_every", "parallelism: [data, found]\n  sync_every"))
-    said = "no strategy was found yet; call ./ringside strategies small --site local"
+    said = "no strategy was found yet; run ./ringside strategies small --site local"
     assert f"\n1 run of 1 cell cannot run here: {said}\n" in checkout.snakemake("design").output
     at_a_cluster = checkout.snakemake("strategies", "--config", "site=virtual")
     assert at_a_cluster.status == 2 and "launcher: slurm needs a job" in at_a_cluster.output.splitlines()[-1]
