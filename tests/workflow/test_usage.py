@@ -133,7 +133,7 @@ def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_
     said = "no strategy was found yet; run ./ringside strategies small --site local"
     assert f"\n1 run of 1 cell cannot run here: {said}\n" in checkout.snakemake("design").output
     at_a_cluster = checkout.snakemake("strategies", "--config", "site=virtual")
-    assert at_a_cluster.status == 2 and "launcher: slurm needs a job" in at_a_cluster.output.splitlines()[-1]
+    assert at_a_cluster.status == 2 and "[outside-of-job]" in at_a_cluster.output.splitlines()[-1]
     checkout.edit("config/studies/small.yaml", "[data, found]", "[data, random1]")
     without = checkout.snakemake("strategies")
     assert without.status == 2 and "no cell has the level found" in without.output.splitlines()[-1]
