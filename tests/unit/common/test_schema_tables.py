@@ -208,7 +208,7 @@ def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
     start = time.perf_counter()
     assert tables._trouble_between_rows(runs_table, "runs") is None
     assert tables._trouble_between_rows(epochs, "epochs") is None
-    assert time.perf_counter() - start < 2  # 0.15 s where nothing else runs
+    assert time.perf_counter() - start < 20  # 0.15 s where nothing else runs; row by row takes minutes
 
 
 def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_it(tmp_path):

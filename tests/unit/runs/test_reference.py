@@ -188,7 +188,7 @@ def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(
     entry = measure_before(
         lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None
     )
-    assert 0.05 <= entry["waited_s"] < 5 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
+    assert 0.05 <= entry["waited_s"] < 60 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
 
 
 def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(

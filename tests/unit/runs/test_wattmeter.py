@@ -209,7 +209,7 @@ def test_an_answer_without_end_is_left(
         with pytest.raises(NoSamples) as away:
             wattmeter.request_samples(endless, NODES, START, START + 10)
         thread.join()
-    assert away.value.reason.code == code and time.monotonic() - began < 5
+    assert away.value.reason.code == code and time.monotonic() - began < 60
 
 
 def test_a_head_that_comes_drop_by_drop_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_head_that_comes_drop_by_drop_is_left(monkeypatch: pytest.MonkeyPatch)
         took_s = time.monotonic() - began
         over.set()
         thread.join()
-    assert away.value.reason.code == "answer-too-slow" and took_s < 5
+    assert away.value.reason.code == "answer-too-slow" and took_s < 60
 
 
 def test_nobody_there() -> None:

@@ -246,7 +246,7 @@ def test_what_the_doctor_refuses_starts_no_campaign(
         with pytest.raises(InputError) as refused:
             check_launch(replace(campaign, site=site), "local")
         assert (refused.value.code, refused.value.key) == (code, key)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 def test_a_node_knows_this_machines_cache_by_its_mark(tmp_path: Path) -> None:
