@@ -140,9 +140,7 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox) -> None:
     for program in ("postgres", "almighty", "sshd-node1"):
-        corner.run(
-            sys.executable, "-c", KILLED.replace('"--nodes=2"', '"--nodes=2", "--scheduler=oar"'), program
-        )
+        corner.run(sys.executable, "-c", KILLED, program, "oar")
         left = corner.left()
         assert any(program.partition("-")[0] in process.lower() for process in left["processes"])
         assert {"/etc/oar", "/var/lib/oar"} <= set(left["files"])
