@@ -102,17 +102,18 @@ def call(server: str, arguments: list[str]) -> int | None:
         ]
         message = b"\0".join(parts)
         streams = array.array("i", [0, 1, 2])
+        # Once the program runs, a signal has to reach it, even before this process knows its number.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             connection.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
             connection.sendall(message)
             process = _received(connection)
         except OSError:
             process = None
+        status = None if process is None else _forward_signals(process, connection, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if process is None:
             return None
-        for signum in FORWARDED:
-            signal.signal(signum, lambda number, _: _signal(process, number))
-        status = _received(connection)
     if status is None:
         print(
             f"ringside: {arguments[0]}: the process that has its libraries was killed; start again",
@@ -120,6 +121,30 @@ def call(server: str, arguments: list[str]) -> int | None:
         )
         return os.EX_TEMPFAIL
     return status if status >= 0 else 128 - status
+
+
+def _forward_signals(process: int, connection: socket.socket, mask: set[int]) -> int | None:
+    """Forward signals to the program until it ends, and return its exit status; None if it was killed.
+
+    A handler in Python alone would lose a signal that arrives right before a system call: it runs only after
+    that call. The interpreter writes each signal's number to the wake-up descriptor at once.
+    """
+    import select
+
+    signals, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for signum in FORWARDED:
+        signal.signal(signum, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    watched: list[int | socket.socket] = [signals, connection]
+    while connection not in select.select(watched, [], [])[0]:
+        for number in os.read(signals, 64):
+            _signal(process, number)
+    try:
+        return _received(connection)
+    except OSError:  # the server was killed
+        return None
 
 
 def _signal(process: int, number: int) -> None:
@@ -410,7 +435,10 @@ def _end_with(connected: socket.socket) -> None:
     import threading
 
     def watch() -> None:
-        connected.recv(1)
+        try:  # noqa: SIM105
+            connected.recv(1)
+        except OSError:
+            pass  # the caller was killed before it read anything
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
