@@ -30,7 +30,7 @@ class InTurn(Meter):
         phases: Any = self.phases
         phases.every = 1 if is_traced(self.epoch + 1) else NEVER
         super().open_epoch()
-        phases.on = is_traced(self.epoch)
+        phases.is_traced = is_traced(self.epoch)
 
 
 def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:

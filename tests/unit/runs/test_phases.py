@@ -140,7 +140,7 @@ def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
     phases_of_rank.put("exchange", 0.0, 1.0)
     phases_of_rank.leave_steps()
     phases_of_rank.close_epoch()
-    assert not phases_of_rank.on
+    assert not phases_of_rank.is_traced
     assert not list(tmp_path.iterdir())
 
 

@@ -316,7 +316,7 @@ class JaxTrainer(Trainer):
             context.mesh.sharded > 1 and levels["sharding"] != "parameters"
         )  # weights, of which shares learn
         self._batches = 0
-        self.marks = Marks(context.phases.on)
+        self.marks = Marks(context.phases.is_traced)
         self.state, self._specs = self._begun(context.initial_weights())
         self._steps = functools.cache(self._compiled)
         self._evaluate = self.layout.on_replicas(
@@ -393,13 +393,13 @@ class JaxTrainer(Trainer):
                 phases.enter("data")
                 samples, labels = (self.layout.joined(_small(array)) for array in next(batches))
                 phases.enter("forward")
-                step = self._steps(i == length - 1, phases.on)
+                step = self._steps(i == length - 1, phases.is_traced)
                 self.state, sums = step(
                     self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length)
                 )
                 self._batches += 1
                 seen.append(sums)
-                if phases.on:
+                if phases.is_traced:
                     self._follow(sums)
                 if meter.wants_steps:
                     jax.block_until_ready(sums)

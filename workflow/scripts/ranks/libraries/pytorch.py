@@ -252,7 +252,7 @@ def read_device_clock(phases: Untraced, device: torch.device) -> None:
     An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a
     microsecond in epochs of up to 16 s, to 60 in one of ten minutes.
     """
-    if device.type != "cuda" or not phases.on:
+    if device.type != "cuda" or not phases.is_traced:
         return
 
     def origin() -> tuple[torch.cuda.Event, float]:

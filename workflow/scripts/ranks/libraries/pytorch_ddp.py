@@ -70,7 +70,7 @@ class DDPTrainer(PyTorchTrainer):
         """See PyTorchTrainer."""
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
-        self.group = MarkedGroup(dist.group.WORLD, phases) if phases.on else None
+        self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
         # What ranks keep of their batches is averaged when they validate, in every framework
         # (Trainer.evaluate).
         self.ddp = DistributedDataParallel(

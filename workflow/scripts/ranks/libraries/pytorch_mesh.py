@@ -114,7 +114,7 @@ class Stage:
             group=self.group,
         )
         self.phases = context.phases
-        if self.phases.on:
+        if self.phases.is_traced:
             stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
             stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
         self.schedule = SCHEDULES[context.levels["schedule"]](
@@ -195,7 +195,7 @@ class MeshTrainer(ShardedTrainer):
         mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
         self.stage: Stage | None = None
         self.again = context.levels["sharding"] == "parameters"
-        if context.phases.on:
+        if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
         if sizes.pipeline > 1:
             hand_on(self.module)

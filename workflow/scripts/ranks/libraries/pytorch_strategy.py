@@ -321,7 +321,7 @@ class Runner:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         end = self.phases.begin()
         work = dist.all_reduce(flat, group=shared.group, async_op=True)
-        if self.phases.on:
+        if self.phases.is_traced:
             work.get_future().add_done_callback(lambda _: end())
         self._summing.append((shared.parameters, flat, work))
 

@@ -346,7 +346,7 @@ class TensorFlowTrainer(Trainer):
             if context.levels["optimizer"] == "adam":
                 self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
-        if context.phases.on:
+        if context.phases.is_traced:
             self.mark_exchange()
         self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
@@ -479,7 +479,7 @@ class TensorFlowTrainer(Trainer):
                     phases.enter("optimizer")
                     self.set_learning_rate()
                 phases.enter("data")
-                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.on)
+                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.is_traced)
                 seen.append(sums)
                 self._follow(marks)
                 if meter.wants_steps:

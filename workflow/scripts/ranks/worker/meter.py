@@ -59,7 +59,7 @@ class Meter:
         self._steps = (
             self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
         )
-        self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.on else None
+        self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.is_traced else None
         self.phases.enter("barrier")
         self.group.barrier()
         self.ready_at = time.time()
@@ -155,7 +155,7 @@ class Meter:
 
     def _compare_clocks(self) -> None:
         """Record by how much every rank's clock is ahead of rank 0's, in a traced run."""
-        if not self.phases.on:
+        if not self.phases.is_traced:
             return
         at, offsets = time.monotonic(), self.group.clock_offsets()
         if self._clocks is not None:

@@ -34,7 +34,7 @@ class Untraced:
     """Phases of a run that is not traced."""
 
     #: whether the current step is traced
-    on = False
+    is_traced = False
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
         """Use the stamps of another clock.
@@ -97,7 +97,7 @@ class Phases(Untraced):
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         self.epoch = self.number = 0
         self.every = -(-steps // MOST_STEPS)
-        self.on = True
+        self.is_traced = True
         self._file = folder / f"phases-{rank}.csv"
         self._table: TextIO | None = None
         self._clock: Callable[[], Any] = time.monotonic
@@ -111,7 +111,7 @@ class Phases(Untraced):
 
     def enter(self, phase: str, at: Any = None) -> None:
         """See Untraced."""
-        if self.on:
+        if self.is_traced:
             self._entered.append((self.epoch, self.number, phase, self._clock() if at is None else at))
 
     def stamp(self) -> Any:
@@ -122,9 +122,9 @@ class Phases(Untraced):
         """See Untraced. Steps count from 1."""
         self.number += 1
         traced = (self.number - 1) % self.every == 0
-        if self.on and not traced:
+        if self.is_traced and not traced:
             self.enter(UNTRACED)
-        self.on = traced
+        self.is_traced = traced
 
     def waits(self) -> Callable[[], None]:
         """See Untraced."""
@@ -136,7 +136,7 @@ class Phases(Untraced):
 
     def begin(self, phase: str = EXCHANGE) -> End:
         """See Untraced."""
-        if not self.on:
+        if not self.is_traced:
             return _ignore
         interval = [self.epoch, self.number, phase, self._clock(), None]
         self._parallel.append(interval)
@@ -149,17 +149,17 @@ class Phases(Untraced):
 
     def put(self, phase: str, start: Any, end: Any) -> None:
         """See Untraced."""
-        if self.on:
+        if self.is_traced:
             self._parallel.append([self.epoch, self.number, phase, start, end])
 
     def open_epoch(self, epoch: int) -> None:
         """See Untraced."""
-        self.epoch, self.number, self.on = epoch, 0, True
+        self.epoch, self.number, self.is_traced = epoch, 0, True
         self.enter(UNTRACED)  # until the first step
 
     def leave_steps(self) -> None:
         """See Untraced."""
-        self.number, self.on = 0, True
+        self.number, self.is_traced = 0, True
         self.enter("barrier")
 
     def close_epoch(self) -> None:
@@ -220,12 +220,12 @@ class Full(Phases):
             self.enter(UNTRACED)
             self._stop()
         super().step()
-        self.on = self.on or self._watching
+        self.is_traced = self.is_traced or self._watching
 
     def leave_steps(self) -> None:
         """See Untraced."""
         if self._watching:
-            self.on = True
+            self.is_traced = True
             self.enter(UNTRACED)
             self._stop()
         super().leave_steps()

@@ -92,7 +92,7 @@ def trainer(context: Context) -> Trainer:
                 model=self.module, optimizer=self.optimizer, config=configuration(context, self.stage)
             )
             self.model = self.engine
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_calls(context.phases, self.torch_device.type == "cuda")
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:

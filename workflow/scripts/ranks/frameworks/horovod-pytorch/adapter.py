@@ -41,7 +41,7 @@ def trainer(context: Context) -> Trainer:
                 named_parameters=self.module.named_parameters(),
                 backward_passes_per_step=context.levels["sync_every"],
             )
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_exchange(context.phases, self.optimizer)
 
     return HorovodTrainer(context)

@@ -59,7 +59,7 @@ class LbannTraining(Training):
             self._output.read_line(line)
         if len(self._output.epochs) > self.context.levels["epochs"]:
             raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
-        if self.context.phases.on:
+        if self.context.phases.is_traced:
             self._trace()
 
     def _trace(self) -> None:

@@ -28,7 +28,7 @@ def trainer(context: Context) -> Trainer:
             self.transport = join(context)
             self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
             self.optimize_own()
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_calls(context, self.torch_device.type == "cuda")
 
     return FSDPTrainer(context)
