@@ -198,7 +198,7 @@ def _table(described: Table) -> Iterator[str]:
 
 
 def files_page() -> str:
-    """The page of files: the layout of a study's results, and the columns of tables of records."""
+    """Return the page of files: the layout of a study's results, and the columns of tables of records."""
     return "\n\n".join(
         [
             "# Files and columns",

@@ -90,7 +90,7 @@ class Slot:
         )
 
     def arrived(self) -> tuple[Any, Any]:
-        """The images and labels of the device's side."""
+        """Return the images and labels on the device."""
         images, labels = (device[: self.length] for device in self.device)
         return images, labels
 

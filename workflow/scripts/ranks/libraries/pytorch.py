@@ -538,27 +538,27 @@ class TorchDistributed(PyTorchCollectives):
         self._room = torch.empty(0)
 
     def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
-        """In place."""
+        """Sum in place."""
         self._by.all_reduce(summand)
         return summand
 
     def all_gather(self, share: torch.Tensor) -> torch.Tensor:
-        """As FSDP gathers parameters."""
+        """Gather shares as FSDP gathers parameters."""
         self._by.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
         return self._room
 
     def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
-        """As FSDP reduces gradients."""
+        """Reduce and scatter a sum as FSDP does with gradients."""
         self._by.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
         return self._room
 
     def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
-        """Of equal shares."""
+        """Send and receive equal shares."""
         self._by.all_to_all_single(self._received(len(shares)), shares)
         return self._room
 
     def point_to_point(self, message: torch.Tensor) -> torch.Tensor:
-        """Sends and receives at once, as the ranks of a pipeline do."""
+        """Send and receive at once, as the ranks of a pipeline do."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         calls = [
             dist.P2POp(dist.isend, message, after),

@@ -1,4 +1,4 @@
-"""TensorFlow on one rank: the undistributed base."""
+"""TensorFlow on one rank: the single-device baseline."""
 
 from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
