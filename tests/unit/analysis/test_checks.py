@@ -24,9 +24,7 @@ def table_of(runs):
 def verdict(runs, assumption):
     """Return the table's row of an assumption."""
     (row,) = (
-        row
-        for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))
-        if row.assumption == assumption
+        row for row in checks.run_checks(checks.residuals(runs), pooled(runs)) if row.assumption == assumption
     )
     return row.verdict
 
@@ -286,7 +284,7 @@ def test_little_is_said_by_its_reason(case, read):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     data = checks.table(runs).data
     if case in ("no run", "one replicate", "all equal"):
-        verdict = [row.verdict for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))]
+        verdict = [row.verdict for row in checks.run_checks(checks.residuals(runs), pooled(runs))]
         assert codes(verdict) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
         assert data["verdict"].tolist() == verdict
         assert [name for name, _, _ in checks.judge_assumptions(data)] == [checks.ALL], (

@@ -131,7 +131,7 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, outlier
 
 
-def run_checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
+def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs."""
     if not pooling.df or not pooling.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
@@ -426,7 +426,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     """Return the table of checks of a study; `data` are its `residuals`."""
     data = residuals(runs) if data is None else data
     pooling = pooled(runs)
-    rows = run_checks(runs, data, pooling)
+    rows = run_checks(data, pooling)
     frame = pd.DataFrame([asdict(row) for row in rows])
     outliers = [row for row in rows if row.run_id]
     listed_ids = {row.run_id for row in outliers[:MAX_LISTED_OUTLIERS]}

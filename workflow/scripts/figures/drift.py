@@ -54,11 +54,8 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels over time and one at the right, and its caption.
-
-    `declaration` has no influence.
-    """
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, three panels over time and one at the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:

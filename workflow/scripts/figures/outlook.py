@@ -37,7 +37,7 @@ HEADING = (
 NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []

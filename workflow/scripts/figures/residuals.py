@@ -52,7 +52,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, three panels side by side, and its caption; `declaration` has no influence."""
     runs = records.runs
     data = residuals(runs)

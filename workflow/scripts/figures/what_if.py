@@ -25,7 +25,7 @@ HEADING = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the table `what_if`, and its caption."""
     rows = records.table("what_if")
     if rows.empty:

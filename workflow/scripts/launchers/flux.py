@@ -36,7 +36,7 @@ _NODE_LOST_PREFIXES = ("node failure", "lost contact")  # of exceptions of type 
 class Flux:
     """See launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
             raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
@@ -85,7 +85,7 @@ class Flux:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
         """See Launcher. Read Flux's events: the first failed task, or the loss of a node or of the job."""
         if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
             raise job_ended(self.job["number"], state)

@@ -21,7 +21,7 @@ from launchers.launch import kept_variables, kill, rank_failure, spawn
 class Local:
     """See launchers.launch.Launcher."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
@@ -46,7 +46,7 @@ class Local:
                 self._processes.append(spawn(command, kept_variables(), output))
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         return rank_failure(rank, code)

@@ -43,7 +43,7 @@ _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 class Pbs:
     """See launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
         if not node_file or not number:
             raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")

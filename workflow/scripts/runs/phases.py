@@ -226,7 +226,7 @@ def _step_phase_pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
 
 
-def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
+def _damaged_clocks(table: Path, ranks: int, _epochs: int, _steps: int) -> Note | None:
     return _wrong_ranks(_read_clocks(table)["rank"], ranks)
 
 

@@ -45,7 +45,7 @@ def supervise(
     planned: Planned,
     results: Path,
     session: str,
-    usable: Callable[[dict[str, Any]], bool] = lambda record: True,
+    usable: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """Return the published record of a run: that of a finished attempt that is `usable`, or of a new one.
 
@@ -386,7 +386,7 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     (nohup).
     """
 
-    def stop(signum: int, frame: Any) -> None:
+    def stop(signum: int, _frame: Any) -> None:
         raise launch.Stopped(signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

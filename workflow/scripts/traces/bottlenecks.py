@@ -400,7 +400,7 @@ def _data_evidence(cell: Cell) -> Note:
 
 def _fixed_help(code: str, text: str) -> Callable[[Cell], Note]:
     """Return a remedy that is the same for every cell."""
-    return lambda cell: Note(code, text)
+    return lambda _: Note(code, text)
 
 
 RULES = (
@@ -480,7 +480,7 @@ RULES = (
     ),
     Rule(
         "input",
-        lambda cell: True,
+        lambda _: True,
         lambda cell: cell.by_run("data"),
         _data_evidence,
         _fixed_help("faster-input", "more cores for preparing batches, data in memory, less augmentation"),

@@ -255,7 +255,7 @@ def table(measured: Measured) -> tables.Table:
         add_factors(measured.runs, data),
         columns,
         notes,
-        ["of", "phase", *_text_columns(measured.runs)],
+        ["of", "phase", *_text_columns()],
         cell_starts,
     )
 
@@ -274,5 +274,5 @@ def empty_table(heading: str, measured: Measured) -> tables.Table:
     )
 
 
-def _text_columns(runs: pd.DataFrame) -> list[str]:
+def _text_columns() -> list[str]:
     return [title(name) for name in ("framework", "model", "dataset")]

@@ -105,7 +105,7 @@ def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """
 
     def update(
-        gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
+        gradients: Any, state: optax.ScaleByAdamState, _weights: Any = None
     ) -> tuple[Any, optax.ScaleByAdamState]:
         count = state.count + 1
         mean = optax.tree.update_moment(gradients, state.mu, b1, 1)

@@ -367,10 +367,11 @@ class PyTorchTrainer(Trainer):
     def distribute(self) -> None:
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+    def accumulating(self, _last: bool) -> contextlib.AbstractContextManager[None]:
         """Return the context of one batch's forward and backward pass (a hook).
 
-        Before the `last` batch of a group no gradients are all-reduced.
+        The argument is whether the batch is the last one before an optimizer step: other batches need no
+        all-reduce.
         """
         return contextlib.nullcontext()
 
@@ -388,7 +389,7 @@ class PyTorchTrainer(Trainer):
                 phases.step()
                 phases.enter("data")
                 images, labels = next(batches)
-                with self.accumulating(last=i == length - 1):
+                with self.accumulating(i == length - 1):
                     loss, logits = self.propagate(images, labels, length)
                 phases.enter("metrics")
                 if logits is not None:

@@ -466,7 +466,7 @@ class TensorFlowTrainer(Trainer):
         self._step = tf.function(self._train_batch, autograph=False)
         super().train(meter)
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, _epoch: int, meter: Meter) -> Seen:
         """See Trainer.
 
         All batches of a group but the last are added up; the last one ends in an optimizer step.
@@ -661,17 +661,17 @@ class TensorFlowTrainer(Trainer):
         trainer, spec = self, self.context.spec
 
         class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
                 meter.open_epoch()
 
-            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
                 trainer.set_learning_rate()
 
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            def on_train_batch_end(self, _batch: int, _logs: Any = None) -> None:
                 if meter.wants_steps:
                     meter.step()
 
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
                 right = round(logs["accuracy"] * samples * trainer.context.positions)
                 seen = Seen(logs["loss"] * samples, right, samples)

@@ -44,7 +44,7 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, epoch: int, places: slice, samples: np.ndarray) -> Batch:
+    def read(self, _epoch: int, _places: slice, samples: np.ndarray) -> Batch:
         """See Split."""
         inputs, labels = self.inputs[samples], self.labels[samples]
         return (inputs.astype(np.int64), labels.astype(np.int64)) if self.tokens else (inputs, labels)

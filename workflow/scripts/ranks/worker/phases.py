@@ -60,12 +60,11 @@ class Untraced:
         """
         return _ignore
 
-    def begin(self, phase: str = EXCHANGE) -> End:
-        """Start an interval parallel to the phases.
+    def begin(self) -> End:
+        """Start a communication of gradients, parallel to the phases.
 
-        Call the returned function when it ends, from any thread, or with a stamp.
-
-        The first of several calls counts.
+        Call the returned function when it ends, from any thread, or with a stamp. The first of several calls
+        counts.
         """
         return _ignore
 
@@ -134,11 +133,11 @@ class Phases(Untraced):
         self.enter("wait")
         return lambda: self.enter(before)
 
-    def begin(self, phase: str = EXCHANGE) -> End:
+    def begin(self) -> End:
         """See Untraced."""
         if not self.is_traced:
             return _ignore
-        interval = [self.epoch, self.number, phase, self._clock(), None]
+        interval = [self.epoch, self.number, EXCHANGE, self._clock(), None]
         self._parallel.append(interval)
 
         def end(at: Any = None) -> None:
