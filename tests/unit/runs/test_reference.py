@@ -16,7 +16,7 @@ from declared.study import load_study
 from launchers import launch
 from plan.design import plan_design
 from plan.identity import plan_run
-from ranks.reference_work import KINDS, USUAL
+from ranks.reference_work import DEFAULT_KIND, KINDS
 from runs import reference, supervise
 from runs.reference import (
     ReferenceTime,
@@ -30,7 +30,7 @@ from support.one_run import one_run
 
 NODE_LOST = Note("node-unreachable", "a node is gone")
 SITE = replace(load_site("local"), cores=2, ranks_per_node=1)
-KIND = f"{USUAL}-{KINDS[USUAL].version}"
+KIND = f"{DEFAULT_KIND}-{KINDS[DEFAULT_KIND].version}"
 
 
 def spec(**changes: Any) -> dict[str, Any]:

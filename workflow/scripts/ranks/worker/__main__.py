@@ -18,7 +18,7 @@ from ranks.worker.trainer import Training
 
 
 def run(folder: Path) -> Training:
-    """Train, and return the trainer; rank 0 writes result.json into the attempt's folder at the end."""
+    """Train, write result.json into the attempt's folder on rank 0, and return the trainer."""
     context = from_environment(folder)
     adapter = adapter_of(context)
     started = time.monotonic()

@@ -125,12 +125,12 @@ class Context:
     @property
     def cores(self) -> int:
         """Number of CPU cores of this rank."""
-        of_ranks = self.spec.get("rank_cores")
-        return of_ranks[self.local_rank] if of_ranks else self.spec["cores_per_rank"]
+        rank_cores = self.spec.get("rank_cores")
+        return rank_cores[self.local_rank] if rank_cores else self.spec["cores_per_rank"]
 
     @property
     def accelerators(self) -> list[int]:
-        """Numbers of each node's accelerators that train, those of the first local ranks.
+        """Numbers of the accelerators of a node that train: those of its first ranks.
 
         With device hybrid the last rank of a node has none.
         """
@@ -148,9 +148,10 @@ class Context:
         )
 
     def divide(self, samples: Sequence[int]) -> None:
-        """Set the number of samples of each rank in a step; their sum stays the same.
+        """Set the number of samples of each rank in a step; ranks have one replica each.
 
-        A rank then has one replica.
+        Args:
+            samples: Samples of each rank; their sum is that of `self.samples`.
         """
         self._divided = list(samples)
 
@@ -190,9 +191,9 @@ class Context:
             yield augment(inputs, samples), self._labels_with_logits(labels)
 
     def samples_in_memory(self) -> Batch | None:
-        """Return all training samples and labels, for a library that takes the batches of `order` itself.
+        """Return all training samples and labels, for a library that gathers the batches of `order` itself.
 
-        None if samples are drawn or augmented, or if they are too large for a rank's memory. Tokens have the
+        None if samples are drawn or augmented, or larger than MAX_SAMPLES_IN_MEMORY_BYTES. Tokens have the
         data type of the file.
         """
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
@@ -214,9 +215,9 @@ class Context:
 
     @property
     def largest_validation_share(self) -> int:
-        """Number of samples of the validation split that the replica with the largest share evaluates.
+        """Number of validation samples of the replica with the largest share.
 
-        Ranks that evaluate together all continue for that long.
+        Ranks that run one program together evaluate as many batches as that replica.
         """
         return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
 

@@ -1,7 +1,7 @@
 """Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
-A rank is in one phase at a time, from one `enter` to the next; communication of gradients goes on in parallel
-(`begin`). A run with `trace: none` has `Untraced` in place of `Phases`: the same calls, which do nothing.
+A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with phases
+(`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
 """
 
 import csv
@@ -17,8 +17,8 @@ from ranks.worker.operators import Profiler
 
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
-MOST_STEPS = 500  # traced steps of an epoch
-WINDOW_STEPS = 4  # steps that a library's own profiler records; more if gradients are accumulated over more
+MAX_TRACED_STEPS = 500  # per epoch
+WINDOW_STEPS = 4  # that a library's own profiler records; at least one group of accumulated batches
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
 
@@ -37,15 +37,16 @@ class Untraced:
     is_traced = False
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
-        """Use the stamps of another clock.
+        """Take stamps from another clock.
 
-        `seconds` converts them to this rank's clock when an epoch is over.
-
-        Numbers are seconds already.
+        Args:
+            clock: Return a stamp of now.
+            seconds: Convert stamps to this rank's clock, after an epoch. Stamps that are numbers are seconds
+                already.
         """
 
     def enter(self, phase: str, at: Any = None) -> None:
-        """End the current phase and start this one: now, or at a stamp that is later than all others."""
+        """End the current phase and start this one, now or at a stamp, which is later than all earlier ones."""
 
     def stamp(self) -> Any:
         """Return a stamp of the clock."""
@@ -54,9 +55,9 @@ class Untraced:
         """Start the next training step; `enter` names its first phase."""
 
     def waits(self) -> Callable[[], None]:
-        """Record that the rank waits; call the returned function when it continues with the previous phase.
+        """Start a wait, and return the function to call when the rank continues with the previous phase.
 
-        A rank that waits for a batch stays in `data`.
+        A rank that waits for a batch stays in phase `data`.
         """
         return _ignore
 
@@ -87,15 +88,13 @@ class Untraced:
 class Phases(Untraced):
     """Phases of a traced run, in `phases-<rank>.csv` of its folder.
 
-    `steps` is the number of steps of an epoch.
-
-    If an epoch has more than MOST_STEPS steps, every second, third, ... step is traced. Epoch 0 is the time
-    before training, and step 0 is outside any step.
+    `steps` is the number of steps of an epoch. If an epoch has more than MAX_TRACED_STEPS steps, only every
+    second, third, ... step is traced. Epoch 0 is the time before training; step 0 is the time outside of steps.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         self.epoch = self.number = 0
-        self.every = -(-steps // MOST_STEPS)
+        self.every = -(-steps // MAX_TRACED_STEPS)
         self.is_traced = True
         self._file = folder / f"phases-{rank}.csv"
         self._table: TextIO | None = None
@@ -154,7 +153,7 @@ class Phases(Untraced):
     def open_epoch(self, epoch: int) -> None:
         """See Untraced."""
         self.epoch, self.number, self.is_traced = epoch, 0, True
-        self.enter(UNTRACED)  # until the first step
+        self.enter(UNTRACED)  # The first step begins later.
 
     def leave_steps(self) -> None:
         """See Untraced."""
@@ -174,7 +173,7 @@ class Phases(Untraced):
             stamp for interval in ended for stamp in interval[3:]
         ]
         seconds = list(self._seconds(stamps))
-        # Stamps of two clocks can be out of order by the error of their comparison.
+        # Stamps of two clocks may be out of order by the error of the clocks' alignment.
         own = list(itertools.accumulate(seconds[: len(self._entered)], max))
         parallel = seconds[len(self._entered) :]
         rows = [
@@ -199,7 +198,7 @@ class Phases(Untraced):
 class Full(Phases):
     """Phases of a run with `trace: full`: profilers record the first `watched` steps of its `last` epoch.
 
-    They start before the epoch, where nothing is timed. They stop within it, outside any phase.
+    Profilers start before the epoch, which is not timed. They stop within it, outside any phase.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int, last: int, watched: int = WINDOW_STEPS) -> None:
