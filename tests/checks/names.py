@@ -1,8 +1,8 @@
 """Report identifiers that are function words, such as ``told`` or ``found``: they cannot be searched for.
 
-``pyproject.toml`` holds the words and the folders that are checked (``[tool.ringside.names]``). Annotated class
-attributes may have the names in ``file_keys``, which are keys of files that people write. Exit status 1 if a
-file defines a function word.
+``pyproject.toml`` holds the words and the folders that are checked (``[tool.ringside.names]``). Annotated
+class attributes may have the names in ``file_keys``, which are keys of files that people write. Exit status 1
+if a file defines a function word.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Compare searched strategies with the fastest of all strategies (`make optimum-test`, planner's Python).
 
-Two small models on four devices allow to bound all strategies: each layer with any configuration, each part on
-any device. Branch and bound finds the fastest (`strategies.exact`). Annealing has to find LeNet-5's, and to come
-within a factor of CLOSE of the language model's.
+Two small models on four devices have few enough strategies to bound all of them: each layer with any
+configuration, each part on any device. Branch and bound finds the fastest (`strategies.exact`). Annealing has
+to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
 """
 
 import time
@@ -38,26 +38,24 @@ def strategies(posed: Posed) -> float:
 def check(model: Graph, batch: int, close: float) -> None:
     """Print the strategies of each search and the fastest one; raise SystemExit if annealing is not close."""
     posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
-    best_strategies = {}
+    results = {}
     for method in search.SCHEDULES:
         for start, strategy in starts.all_strategies(posed, 1).items():
             best, statistics = search.run_search(posed, strategy, method, PROPOSALS, 1)
-            best_strategies[method, start] = search.step_seconds(posed, best), best
+            results[method, start] = search.step_seconds(posed, best), best
             print(
-                f"{posed.space.model}: {1e6 * best_strategies[method, start][0]:.3f} us by {method} from {start}, "
+                f"{posed.space.model}: {1e6 * results[method, start][0]:.3f} us by {method} from {start}, "
                 f"{statistics['wall_s']:.1f} s"
             )
     began = time.perf_counter()
-    start_at = min(best_strategies.values(), key=lambda entry: entry[0])[1]
+    start_at = min(results.values(), key=lambda entry: entry[0])[1]
     fastest, statistics = exact.find_fastest(posed, start_at)
     least = search.step_seconds(posed, fastest)
     print(
         f"{posed.space.model}: {1e6 * least:.3f} us is the least of {strategies(posed):.1e} strategies, "
         f"{statistics['bounds']:,} bounds, {time.perf_counter() - began:.1f} s"
     )
-    worst = max(
-        seconds for (method, _), (seconds, _) in best_strategies.items() if method == search.ANNEALING
-    )
+    worst = max(seconds for (method, _), (seconds, _) in results.items() if method == search.ANNEALING)
     if not least <= worst <= close * least:
         raise SystemExit(
             f"{posed.space.model}: annealing found {1e6 * worst:.3f} us, the least is {1e6 * least:.3f} us"

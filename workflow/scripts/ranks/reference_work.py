@@ -1,8 +1,8 @@
 """Run the reference benchmark, fixed work on all cores or accelerators of all ranks at once.
 
-A launcher starts `python -m ranks.reference_work FOLDER` before and after a run. Rank 0 writes result.json: the
-kind of work with its version, and host and seconds of each rank. The module is not in ranks/worker/, whose files
-are part of a run's key, since the benchmark does not affect training.
+A launcher starts `python -m ranks.reference_work FOLDER` before and after a run. Rank 0 writes result.json:
+the kind of work with its version, and host and seconds of each rank. The module is not in ranks/worker/,
+whose files are part of a run's key, since the benchmark does not affect training.
 """
 
 import os

@@ -112,7 +112,7 @@ class Counting(Fresh):
 
 
 class Topics(Fresh):
-    """Texts whose class can be learned: 1 of 4 tokens occurs only in the text's class, the others are random."""
+    """Texts whose class can be learned: 1 of 4 tokens occurs only in that class, the others are random."""
 
     def __init__(self, seed: int, samples: int, length: int, vocabulary: int, classes: int) -> None:
         super().__init__(seed, samples)

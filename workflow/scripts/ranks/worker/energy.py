@@ -1,10 +1,10 @@
 """Measure the energy of a node with the energy counters or power sensors that it has.
 
-A meter reports joules since an arbitrary start; only differences are meaningful. Scopes are never added to each
-other: `device` is the run's accelerators, `package` all processor packages of the machine, and `node` what a
-machine draws from its socket, which no program on it can read (runs/wattmeter.py). Accelerators are read through
-the vendors' libraries, if the environment has them. A missing meter, or a window shorter than a meter can
-resolve, leaves an empty number and a reason (`Meters.describe`).
+A meter reports joules since an arbitrary start; only differences are meaningful. Scopes are never added to
+each other: `device` is the run's accelerators, `package` all processor packages of the machine, and `node`
+what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). Accelerators are
+read through the vendors' libraries, if the environment has them. A missing meter, or a window shorter than a
+meter can resolve, leaves an empty number and a reason (`Meters.describe`).
 """
 
 import contextlib

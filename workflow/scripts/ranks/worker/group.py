@@ -1,7 +1,7 @@
 """Connect the ranks of a run by TCP, for the barriers of epochs and for small messages.
 
-The connection is independent of the framework's communication. Rank 0 listens on the site's interface, at a port
-that the system picks, and writes its address and a token into the attempt's folder.
+The connection is independent of the framework's communication. Rank 0 listens on the site's interface, at a
+port that the system picks, and writes its address and a token into the attempt's folder.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Counters of a node: CPU time, throttling, bytes on the network, energy; read at an epoch's barriers.
 
-Every reading is a total since an arbitrary start; only differences are meaningful. A field that the machine does
-not report is None: nothing is estimated.
+Every reading is a total since an arbitrary start; only differences are meaningful. A field that the machine
+does not report is None: nothing is estimated.
 """
 
 import contextlib
@@ -130,8 +130,8 @@ def busy_seconds() -> float:
     """Return the CPU seconds of all processes of this machine, over all cores.
 
     The source is the exact accounting of control groups, if there is one, else /proc/stat, which samples at
-    clock ticks and was observed to report 50 % too much under a quota with periods of 5 ms. Time in interrupts
-    does not count: most of it handles the run's own network traffic.
+    clock ticks and was observed to report 50 % too much under a quota with periods of 5 ms. Time in
+    interrupts does not count: most of it handles the run's own network traffic.
     """
     if (exact := _number(CGROUPS / "cpuacct" / "cpuacct.usage")) is not None:
         return exact / 1e9

@@ -1,7 +1,7 @@
 """Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
-A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with phases
-(`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
+A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with
+phases (`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
 """
 
 import csv
@@ -46,7 +46,7 @@ class Untraced:
         """
 
     def enter(self, phase: str, at: Any = None) -> None:
-        """End the current phase and start this one, now or at a stamp, which is later than all earlier ones."""
+        """End the current phase and start this one, now or at a stamp later than all earlier ones."""
 
     def stamp(self) -> Any:
         """Return a stamp of the clock."""
@@ -89,7 +89,8 @@ class Phases(Untraced):
     """Phases of a traced run, in `phases-<rank>.csv` of its folder.
 
     `steps` is the number of steps of an epoch. If an epoch has more than MAX_TRACED_STEPS steps, only every
-    second, third, ... step is traced. Epoch 0 is the time before training; step 0 is the time outside of steps.
+    second, third, ... step is traced. Epoch 0 is the time before training; step 0 is the time outside of
+    steps.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:

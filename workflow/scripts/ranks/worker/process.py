@@ -30,11 +30,11 @@ at_end: list[Callable[[], object]] = []
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
-    """Call `run` with the attempt's folder, the program's argument, and end this process; status 1 on failure.
+    """Call `run` with the attempt's folder, the program's argument, and end this process.
 
-    The process ends without the libraries' clean-up, which can take seconds, or hang once a peer has ended. A
-    rank that fails pauses first. A launcher then sees the rank that caused the failure end before ranks that
-    fail because they lost their peer.
+    The exit status is 1 on failure. The process ends without the libraries' clean-up, which can take seconds,
+    or hang once a peer has ended. A rank that fails pauses first. A launcher then sees the rank that caused
+    the failure end before ranks that fail because they lost their peer.
     """
     bind_to_launcher()
     status = 0
@@ -154,7 +154,7 @@ def host() -> str:
 
 
 def versions(modules: list[str]) -> str:
-    """Return names and versions of the distributions that provide modules; of others only the module's name."""
+    """Return names and versions of the distributions that provide modules, or else the modules' names."""
     providers = importlib.metadata.packages_distributions()
     distributions = sorted({providers.get(name.split(".")[0], [name])[0] for name in modules})
     return ", ".join(f"{name} {_version(name)}".strip() for name in distributions)

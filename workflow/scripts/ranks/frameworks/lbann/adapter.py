@@ -1,7 +1,7 @@
 """LBANN (Van Essen et al. 2015): a program that reads an experiment file and prints its measurements.
 
-LBANN's master times the epochs (`timing_scope: master`); Ringside's worker, which runs on the same cores, reads
-the counters of the nodes.
+LBANN's master times the epochs (`timing_scope: master`); Ringside's worker, which runs on the same cores,
+reads the counters of the nodes.
 """
 
 import itertools

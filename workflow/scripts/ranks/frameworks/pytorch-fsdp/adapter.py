@@ -1,7 +1,7 @@
 """PyTorch FSDP2 (Zhao et al., VLDB 2023).
 
-Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3). The parameters of a unit
-of layers are gathered before use; its gradients are reduce-scattered.
+Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3). The parameters of a
+unit of layers are gathered before use; its gradients are reduce-scattered.
 """
 
 from ranks.worker.collectives import Collectives

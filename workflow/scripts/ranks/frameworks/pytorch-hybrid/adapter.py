@@ -1,8 +1,8 @@
 """DistributedDataParallel on heterogeneous ranks, with samples of a step in proportion to each rank's share.
 
-DDP averages the gradients of ranks. A rank's loss is weighted by its number of samples, so that the average is
-the gradient of the mean loss over all samples of the step. Batch normalization uses the rank's own samples, as
-in every framework.
+DDP averages the gradients of ranks. A rank's loss is weighted by its number of samples, so that the average
+is the gradient of the mean loss over all samples of the step. Batch normalization uses the rank's own
+samples, as in every framework.
 """
 
 import contextlib
