@@ -40,7 +40,7 @@ def placed(context: Context) -> dict[str, str]:
 
 
 class Timeline:
-    """Horovod's own timeline of each tensor, as a Profiler (ranks/worker/operators.py); only rank 0 has it."""
+    """Horovod's own timeline of tensors, as a Profiler (ranks/worker/operators.py); rank 0 has it."""
 
     def __init__(self, hvd: Any) -> None:
         self._hvd = hvd
