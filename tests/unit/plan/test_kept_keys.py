@@ -1,7 +1,8 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python
-tests/unit/plan/test_kept_keys.py`): 12. datasets.prepare and the programs that builds run have other names in
+tests/unit/plan/test_kept_keys.py`): 13. Names in the code of ranks, their libraries and adapters are the
+terms of the field (November 2026). 12. datasets.prepare and the programs that builds run have other names in
 their code; data and images are the same (November 2026). 11. Names in the code of models are the terms of the
 field (November 2026). 10. What ranks execute is a package of its own: their modules have other names
 (November 2026). 9. Version 0.2.0: digests are of what code does, not of how it is worded, and nothing names

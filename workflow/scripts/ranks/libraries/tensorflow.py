@@ -646,9 +646,7 @@ class TensorFlowTrainer(Trainer):
         return loss, correct
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
-        def on_replica(
-            images: Any, labels: Any
-        ) -> Any:  # in the replica's context, since running statistics are its own
+        def on_replica(images: Any, labels: Any) -> Any:  # Running statistics are each replica's own.
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
