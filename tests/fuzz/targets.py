@@ -212,15 +212,15 @@ def _pictures(*kinds: str) -> Callable[[], list[bytes]]:
     """Return a maker of pictures of 4 x 4 pixels of these kinds."""
 
     def make() -> list[bytes]:
-        made = []
+        pictures = []
         for mode in ("L", "RGB", "1", "P"):
             for kind in kinds:
                 if kind == "JPEG" and mode in ("1", "P"):
                     continue
                 content = io.BytesIO()
                 Image.new(mode, (4, 4)).save(content, kind)
-                made.append(content.getvalue())
-        return made
+                pictures.append(content.getvalue())
+        return pictures
 
     return make
 

@@ -214,14 +214,14 @@ def test_program_ends_with_a_caller_that_never_learned_its_process(folder: Path,
         "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
         "for _ in range(600): time.sleep(0.1)\n"
     )
-    gone = (
+    caller = (
         "import os; from common import prefork_server; prefork_server._received = lambda _: "
         "__import__('time').sleep(1) or os._exit(0); "
         f"prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program', {str(note)!r}])"
     )
     scripts = str(Path(prefork_server.__file__).parents[1])
     subprocess.run(
-        [sys.executable, "-c", gone],
+        [sys.executable, "-c", caller],
         env={**os.environ, "PYTHONPATH": f"{folder}:{scripts}"},
         check=True,
         timeout=30,
