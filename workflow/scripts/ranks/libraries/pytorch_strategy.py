@@ -37,7 +37,7 @@ from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.phases import Untraced
 
-Coming = dict[int, tuple[dist.Work, Tensor]]  # message -> its receive operation and buffer
+Incoming = dict[int, tuple[dist.Work, Tensor]]  # message -> its receive operation and buffer
 
 
 @dataclass(frozen=True)
@@ -256,12 +256,12 @@ class Runner:
         """
         loss = torch.zeros((), device=self.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        coming = self._receiving(
+        incoming = self._receiving(
             (transfer for task in self.tasks for transfer in task.inputs_from), backward=False
         )
         self.phases.enter("forward")
         for task in self.tasks:
-            inputs = self._assembled(task, coming)
+            inputs = self._assembled(task, incoming)
             task.inputs = inputs
             gathered = [inputs[edge] for edge in inputs if edge not in task.states]
             states = [inputs[edge] for edge in inputs if edge in task.states]
@@ -284,7 +284,7 @@ class Runner:
 
         After the `last` batch before an optimizer step, gradients of shared weights are all-reduced.
         """
-        coming = self._receiving(
+        incoming = self._receiving(
             (transfer for task in self.tasks for transfer in task.outputs_to), backward=True
         )
         self.phases.enter("backward")
@@ -293,8 +293,8 @@ class Runner:
             while waiting and waiting[0].after > task.place[0]:
                 self._sum(waiting.pop(0))
             for transfer in reversed(task.outputs_to):
-                if transfer.number in coming:
-                    self._add(task, transfer, self._waited(coming, transfer))
+                if transfer.number in incoming:
+                    self._add(task, transfer, self._wait_for(incoming, transfer))
             self._propagate(task, scale)
             for transfer in reversed(task.inputs_from):
                 inputs = task.inputs[transfer.edge]
@@ -354,21 +354,21 @@ class Runner:
                 parameter.grad = own.view_as(parameter)
         self._summing = []
 
-    def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Coming:
+    def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Incoming:
         """Start receiving messages from other ranks."""
-        coming = {}
+        incoming = {}
         for transfer in transfers:
             if transfer.peer is not None:
                 buffer = torch.empty(transfer.size)
                 work = dist.irecv(
                     buffer, transfer.peer, group=self.carries, tag=2 * transfer.number + backward
                 )
-                coming[transfer.number] = (work, buffer)
-        return coming
+                incoming[transfer.number] = (work, buffer)
+        return incoming
 
-    def _waited(self, coming: Coming, transfer: Transfer) -> Tensor:
+    def _wait_for(self, incoming: Incoming, transfer: Transfer) -> Tensor:
         """Wait for a message, and return it on the device."""
-        work, buffer = coming.pop(transfer.number)
+        work, buffer = incoming.pop(transfer.number)
         go_on = self.phases.waits()
         work.wait()
         go_on()
@@ -395,12 +395,12 @@ class Runner:
                 task.gradient = torch.zeros_like(task.output)
             task.gradient[transfer.source] += piece
 
-    def _assembled(self, task: Task, coming: Coming) -> dict[int | None, Tensor]:
+    def _assembled(self, task: Task, incoming: Incoming) -> dict[int | None, Tensor]:
         """Return a part's inputs by edge, assembled from messages, as leaves of the part's autograd graph."""
         by_edge: dict[int | None, Tensor] = {}
         for transfer in task.inputs_from:
-            if transfer.number in coming:
-                piece = self._waited(coming, transfer)
+            if transfer.number in incoming:
+                piece = self._wait_for(incoming, transfer)
             else:
                 piece = self._piece(self._by_place[transfer.made_by], transfer).detach()
             if transfer.fills:
