@@ -135,7 +135,7 @@ class Rig:
         variables = {**environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         if program != launch.WORKER and not environment.get("installed"):
             variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
-        ranks = launch.launcher(site, spec, setup=setup)
+        ranks = launch.make_launcher(site, spec, setup=setup)
         write_json(
             folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts)
         )

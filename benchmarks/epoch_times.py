@@ -180,7 +180,7 @@ class Bench:
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
         described, model = load_framework(framework), run.graph
-        ranks = launch.launcher(self.site, run_spec)
+        ranks = launch.make_launcher(self.site, run_spec)
         environment = self.environment(framework)
         if program != launch.WORKER:
             found = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"

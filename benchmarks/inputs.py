@@ -49,7 +49,7 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 folder = Path(scratch, f"{framework}.{number}")
                 folder.mkdir()
                 described = load_framework(framework)
-                ranks = launch.launcher(site, run_spec)
+                ranks = launch.make_launcher(site, run_spec)
                 environment = build(
                     read(described.environment), site.cache, {"torch_index": site.torch_index or ""}
                 )

@@ -69,7 +69,7 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND_VARIABLE, kind)))
         folder = bench.folder / f"{kind}-{name}"
         took = reference.run_benchmark(
-            folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site
+            folder, spec, [], environment, lambda: launch.make_launcher(bench.site, spec), site
         )
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")

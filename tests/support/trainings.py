@@ -172,7 +172,7 @@ class Trainings:
             prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)
-        ranks: launch.Launcher = launch.launcher(site, planned, setup=environment.get("setup", ()))
+        ranks: launch.Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
         told = job(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
         (folder / "spec.json").write_text(json.dumps(told))
         variables = {

@@ -101,7 +101,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         raise launch.Stopped("the test")
 
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False, setup=(): None)
+    monkeypatch.setattr(launch, "make_launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, alone):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})

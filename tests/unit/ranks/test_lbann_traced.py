@@ -51,7 +51,7 @@ def test_lbanns_layers_become_phases_and_operators(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     program.chmod(0o755)
     environment = {"python": {"executable": sys.executable}, "variables": {"RINGSIDE_PROGRAM": str(program)}}
-    ranks = launch.launcher(SITE, spec)
+    ranks = launch.make_launcher(SITE, spec)
     contents = job(spec, load_framework("lbann"), environment, run.graph.to_json(), data, ranks.hosts)
     (folder / "spec.json").write_text(json.dumps(contents))
     outcome = launch.run(ranks, environment, folder, spec, SITE)

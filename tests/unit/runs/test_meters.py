@@ -53,7 +53,7 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     )
     folder.mkdir(parents=True)
     prepare(DATA, folder / "data")
-    ranks = launch.launcher(local_site, spec)
+    ranks = launch.make_launcher(local_site, spec)
     content = job(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
     (folder / "spec.json").write_text(json.dumps(content))
     outcome = launch.run(ranks, environment, folder, spec, local_site, program="metered")
@@ -128,7 +128,7 @@ def test_idle_power_is_measured_once_for_a_session(
         )
         powers = [
             meters.idle_power(
-                tmp_path, name, local_site, spec, environment, lambda: launch.launcher(local_site, spec)
+                tmp_path, name, local_site, spec, environment, lambda: launch.make_launcher(local_site, spec)
             )
             for name in "aab"
         ]

@@ -60,7 +60,7 @@ def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
         run_spec,
         ["torch"],
         environment,
-        lambda: launch.launcher(SITE, run_spec),
+        lambda: launch.make_launcher(SITE, run_spec),
         SITE,
     )
     assert result.kind == KIND and result.reason is None
@@ -111,7 +111,9 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     run_spec = spec(nodes=1, ranks=1)
     environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(tmp_path)}}
     folder = tmp_path / "reference-before"
-    result = run_benchmark(folder, run_spec, [], environment, lambda: launch.launcher(SITE, run_spec), SITE)
+    result = run_benchmark(
+        folder, run_spec, [], environment, lambda: launch.make_launcher(SITE, run_spec), SITE
+    )
     assert (result.kind, result.times) == (None, None) and result.reason is not None
     assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith(
         "reference-before: "

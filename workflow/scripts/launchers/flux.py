@@ -181,4 +181,4 @@ def _environment() -> dict[str, str]:
     return {**kept_variables(), "FLUX_URI": os.environ.get("FLUX_URI", "")}
 
 
-launcher = Flux
+launcher_class = Flux

@@ -90,7 +90,9 @@ class Launcher(Protocol):
         """
 
 
-def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:
+def make_launcher(
+    site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()
+) -> Launcher:
     """Return the site's launcher for a run.
 
     Args:
@@ -100,19 +102,19 @@ def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequ
         setup: Shell lines that ranks run after the site's own.
     """
     module = importlib.import_module(f"launchers.{site.launcher}")
-    site_launcher: Launcher = module.launcher(replace(site, setup=(*site.setup, *setup)), spec, mpi)
-    return site_launcher
+    launcher: Launcher = module.launcher_class(replace(site, setup=(*site.setup, *setup)), spec, mpi)
+    return launcher
 
 
-def scheduler_meters(site: Site, ranks: Launcher) -> list[dict[str, Any]]:
+def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     """Return the scheduler's energy of ended ranks as entries of a record's meters; [] without a meter."""
     module = importlib.import_module(f"launchers.{site.launcher}")
-    entries: list[dict[str, Any]] = module.meters(ranks) if hasattr(module, "meters") else []
+    entries: list[dict[str, Any]] = module.meters(launcher) if hasattr(module, "meters") else []
     return entries
 
 
 def run(
-    ranks: Launcher,
+    launcher: Launcher,
     environment: Mapping[str, Any],
     folder: Path,
     spec: Mapping[str, Any],
@@ -123,7 +125,7 @@ def run(
     """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
 
     Args:
-        ranks: The launcher of the run.
+        launcher: The launcher of the run.
         environment: Content of an environment.json.
         folder: The attempt's absolute folder; output goes to its log.txt.
         spec: The spec of the run.
@@ -145,10 +147,10 @@ def run(
     with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
             paths = required_paths(environment, site, folder, reads)
-            processes = ranks.start(Program(command, file, paths), folder / "log.txt")
-            status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
+            processes = launcher.start(Program(command, file, paths), folder / "log.txt")
+            status, reason = _watch(launcher, processes, folder / "log.txt", started, site.time_limit_s)
         finally:
-            ranks.end()
+            launcher.end()
     return Outcome(status, reason, time.monotonic() - started)
 
 
@@ -392,7 +394,11 @@ def describe_exit(code: int) -> str:
 
 
 def _watch(
-    ranks: Launcher, processes: list[subprocess.Popen[bytes]], log: Path, started: float, time_limit_s: float
+    launcher: Launcher,
+    processes: list[subprocess.Popen[bytes]],
+    log: Path,
+    started: float,
+    time_limit_s: float,
 ) -> tuple[str, Note | None]:
     """Wait for all ranks and return status and reason, as in Outcome."""
     failed_at: float | None = None
@@ -405,7 +411,7 @@ def _watch(
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
             if first_codes and (unseen := unseen_path(read_end(log))):
                 raise Lost(unseen)
-            return ("failed", ranks.explain(first_codes, log)) if first_codes else ("ok", None)
+            return ("failed", launcher.explain(first_codes, log)) if first_codes else ("ok", None)
         if now - started > time_limit_s:
             text = f"not finished after the time limit of {time_limit_s:g} s"
             return "timeout", Note("time-limit", text, time_limit_s=time_limit_s)

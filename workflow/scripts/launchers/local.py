@@ -78,4 +78,4 @@ def rank_cores(rank: int, n_cores: int, core_counts: Sequence[int]) -> list[int]
     return usable[start:stop] if stop <= len(usable) else usable
 
 
-launcher = Local
+launcher_class = Local

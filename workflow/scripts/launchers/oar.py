@@ -177,4 +177,4 @@ def _environment() -> dict[str, str]:
     }
 
 
-launcher = Oar
+launcher_class = Oar

@@ -148,4 +148,4 @@ def _environment() -> dict[str, str]:
     }
 
 
-launcher = Pbs
+launcher_class = Pbs

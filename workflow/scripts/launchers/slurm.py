@@ -183,9 +183,9 @@ class Slurm:
         return [number for number, name in rows if name == self.name]
 
 
-def meters(ranks: Slurm) -> list[dict[str, Any]]:
+def meters(launcher: Slurm) -> list[dict[str, Any]]:
     """Return the energy of the run's step on all its nodes, from Slurm's accounting (acct_gather_energy)."""
-    joules, reason = step_energy(ranks.job["number"], ranks.name)
+    joules, reason = step_energy(launcher.job["number"], launcher.name)
     return [energy.entry(STEP_ENERGY, reason, window="run", joules=joules)]
 
 
@@ -237,4 +237,4 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-launcher = Slurm
+launcher_class = Slurm

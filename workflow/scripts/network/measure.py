@@ -46,18 +46,18 @@ def attempt_sweep(
     site: Site,
     sweep: Sweep,
     environment: Mapping[str, Any],
-    ranks: launch.Launcher,
+    launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return its record."""
     sweep_spec = spec(site, sweep)
-    rank_spec = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=ranks.hosts)
+    rank_spec = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts)
     write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
+    outcome = launch.run(launcher, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
     result = alone.read_result(folder)
     described = transport.describe_transport(result["transport"], sweep_spec, folder) if result else None
-    status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
+    status, reason = judge(outcome, result, described, sweep_spec, site, launcher.hosts)
     if status == "failed":
         reason = failure(reason, folder / "log.txt") if reason else None
     return {
@@ -70,7 +70,7 @@ def attempt_sweep(
         "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": ranks.job,
+        "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,

@@ -62,10 +62,10 @@ def supervise(
             environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
             setup = environment.get("setup", ())
-            ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
+            launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
             bind_results(results, planned.study, planned.site)
             with attempts.new_attempt(folder) as attempt:
-                record = measure(planned, environment, ranks, results, attempt, session)
+                record = measure(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
         return attempts.publish(attempt)
 
@@ -73,7 +73,7 @@ def supervise(
 def measure(
     planned: Planned,
     environment: dict[str, Any],
-    ranks: launch.Launcher,
+    launcher: launch.Launcher,
     results: Path,
     folder: Path,
     session: str,
@@ -84,7 +84,7 @@ def measure(
     def make_launcher(measurement: str) -> launch.Launcher:
         """Return the launcher of a measurement before or after the run, with a job step of its own."""
         own_spec = {**spec, "run_id": f"{measurement}.{planned.run_id}"}
-        return launch.launcher(site, own_spec, setup=environment.get("setup", ()))
+        return launch.make_launcher(site, own_spec, setup=environment.get("setup", ()))
 
     def run_benchmark(moment: str) -> reference.ReferenceTime:
         own_folder, start = folder / f"reference-{moment}", partial(make_launcher, "reference")
@@ -92,7 +92,7 @@ def measure(
 
     idle_w = meters.idle_power(results, session, site, spec, environment, partial(make_launcher, "idle"))
     write_json(
-        folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts)
+        folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, launcher.hosts)
     )
     scorep_version = spec.get("scorep")
     traced = (
@@ -101,17 +101,17 @@ def measure(
     parents = _parent_processes()
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(ranks, traced, folder.resolve(), spec, site, reads=[planned.data])
+    outcome = launch.run(launcher, traced, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
-    metered = meters.read_after(folder, spec, site, ranks) if (folder / "result.json").exists() else []
+    metered = meters.read_after(folder, spec, site, launcher) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
     measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
     if measured:
         measured |= {"meters": metered, "idle_w": idle_w}
-    status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, graph.gradient_bytes)
+    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, graph.gradient_bytes)
     if status == "failed":
         if _parent_processes() != parents:
             raise launch.Lost(Note("starter-killed", "its parent process was killed"))
@@ -125,7 +125,7 @@ def measure(
         "session": session,
         "status": status,
         "reason": reason,
-        "job": ranks.job,
+        "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         **planned.digests,
@@ -195,8 +195,8 @@ def job(
 
 def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     """Return whether the ranks of a machine have more threads than it has cores."""
-    ranks = run_spec["ranks"]
-    n_local_ranks = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
+    n_ranks = run_spec["ranks"]
+    n_local_ranks = n_ranks if site.placement == "emulated" else min(n_ranks, run_spec["ranks_per_node"])
     if core_counts := run_spec.get("rank_cores"):
         return bool(sum(core_counts) * n_local_ranks > site.cores * len(core_counts))
     return bool(n_local_ranks * run_spec["cores_per_rank"] > site.cores)

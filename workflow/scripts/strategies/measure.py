@@ -53,20 +53,20 @@ def attempt_timing(
     site: Site,
     timing: Timing,
     environment: Mapping[str, Any],
-    ranks: launch.Launcher,
+    launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Time once in the attempt's `folder`, and return the record."""
     settings = spec(site, timing)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), ranks.hosts)
+        folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), launcher.hosts)
     )
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run(ranks, environment, folder.resolve(), settings, site, program=program)
+    outcome = launch.run(launcher, environment, folder.resolve(), settings, site, program=program)
     result = alone.read_result(folder)
-    status, reason = alone.judge(outcome, result, site, ranks.hosts)
+    status, reason = alone.judge(outcome, result, site, launcher.hosts)
     if status == "failed":
         reason = failure(reason, folder / "log.txt") if reason else None
     measured = result or {}
@@ -79,7 +79,7 @@ def attempt_timing(
         "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": ranks.job,
+        "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
