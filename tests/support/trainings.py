@@ -19,6 +19,7 @@ import pytest
 
 from common import prefork_server
 from common.files import locked
+from common.notes import Note
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
 from declared.environments import read
@@ -118,7 +119,11 @@ class WarmRanks:
             replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
         )
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def raise_if_lost(self, log: Path) -> None:
+        """See Launcher."""
+        self.inner.raise_if_lost(log)
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher."""
         return self.inner.explain(codes, log)
 

@@ -429,6 +429,22 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
 
+@pytest.mark.parametrize(("state", "code"), [("Running", "time-limit"), ("Error", "job-ended")])
+def test_lost_job_is_lost_at_the_time_limit_too(
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str, code: str
+) -> None:
+    put_program("oarstat", OARSTAT.format(state=state))
+    folder, limited = tmp_path / "attempt-1", replace(oar, time_limit_s=0.5)
+    if state == "Running":
+        outcome = run(limited, folder, "time.sleep(300)", ranks_per_node=1)
+        assert outcome.status == "timeout" and code_and_facts(outcome.reason) == (code, {"time_limit_s": 0.5})
+    else:
+        with pytest.raises(launch.Lost) as lost:
+            run(limited, folder, "time.sleep(300)", ranks_per_node=1)
+        assert lost.value.reason.code == code
+    assert all_ended(folder)
+
+
 def test_a_node_where_oarsh_finds_no_job_is_lost(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
@@ -600,7 +616,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
     with pytest.raises(launch.Lost) as lost:
-        ranks.explain([143], flux / "log.txt")
+        ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
     ranks.end()
@@ -611,6 +627,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     ranks = flux_launcher()
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
+    ranks.raise_if_lost(flux / "log.txt")
     (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
     assert code_and_facts(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
@@ -750,7 +767,7 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
     log = tmp_path / "log.txt"
     log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
     with pytest.raises(launch.Lost, match=message):
-        slurm.explain([1], log)
+        slurm.raise_if_lost(log)
 
 
 SACCT = (

@@ -299,10 +299,11 @@ class TestTimes:
         assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
 
     @pytest.mark.parametrize(
-        ("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")]
+        ("timeout", "repeated"), [("101 sec", False), ("100 sec", True), ("0 sec", False)]
     )
-    def test_lost_node(self, site: Site, timeout: str, verdict: str) -> None:
-        assert verdicts.lost_node({"SlurmdTimeout": timeout}, site).verdict == verdict
+    def test_lost_node(self, site: Site, timeout: str, repeated: bool) -> None:
+        finding = verdicts.lost_node({"SlurmdTimeout": timeout}, site)
+        assert finding.verdict == "ok" and finding.facts["repeated"] is repeated
 
 
 class TestMemory:

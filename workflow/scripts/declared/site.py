@@ -347,8 +347,8 @@ class SiteKeys(Keys):
         pattern="^https?://",
     )
     time_limit_s: float = key(
-        "seconds after which a run is ended and recorded as timeout; keep it below Slurm's SlurmdTimeout, "
-        "or a lost node ends the job first",
+        "seconds after which a run is ended and recorded as timeout; where it is longer than Slurm's "
+        "SlurmdTimeout, a lost node ends the job first, and the run is repeated",
         default=600,
         gt=0,
     )

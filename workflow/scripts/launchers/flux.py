@@ -85,23 +85,25 @@ class Flux:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
-        """See Launcher. Read Flux's events: the first failed task, or the loss of a node or of the job."""
+    def raise_if_lost(self, _log: Path) -> None:
+        """See Launcher. Ask for the state of the enclosing job, and read Flux's events."""
         if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
             raise job_ended(self.job["number"], state)
-        events = self._events()
-        for event in events:
+        for event in self._events():
             context = event.get("context", {})
             if event["name"] == "exception" and (
                 context["type"] != "exec" or context["note"].startswith(_NODE_LOST_PREFIXES)
             ):
                 raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
+
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+        """See Launcher. Read Flux's events: the first failed task, or Flux's own reason."""
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
                 task = event["context"]
                 host = self.hosts[task["rank"] // self._spec["ranks_per_node"]]
                 return rank_failure(task["rank"], -task["signaled"] or task["exitcode"], host)
-        return _exception_note(events) or starter_failure("flux job attach", codes[0] or 0)
+        return _exception_note(self._events()) or starter_failure("flux job attach", codes[0] or 0)
 
     def end(self) -> None:
         """End the ranks through Flux, then the attached client."""

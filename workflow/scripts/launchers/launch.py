@@ -55,9 +55,12 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program, such as a node or the scheduler.
+    """The infrastructure failed, not the program: the run gets no record, and Snakemake repeats it.
 
-    The run has to be repeated.
+    This one rule holds whether ranks failed or reached the time limit: it is raised where the scheduler or
+    the log says that a node or the job is gone (`_classify`), where a killed process does not end (`kill`),
+    where a scheduler does not answer, and for errors of the machine (`runs.supervise.failure_or_lost`). What
+    nobody has noticed when the ranks end is a failure or a timeout of the run.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -80,8 +83,17 @@ class Launcher(Protocol):
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
 
+    def raise_if_lost(self, log: Path) -> None:
+        """Raise Lost if the log or the scheduler says that a node or the job is gone.
+
+        It is called whenever the ranks did not end well, also at the time limit.
+        """
+
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """Return the first failure; `codes` are the exit statuses of the processes. May raise Lost."""
+        """Return the first failure; `codes` are the exit statuses of the processes.
+
+        Raise Lost if the scheduler started no rank.
+        """
 
     def end(self) -> None:
         """End every rank on every node, even if its local process has ended, and wait for it.
@@ -148,10 +160,11 @@ def run(
         try:
             paths = required_paths(environment, site, folder, reads)
             processes = launcher.start(Program(command, file, paths), folder / "log.txt")
-            status, reason = _watch(launcher, processes, folder / "log.txt", started, site.time_limit_s)
+            end, codes = _wait(processes, started + site.time_limit_s)
+            reason = None if end == "ok" else _classify(launcher, end, codes, folder / "log.txt", site)
         finally:
             launcher.end()
-    return Outcome(status, reason, time.monotonic() - started)
+    return Outcome(end, reason, time.monotonic() - started)
 
 
 def required_paths(
@@ -367,13 +380,7 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return the reason for a failed rank; `code` is its exit status, or a negative signal.
-
-    Raises:
-        Lost: If its node does not see a path that it needs.
-    """
-    if host and code == UNSEEN_STATUS:
-        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
+    """Return the reason for a failed rank; `code` is its exit status, or a negative signal."""
     name = f"rank {rank} on {host}" if host else f"rank {rank}"
     return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
 
@@ -393,26 +400,44 @@ def describe_exit(code: int) -> str:
     )
 
 
-def _watch(
-    launcher: Launcher,
-    processes: list[subprocess.Popen[bytes]],
-    log: Path,
-    started: float,
-    time_limit_s: float,
-) -> tuple[str, Note | None]:
-    """Wait for all ranks and return status and reason, as in Outcome."""
+def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> tuple[str, Sequence[int | None]]:
+    """Wait for all ranks, or for GRACE_S after the first failure.
+
+    Args:
+        processes: The processes to watch.
+        deadline: When to stop waiting, on the monotonic clock.
+
+    Returns:
+        How the ranks ended, which is the status of an Outcome, and the exit statuses of the processes when
+        the first one had failed.
+    """
     failed_at: float | None = None
-    first_codes: list[int | None] = []
+    first_codes: Sequence[int | None] = ()
     while True:
         codes = [process.poll() for process in processes]
         now = time.monotonic()
         if failed_at is None and any(codes):
             failed_at, first_codes = now, codes
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
-            if first_codes and (unseen := unseen_path(read_end(log))):
-                raise Lost(unseen)
-            return ("failed", launcher.explain(first_codes, log)) if first_codes else ("ok", None)
-        if now - started > time_limit_s:
-            text = f"not finished after the time limit of {time_limit_s:g} s"
-            return "timeout", Note("time-limit", text, time_limit_s=time_limit_s)
+            return "failed" if first_codes else "ok", first_codes
+        if now > deadline:
+            return "timeout", first_codes
         time.sleep(POLL_S)
+
+
+def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Path, site: Site) -> Note:
+    """Return the reason of ranks that ended as failed or timeout.
+
+    Raises:
+        Lost: If it was not the program: a node does not see a path, or a node or the job is gone.
+    """
+    if unseen := unseen_path(read_end(log)):
+        raise Lost(unseen)
+    launcher.raise_if_lost(log)
+    if end == "timeout":
+        text = f"not finished after the time limit of {site.time_limit_s:g} s"
+        return Note("time-limit", text, time_limit_s=site.time_limit_s)
+    reason = launcher.explain(codes, log)
+    if reason.facts.get("status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
+        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
+    return reason

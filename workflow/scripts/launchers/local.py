@@ -46,6 +46,9 @@ class Local:
                 self._processes.append(spawn(command, kept_variables(), output))
         return self._processes
 
+    def raise_if_lost(self, _log: Path) -> None:
+        """See Launcher. This machine is not lost as long as this process runs on it."""
+
     def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)

@@ -116,7 +116,7 @@ class Oar:
         starter = replace(program, command=["sh", "-c", _MPIRUN, "ringside", *words, *ranks], paths=())
         return starter.behind(self._site.setup, _ALLOW_ROOT)
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def raise_if_lost(self, log: Path) -> None:
         """See Launcher. A connection error of ssh in the log is the cause of all other failures."""
         text = read_end(log)
         for rank, process in enumerate(self._processes):
@@ -127,6 +127,10 @@ class Oar:
             raise Lost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended(self._number, state)
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. With mpirun, read its messages."""
+        text = read_end(log)
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         if self._mpi:
             if killed := _RANK_KILLED.search(text):

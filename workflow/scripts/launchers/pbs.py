@@ -73,7 +73,7 @@ class Pbs:
                 )
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def raise_if_lost(self, log: Path) -> None:
         """See Launcher. An error of pbs_tmrsh itself is the cause of all other failures."""
         error = _TMRSH_ERROR.search(read_end(log))
         for rank, process in enumerate(self._processes):
@@ -82,6 +82,9 @@ class Pbs:
                 raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended(self._number, state, "state ")
+
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+        """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         return rank_failure(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
 

@@ -138,15 +138,18 @@ class Slurm:
             self._process = spawn(step, {**kept_variables(), **job_variables}, output)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Read srun's messages: the first failed task, or the loss of a node or of the job."""
+    def raise_if_lost(self, log: Path) -> None:
+        """See Launcher. Ask for the job's state, and read srun's messages."""
         if (state := job_state(self.job["number"])) != RUNNING:
             raise job_ended(str(self.job["number"]), state)
+        for line in read_end(log).splitlines():
+            if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
+                raise Lost(Note("node-or-job-gone", line))
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. Read srun's messages: the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
-        for line in lines:
-            if any(sign in line for sign in _LOST_JOB_SIGNS):
-                raise Lost(Note("node-or-job-gone", line))
         for line in lines:
             if error := _TASK_ERROR.fullmatch(line):
                 host, rank, status = error.groups()

@@ -18,7 +18,7 @@ from plan.design import plan_design
 from plan.sweeps import Sweep, code_digest, environment_digest, output, planned_sweeps, spec
 from plan.sweeps import key as key_of
 from runs import alone, transport
-from runs.supervise import failure, job
+from runs.supervise import failure_or_lost, job
 
 KIND = "sweep"
 PROGRAM = "ranks.sweep"
@@ -59,7 +59,7 @@ def attempt_sweep(
     described = transport.describe_transport(result["transport"], sweep_spec, folder) if result else None
     status, reason = judge(outcome, result, described, sweep_spec, site, launcher.hosts)
     if status == "failed":
-        reason = failure(reason, folder / "log.txt") if reason else None
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         "study": study.name,
         "site": site.name,

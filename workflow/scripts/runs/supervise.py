@@ -115,7 +115,7 @@ def measure(
     if status == "failed":
         if _parent_processes() != parents:
             raise launch.Lost(Note("starter-killed", "its parent process was killed"))
-        reason = failure(reason, folder / "log.txt") if reason else None
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     image, installed = environment.get("image"), environment.get("installed")
     return {
         "run_id": planned.run_id,
@@ -346,8 +346,8 @@ def _short_names(hosts: Sequence[str]) -> list[str]:
     return [host.split(".")[0] for host in hosts]
 
 
-def failure(reason: Note, log: Path) -> Note:
-    """Return the reason of a failure together with the last error in the log.
+def failure_or_lost(reason: Note, log: Path) -> Note:
+    """Return the reason of a failure together with the last error in the log, or raise Lost.
 
     Raises:
         launch.Lost: If it is an error of the machine, such as a full disk, and not of the training.

@@ -251,21 +251,24 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
 
 
 def lost_node(config: Mapping[str, str], site: Site) -> Finding:
-    """Check whether a run's own time limit ends before Slurm gives up a node that does not answer."""
-    timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0"))
-    if timeout_s and site.time_limit_s >= timeout_s:
-        return warn(
-            "lost node",
-            "time-limit",
-            f"{display_path(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout "
-            f"({timeout_s:g} s): where a node is lost the job ends before the run's own limit, and is "
-            "repeated instead of recorded as timeout",
-            time_limit_s=site.time_limit_s,
-            slurmd_timeout_s=timeout_s,
+    """Report whether Slurm gives up a node that does not answer before a run's own time limit.
+
+    Slurm then ends the job, and the run is repeated. Otherwise Slurm may not know yet that the node is lost,
+    and the run is recorded as timeout.
+    """
+    timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0")) or None
+    repeated = timeout_s is not None and timeout_s <= site.time_limit_s
+    facts = {"time_limit_s": site.time_limit_s, "slurmd_timeout_s": timeout_s, "repeated": repeated}
+    if timeout_s is None:
+        text = "Slurm never gives one up (SlurmdTimeout 0): its run is recorded as timeout"
+    elif repeated:
+        text = f"Slurm gives one up after {timeout_s:g} s (SlurmdTimeout), and its run is repeated"
+    else:
+        text = (
+            f"time_limit_s {site.time_limit_s:g} s ends a run before SlurmdTimeout ({timeout_s:g} s): a run "
+            "whose node is lost may be recorded as timeout instead of repeated"
         )
-    if not timeout_s:
-        return ok("lost node", "Slurm never gives one up (SlurmdTimeout 0); runs end by their own limit")
-    return ok("lost node", f"runs end by their own limit before SlurmdTimeout ({timeout_s:g} s)")
+    return ok("lost node", text, **facts)
 
 
 def memory(

@@ -25,7 +25,7 @@ from plan.timings import (
 )
 from plan.timings import key as key_of
 from runs import alone, transport
-from runs.supervise import failure, job
+from runs.supervise import failure_or_lost, job
 
 KIND = "timing"
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
@@ -68,7 +68,7 @@ def attempt_timing(
     result = alone.read_result(folder)
     status, reason = alone.judge(outcome, result, site, launcher.hosts)
     if status == "failed":
-        reason = failure(reason, folder / "log.txt") if reason else None
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     measured = result or {}
     return {
         "study": study.name,
