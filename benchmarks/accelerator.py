@@ -222,7 +222,8 @@ def main(argv: list[str] | None = None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with machine_lock(
-        f"process {os.getpid()}, which tests the accelerator", lambda holder: say(f"waiting for {holder}")
+        f"process {os.getpid()}, which tests the accelerator",
+        lambda locked_by: say(f"waiting for {locked_by}"),
     ):
         started = time.monotonic()
         rig = Rig(site, environment, folder, started + 60 * options.minutes)

@@ -267,7 +267,7 @@ def run_all(
 def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
     """Keep the workflow's runs off this machine while a framework is measured."""
     return machine_lock(
-        f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")
+        f"process {os.getpid()} measures {framework}", lambda locked_by: _say(f"waiting for {locked_by}")
     )
 
 

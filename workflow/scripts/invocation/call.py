@@ -25,7 +25,7 @@ from plan import ownership
 from plan.campaign import Campaign, load_campaign
 from plan.specs import write_specs
 from records import time_left
-from runs.attempts import machine_holder
+from runs.attempts import machine_locked_by
 from runs.progress import (
     SESSION_VARIABLE,
     STOPPED_STATUS,
@@ -247,7 +247,7 @@ class Call:
             self.start_server(prefork_server.HEAVY)
 
     def _disturbance(self) -> str | None:
-        shares = self._disturbed(bool(machine_holder()))
+        shares = self._disturbed(bool(machine_locked_by()))
         return disturbance.describe(shares, self.campaign.site, self.campaign.runs_csv)
 
     def _check_launch(self, runs: bool) -> None:
