@@ -49,11 +49,11 @@ def attempt(tmp_path: Path) -> Path:
 
 def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
     site = replace(load_site("local"), scorep=prefix)
-    started = score_p.start(ENVIRONMENT, site, "8.4", prefix)
+    started = score_p.wrap_program(ENVIRONMENT, site, "8.4", prefix)
     assert started["variables"] == {PROGRAM_VARIABLE: str(prefix / scorep.STARTER / "lbann"), "X": "1"}
     assert started["packages"] == {"lbann": "0.104", "scorep": "8.4"}
     with pytest.raises(InputError) as refused:
-        score_p.start(ENVIRONMENT, site, "9.0", prefix)
+        score_p.wrap_program(ENVIRONMENT, site, "9.0", prefix)
     error = refused.value
     assert (error.code, error.file, error.key) == (
         "changed-since-planned",

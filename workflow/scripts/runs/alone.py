@@ -67,9 +67,9 @@ def reuse_or_measure(
         attempt_folder = attempts.finished(folder)
         if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
             environment = read_built(environment_of(site, measurement.run.framework))
-            launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
             bind_results(results, study.name, site)
             with attempts.new_attempt(folder) as attempt_folder:
+                launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
                 record = attempt(environment, launcher, attempt_folder) | {"session": current_session()}
                 attempts.finish(attempt_folder, record, kind)
         return attempts.publish(attempt_folder, out.name)

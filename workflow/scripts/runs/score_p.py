@@ -17,7 +17,7 @@ from ranks.worker.node import machine
 from ranks.worker.operators import unix_ahead
 
 
-def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
+def wrap_program(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
     """Return an environment whose program starts under Score-P, for an attempt in `folder` (absolute).
 
     Raises:

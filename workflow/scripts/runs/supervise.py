@@ -61,10 +61,11 @@ def supervise(
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
-            setup = environment.get("setup", ())
-            launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
             bind_results(results, planned.study, planned.site)
+            # The attempt begins first: a launcher asks the scheduler, and may find its job lost.
             with attempts.new_attempt(folder) as attempt:
+                setup = environment.get("setup", ())
+                launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
                 record = measure(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
         return attempts.publish(attempt)
@@ -72,78 +73,111 @@ def supervise(
 
 def measure(
     planned: Planned,
-    environment: dict[str, Any],
+    environment: Mapping[str, Any],
     launcher: launch.Launcher,
     results: Path,
     folder: Path,
     session: str,
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
-    site, spec, framework, graph = planned.site, planned.spec, planned.framework, planned.graph
-
-    def make_launcher(measurement: str) -> launch.Launcher:
-        """Return the launcher of a measurement before or after the run, with a job step of its own."""
-        own_spec = {**spec, "run_id": f"{measurement}.{planned.run_id}"}
-        return launch.make_launcher(site, own_spec, setup=environment.get("setup", ()))
-
-    def run_benchmark(moment: str) -> reference.ReferenceTime:
-        own_folder, start = folder / f"reference-{moment}", partial(make_launcher, "reference")
-        return reference.run_benchmark(own_folder, spec, framework.modules, environment, start, site)
-
-    idle_w = meters.idle_power(results, session, site, spec, environment, partial(make_launcher, "idle"))
-    write_json(
-        folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, launcher.hosts)
-    )
+    site, spec, framework = planned.site, planned.spec, planned.framework
+    idle_launcher = partial(_make_own_launcher, planned, environment, "idle")
+    idle_w = meters.idle_power(results, session, site, spec, environment, idle_launcher)
+    model = planned.graph.to_json()
+    write_json(folder / "spec.json", job(spec, framework, environment, model, planned.data, launcher.hosts))
     scorep_version = spec.get("scorep")
-    traced = (
-        score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
-    )
+    run_environment = environment
+    if scorep_version:
+        run_environment = score_p.wrap_program(environment, site, scorep_version, folder.resolve())
     parents = _parent_processes()
+    run_benchmark = partial(_run_benchmark, planned, environment, folder)
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(launcher, traced, folder.resolve(), spec, site, reads=[planned.data])
+    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
-    metered = meters.read_after(folder, spec, site, launcher) if (folder / "result.json").exists() else []
-    epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-    measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
-    if measured:
-        measured |= {"meters": metered, "idle_w": idle_w}
-    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, graph.gradient_bytes)
+    measured, epochs = read_measured(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
+    gradient_bytes = planned.graph.gradient_bytes
+    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
     if status == "failed":
         if _parent_processes() != parents:
             raise launch.Lost(Note("starter-killed", "its parent process was killed"))
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
-    image, installed = environment.get("image"), environment.get("installed")
     return {
-        "run_id": planned.run_id,
-        "key": planned.key,
-        "study": planned.study,
-        "site": site.name,
+        **describe_run(planned, run_environment),
         "session": session,
         "status": status,
         "reason": reason,
         "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
+        "wall_s": outcome.wall_s,
+        "reference": machine_speed,
+        "measured": measured,
+    }
+
+
+def _make_own_launcher(planned: Planned, environment: Mapping[str, Any], name: str) -> launch.Launcher:
+    """Return the launcher of a measurement before or after the run, with a job step of its own."""
+    own_spec = {**planned.spec, "run_id": f"{name}.{planned.run_id}"}
+    return launch.make_launcher(planned.site, own_spec, setup=environment.get("setup", ()))
+
+
+def _run_benchmark(
+    planned: Planned, environment: Mapping[str, Any], folder: Path, moment: str
+) -> reference.ReferenceTime:
+    """Run the reference benchmark at one `moment`: before or after the run."""
+    make_launcher = partial(_make_own_launcher, planned, environment, "reference")
+    modules, own_folder = planned.framework.modules, folder / f"reference-{moment}"
+    return reference.run_benchmark(
+        own_folder, planned.spec, modules, environment, make_launcher, planned.site
+    )
+
+
+def read_measured(
+    planned: Planned,
+    launcher: launch.Launcher,
+    folder: Path,
+    launched_at: float,
+    wall_s: float,
+    idle_w: Mapping[str, float | None] | None,
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return what was measured during a run, or None if its ranks did not finish, and its epochs.
+
+    Meters that are read after a run fill a column of its epochs.csv first.
+    """
+    spec, table = planned.spec, folder / "epochs.csv"
+    is_finished = (folder / "result.json").exists()
+    metered = meters.read_after(folder, spec, planned.site, launcher) if is_finished else []
+    epochs = read_epochs(table) if table.exists() else []
+    measured = measurement(folder, launched_at, wall_s, spec, epochs)
+    return (measured | {"meters": metered, "idle_w": idle_w} if measured else measured), epochs
+
+
+def describe_run(planned: Planned, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a record that is known before its ranks start: the run and its software."""
+    site, spec = planned.site, planned.spec
+    image, installed = environment.get("image"), environment.get("installed")
+    return {
+        "run_id": planned.run_id,
+        "key": planned.key,
+        "study": planned.study,
+        "site": site.name,
         **planned.digests,
         "placement": site.placement,
-        "timing_scope": framework.timing_scope,
+        "timing_scope": planned.framework.timing_scope,
         "cores_per_rank": spec["cores_per_rank"],
         "oversubscribed": oversubscribed(site, spec),
         "max_foreign_cpu_share": site.max_foreign_cpu_share,
-        "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
         "image": {name: image[name] for name in ("sha256", "base", "made_by")} if image else None,
         "installed": {"executable": installed["executable"], "modules": installed.get("modules", [])}
         if installed
         else None,
-        "packages": traced["packages"],
+        "packages": environment["packages"],
         **({"strategy": spec["strategy"]} if "strategy" in spec else {}),
-        "reference": machine_speed,
-        "measured": measured,
     }
 
 
@@ -380,7 +414,10 @@ def _strip_control_codes(line: str) -> str:
 
 @contextmanager
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
-    """End the program with one line if the measurement inside is stopped (status 130) or lost (status 75).
+    """End the program with one line if the measurement inside ends without a record.
+
+    The exit status is 130 if it was stopped, UNSEEN_STATUS (79) if a node does not see a path, and
+    EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
 
     SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it
     (nohup).
