@@ -507,7 +507,7 @@ def test_wording_of_refused_launches() -> None:
 def test_wording_of_reasons() -> None:
     assert launch.rank_failure(1, 3, "node2") == "rank 1 on node2 ended with status 3"
     assert launch.rank_failure(1, -9) == "rank 1 was killed by SIGKILL"
-    assert launch.starter_failure("srun", 137) == "srun ended with status 137"
+    assert launch.launching_program_failure("srun", 137) == "srun ended with status 137"
     assert str(launch.job_ended("17", "CANCELLED")) == "job 17 ended during the run (CANCELLED)"
 
 

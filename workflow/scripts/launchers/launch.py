@@ -19,7 +19,15 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Program, export_lines, not_seen, unseen_path
+from common.shell import (
+    UNSEEN_STATUS,
+    Program,
+    Unanswered,
+    ask_patiently,
+    export_lines,
+    not_seen,
+    unseen_path,
+)
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -145,16 +153,18 @@ def run(
         program: Module that every rank runs.
         reads: Folders that ranks read, besides the scripts. An image shows them no others.
     """
-    command = [environment["python"]["executable"], "-m", program, str(folder)]
+    python = environment["python"]["executable"]
+    command = [python, "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
     if environment.get("image"):
         command = in_image(
             environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder
         )
-    elif (installed := environment.get("installed")) and installed["executable"] == command[0]:
+    elif runs_installed_python(environment):
+        # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
-        rank_variables.pop("PYTHONPATH")
-        rank_variables |= environment["variables"]
+        own_variables = variables(site, spec, pythonpath=False)
+        rank_variables = {**own_variables, **environment["variables"]}
     started = time.monotonic()
     with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
@@ -165,6 +175,15 @@ def run(
         finally:
             launcher.end()
     return Outcome(end, reason, time.monotonic() - started)
+
+
+def runs_installed_python(environment: Mapping[str, Any]) -> bool:
+    """Return whether ranks run in a Python that the site has installed.
+
+    What a site installs may also be a program, such as LBANN, which ranks start from a Python of ours.
+    """
+    installed = environment.get("installed")
+    return bool(installed and installed["executable"] == environment["python"]["executable"])
 
 
 def required_paths(
@@ -237,10 +256,17 @@ def modules_first(command: Sequence[str]) -> list[str]:
     return ["sh", "-c", prepend, "ringside", str(SCRIPTS), *command]
 
 
-def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of every rank, whatever starts it."""
+def variables(site: Site, spec: Mapping[str, Any], pythonpath: bool = True) -> dict[str, str]:
+    """Return the environment variables of every rank, whatever starts it.
+
+    Args:
+        site: The site.
+        spec: The spec of the run.
+        pythonpath: Whether to set PYTHONPATH, so that ranks run our modules.
+    """
     threads = str(spec["cores_per_rank"])
     site_variables = dict(site.variables)
+    python_path = os.pathsep.join(filter(None, [str(SCRIPTS), site_variables.pop("PYTHONPATH", None)]))
     return {
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
@@ -248,13 +274,10 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
-        **(
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}
-        ),  # as nvidia-smi and meters count them
+        # GPUs are numbered as nvidia-smi and meters count them.
+        **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),
         **site_variables,
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(SCRIPTS), site_variables.get("PYTHONPATH")])
-        ),  # ranks run our modules
+        **({"PYTHONPATH": python_path} if pythonpath else {}),
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 
@@ -269,7 +292,10 @@ def cores_per_task(spec: Mapping[str, Any]) -> int:
 
 
 def kept_variables() -> dict[str, str]:
-    """Return the only variables of the caller's environment that reach a rank."""
+    """Return the only variables of the caller's environment that every launcher hands on.
+
+    A launcher adds those that its scheduler needs, such as SLURM_JOB_ID, and the scheduler those of its job.
+    """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
 
@@ -319,30 +345,49 @@ def query_job_field(
     Raises:
         Lost: If there is no answer with the field after three tries, 2 s apart.
     """
-    answer = ""
-    for pause_s in (2, 2, 0):
+
+    def ask() -> str | None:
         try:
-            result = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=CLIENT_PATIENCE_S,
-                env=environment,
-            )
+            result = run_client(command, environment)
         except FileNotFoundError:
             return None
-        except subprocess.TimeoutExpired:
-            answer = "no answer"
-        else:
-            if match := pattern.search(result.stdout):
-                return match[1]
-            answer = " ".join((result.stderr or result.stdout).split())[:300]
-        time.sleep(pause_s)
+        if match := pattern.search(result.stdout):
+            return match[1]
+        raise Unanswered(client_message(result))
+
+    try:
+        return ask_patiently(ask)
+    except Unanswered as unanswered:
+        answer = str(unanswered)
     program, number = command[0], command[-1]
     text = f"{program} does not describe job {number}: {answer}"
     raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
+
+
+def run_client(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a scheduler's client.
+
+    Raises:
+        Unanswered: If it does not end within CLIENT_PATIENCE_S.
+        FileNotFoundError: If this node does not have it.
+    """
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=CLIENT_PATIENCE_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unanswered("no answer") from None
+
+
+def client_message(result: subprocess.CompletedProcess[str]) -> str:
+    """Return what a client that failed printed, as one line of at most 300 characters."""
+    return " ".join((result.stderr or result.stdout).split())[:300]
 
 
 def pkill(command: Sequence[str]) -> list[str]:
@@ -385,8 +430,8 @@ def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
     return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
 
 
-def starter_failure(program: str, code: int) -> Note:
-    """Return the reason for a failed starter of all ranks, where no failed rank is known."""
+def launching_program_failure(program: str, code: int) -> Note:
+    """Return the reason where the program that started all ranks, such as srun, failed, but no known rank."""
     return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, status=code)
 
 

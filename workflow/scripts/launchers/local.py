@@ -26,9 +26,8 @@ class Local:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
-        self.hosts = [
-            f"node{i}" for i in range(1, spec["nodes"] + 1)
-        ]  # emulated nodes; Horovod needs distinct names
+        # These nodes are emulated; Horovod needs distinct names.
+        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""

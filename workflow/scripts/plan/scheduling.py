@@ -31,7 +31,8 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
-        # Without `mpi`, the executor would wrap this program and its own srun in an srun.
+        # Inside the job, the executor looks only whether this key is there: without it, it would wrap our
+        # program and its own srun in an srun. The executor that submits refuses a value for a single task.
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,

@@ -16,6 +16,7 @@ from typing import Any
 
 from common.files import is_locked, node_name, read_json, utc
 from common.notes import Note
+from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.decisions import rule_fields
@@ -361,7 +362,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
     command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [line.split("|", 5) for line in slurm.ask(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()]
-    except slurm.Unanswered as unanswered:
+    except Unanswered as unanswered:
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
     jobs = []

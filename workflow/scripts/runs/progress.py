@@ -1,6 +1,8 @@
-"""Print a line as each run ends: its result, the number of runs left, and the expected time.
+"""Follow a campaign from Snakemake's log: print a line as each run ends, and stop where going on is no use.
 
-The Snakemake that a person started prints the lines from the records, wherever the runs ran.
+The Snakemake that a person started prints the lines from the records, wherever the runs ran: result, number
+of runs left and expected time. It stops the campaign if runs fail for the same reason one after another, or
+if a node does not see a path. Filters of its log keep only lines that help a person.
 """
 
 import contextlib
@@ -32,7 +34,7 @@ SESSION_VARIABLE = "RINGSIDE_SESSION"
 
 
 def new_session() -> str:
-    """Return a name for this invocation: its start (UTC) and its process."""
+    """Return a name for this session: its start (UTC) and its process."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
 
 
@@ -59,7 +61,7 @@ def refuse_stopped(results: Path) -> None:
 
 
 class Session:
-    """The runs that one invocation has executed, kept in results/<study>/sessions/<session>.json."""
+    """The runs that one session has executed, kept in results/<study>/sessions/<session>.json."""
 
     def __init__(
         self,
@@ -300,7 +302,7 @@ class Interruption:
 
 
 def count_usable(runs_csv: Path) -> Note:
-    """Return the last line of an invocation: how many runs are usable. Facts: usable, runs."""
+    """Return the last line of a session: how many runs are usable. Facts: usable, runs."""
     with open(runs_csv, newline="", encoding="utf-8") as table:
         statuses = [row["status"] for row in csv.DictReader(table)]
     usable = statuses.count("ok")

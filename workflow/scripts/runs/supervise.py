@@ -52,7 +52,7 @@ def supervise(
     Args:
         planned: The run.
         results: results/<study>.
-        session: Name of the invocation.
+        session: Name of the session.
         usable: Return whether an existing record needs no new attempt.
     """
     folder = results / "runs" / planned.run_id / planned.key
@@ -103,7 +103,7 @@ def measure(
     status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
     if status == "failed":
         if _parent_processes() != parents:
-            raise launch.Lost(Note("starter-killed", "its parent process was killed"))
+            raise launch.Lost(Note("parent-killed", "its parent process was killed"))
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         **describe_run(planned, run_environment),
