@@ -25,7 +25,7 @@ from plan.campaign import load_campaign
 from plan.design import plan_design
 from plan.sweeps import planned_sweeps
 from ranks import sweep as rank_program
-from runs import alone
+from runs import other_measurements
 from support.trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
@@ -151,7 +151,9 @@ def test_every_collective_returns_the_right_values(framework, collective, study,
 def fake(tmp_path, monkeypatch, site):
     """Return a function that fakes a framework by an adapter with one changed line."""
     monkeypatch.setattr(
-        alone, "read_built", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}}
+        other_measurements,
+        "read_built",
+        lambda stamp: {"python": {"executable": sys.executable}, "variables": {}},
     )
 
     def install(old="", new=""):

@@ -22,7 +22,7 @@ from plan.binding import bind_results, check_bound, machine_id, rebind
 from plan.design import plan_design
 from plan.identity import plan_run
 from plan.sweeps import planned_sweeps
-from runs import alone, attempts, supervise
+from runs import attempts, other_measurements, supervise
 from support.one_run import one_run
 
 ROUNDS = 40
@@ -104,7 +104,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setattr(launch, "make_launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
-    for module in (supervise, alone):
+    for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
     for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)

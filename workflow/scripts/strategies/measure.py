@@ -1,4 +1,4 @@
-"""Make one timing, from launch to timing.json (`runs.alone`): of one model, or of messages."""
+"""Make one timing, from launch to timing.json (`runs.other_measurements`): of one model, or of messages."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ from plan.timings import (
     spec,
 )
 from plan.timings import key as key_of
-from runs import alone, transport
+from runs import other_measurements, transport
 from runs.supervise import failure_or_lost, job
 
 KIND = "timing"
@@ -34,7 +34,7 @@ NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_upd
 def measure(study: Study, site: Site, timing: Timing, results: Path) -> dict[str, Any]:
     """Make the timing, write its timing.json below `results` (results/<study>) and return the content."""
     attempt = partial(attempt_timing, study, site, timing)
-    return alone.reuse_or_measure(
+    return other_measurements.reuse_or_measure(
         KIND, timing, spec(site, timing), output(results, site, timing), study, site, results, attempt
     )
 
@@ -45,7 +45,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         InputError: If it is broken.
     """
-    return alone.read_measurement(file, KIND)
+    return other_measurements.read_measurement(file, KIND)
 
 
 def attempt_timing(
@@ -65,8 +65,8 @@ def attempt_timing(
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
     outcome = launch.run(launcher, environment, folder.resolve(), settings, site, program=program)
-    result = alone.read_result(folder)
-    status, reason = alone.judge(outcome, result, site, launcher.hosts)
+    result = other_measurements.read_result(folder)
+    status, reason = other_measurements.judge(outcome, result, site, launcher.hosts)
     if status == "failed":
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     measured = result or {}
@@ -106,7 +106,9 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = alone.find_by_name(KIND, planned_timings(plan_design(study, site), site), name, study)
+    timing: Timing = other_measurements.find_by_name(
+        KIND, planned_timings(plan_design(study, site), site), name, study
+    )
     return timing
 
 
@@ -123,7 +125,7 @@ def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
     declared, declared_site = load_study(study), load_site(site)
     declared_timing = find(declared, declared_site, timing)
     do = partial(measure, declared, declared_site, declared_timing)
-    alone.publish_measurement(
+    other_measurements.publish_measurement(
         f"{KIND} {declared_timing.name}", key_of(declared_site, declared_timing), key, out, declared_site, do
     )
 

@@ -25,7 +25,7 @@ from runs import attempts
 from runs.progress import current_session
 from runs.supervise import invalid_reason, report_interruptions
 
-Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
+MeasureFunction = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
 
 class Measurement(Protocol):
@@ -48,7 +48,7 @@ def reuse_or_measure(
     study: Study,
     site: Site,
     results: Path,
-    attempt: Attempt,
+    measure: MeasureFunction,
 ) -> dict[str, Any]:
     """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
 
@@ -60,7 +60,7 @@ def reuse_or_measure(
         study: The study.
         site: The site.
         results: results/<study>.
-        attempt: Function that measures, given environment, launcher and the attempt's folder.
+        measure: Function that measures, given environment, launcher and the attempt's folder.
     """
     folder = out.parent
     with attempts.exclusive(folder, f"{kind} {measurement.name}"):
@@ -70,7 +70,7 @@ def reuse_or_measure(
             bind_results(results, study.name, site)
             with attempts.new_attempt(folder) as attempt_folder:
                 launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
-                record = attempt(environment, launcher, attempt_folder) | {"session": current_session()}
+                record = measure(environment, launcher, attempt_folder) | {"session": current_session()}
                 attempts.finish(attempt_folder, record, kind)
         return attempts.publish(attempt_folder, out.name)
 
