@@ -41,7 +41,7 @@ from models.named import graph
 from plan.identity import unsupported_reason
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.supervise import job, judge, measurement, with_last_line
+from runs.supervise import judge, measurement, rank_input, with_last_line
 from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
@@ -137,7 +137,8 @@ class Rig:
             variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
         ranks = launch.make_launcher(site, spec, setup=setup)
         write_json(
-            folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+            folder / "spec.json",
+            rank_input(spec, described, environment, run.graph.to_json(), data, ranks.hosts),
         )
         launched_at = time.time()
         outcome = launch.run(

@@ -38,7 +38,7 @@ from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
 from runs.attempts import machine_lock
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.one_run import one_run
 
 AIM = 1.02
@@ -185,7 +185,7 @@ class Bench:
         if program != launch.WORKER:
             found = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
             environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": found}}
-        spec = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
+        spec = rank_input(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
         write_json(folder / "spec.json", spec)
         outcome = launch.run(
             ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data]

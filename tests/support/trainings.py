@@ -26,7 +26,7 @@ from declared.environments import read
 from declared.factors import factor_table
 from declared.frameworks import framework_names, load_framework, trains_alone
 from launchers import launch
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.installed_site import SITE as TEST_SITE
 from support.one_run import one_run
 
@@ -178,7 +178,7 @@ class Trainings:
         described = load_framework(framework)
         environment = self.environments(described.environment)
         ranks: launch.Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
-        told = job(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
+        told = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
         (folder / "spec.json").write_text(json.dumps(told))
         variables = {
             **environment["variables"],

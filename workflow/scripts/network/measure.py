@@ -18,7 +18,7 @@ from plan.design import plan_design
 from plan.sweeps import Sweep, code_digest, environment_digest, output, planned_sweeps, spec
 from plan.sweeps import key as key_of
 from runs import other_measurements, transport
-from runs.supervise import failure_or_lost, job
+from runs.supervise import failure_or_lost, rank_input
 
 KIND = "sweep"
 PROGRAM = "ranks.sweep"
@@ -51,7 +51,9 @@ def attempt_sweep(
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return its record."""
     sweep_spec = spec(site, sweep)
-    rank_spec = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts)
+    rank_spec = rank_input(
+        sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
+    )
     write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
     outcome = launch.run(launcher, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)

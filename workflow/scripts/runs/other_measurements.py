@@ -20,7 +20,7 @@ from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.design import Run
 from plan.identity import environment_of
-from plan.specs import changed_since_planned
+from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
 from runs.supervise import invalid_reason, report_interruptions

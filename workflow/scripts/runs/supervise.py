@@ -31,7 +31,7 @@ from environments.built import read_built
 from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
-from plan.specs import read_spec
+from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
@@ -84,7 +84,9 @@ def measure(
     idle_launcher = partial(_make_own_launcher, planned, environment, "idle")
     idle_w = meters.idle_power(results, session, site, spec, environment, idle_launcher)
     model = planned.graph.to_json()
-    write_json(folder / "spec.json", job(spec, framework, environment, model, planned.data, launcher.hosts))
+    write_json(
+        folder / "spec.json", rank_input(spec, framework, environment, model, planned.data, launcher.hosts)
+    )
     scorep_version = spec.get("scorep")
     run_environment = environment
     if scorep_version:
@@ -207,7 +209,7 @@ def _parent_processes() -> tuple[int, str | None]:
     return parent, grandparent
 
 
-def job(
+def rank_input(
     run_spec: Mapping[str, Any],
     framework: Framework,
     environment: Mapping[str, Any],
@@ -458,7 +460,7 @@ def main(*, site: str, plan: Path, key: str) -> None:
     """
     results, described = plan.parents[1], load_site(site)
     refuse_stopped(results)
-    planned = read_spec(plan, key, described)
+    planned = read_plan(plan, key, described)
     with report_interruptions(planned.run_id, results):
         check_bound(results, described)
         supervise(planned, results, current_session())

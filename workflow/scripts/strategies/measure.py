@@ -25,7 +25,7 @@ from plan.timings import (
 )
 from plan.timings import key as key_of
 from runs import other_measurements, transport
-from runs.supervise import failure_or_lost, job
+from runs.supervise import failure_or_lost, rank_input
 
 KIND = "timing"
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
@@ -60,7 +60,8 @@ def attempt_timing(
     settings = spec(site, timing)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), launcher.hosts)
+        folder / "spec.json",
+        rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
