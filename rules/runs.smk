@@ -31,7 +31,7 @@ rule run:
         site=SITE,
     shell:
         """
-        {WARM} runs.supervise \
+        {PREFORKED} runs.supervise \
             --site {params.site:q} \
             --plan {params.plan:q} \
             --key {wildcards.key:q}

@@ -33,7 +33,7 @@ ACCEPTED = (
         ("preview",),
     ),
     Accepted(
-        "Shell command directly uses variable WARM from outside of the rule",
+        "Shell command directly uses variable PREFORKED from outside of the rule",
         "rules/common.smk declares once how programs start; another way rebuilds no output",
     ),
     Accepted(
