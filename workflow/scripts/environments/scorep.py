@@ -16,9 +16,8 @@ from common.shell import shell_command
 
 FOLDER = "score-p"  # of an attempt: what Score-P writes
 ANCHOR = Path(FOLDER) / "traces.otf2"
-CLOCK = (
-    Path(FOLDER) / "clock.json"
-)  # rank_0_began: when the first phase of rank 0 began, in s since 1970, as Score-P's clock counts
+# Its rank_0_began is when the first phase of rank 0 began, in s since 1970, by Score-P's clock.
+CLOCK = Path(FOLDER) / "clock.json"
 PACKAGE = "scorep"  # its name among the packages of a record
 START_FOLDER = "start-score-p"  # of an attempt, as long as it runs
 TIMEOUT_S = 120

@@ -35,9 +35,8 @@ MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "init
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes")
-STRATEGY_CODE = [
-    RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")
-]  # used by ranks with a parallelization strategy
+# Code of ranks with a parallelization strategy.
+STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
 
 def cores_per_rank(site: Site) -> int:

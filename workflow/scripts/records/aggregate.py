@@ -63,10 +63,8 @@ LAST_EPOCH_COLUMNS = (
     "exchanges",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-RUNNABLE_PREFIXES = (
-    "absent: ",
-    "old: ",
-)  # of reasons of runs that can run here (runs.attempts.absence_reason)
+# How reasons of runs begin that can run here (runs.attempts.absence_reason).
+RUNNABLE_PREFIXES = ("absent: ", "old: ")
 MAX_NAMED_EPOCHS = 10
 MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"

@@ -170,9 +170,8 @@ def idle_power(
             if earlier.name != session:
                 launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
-        attempt = Path(
-            tempfile.mkdtemp(prefix="attempt-", dir=folder)
-        )  # jobs of one session may begin at once
+        # Jobs of one session may begin at once.
+        attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))
         result = _measure_idle_power(attempt, site, spec, environment, make_launcher())
         if not result["hosts"]:
             return result["watts"]  # the next run tries again

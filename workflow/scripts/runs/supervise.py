@@ -398,9 +398,8 @@ def failure_or_lost(reason: Note, log: Path) -> Note:
 def with_last_line(reason: Note, log: Path) -> Note:
     """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
     lines = list(filter(None, (_strip_control_codes(line) for line in launch.read_end(log).splitlines())))
-    lines = [
-        line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))
-    ]  # they report the failure, not its cause
+    # Lines of Slurm report the failure, not its cause.
+    lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line for line in lines if _ERROR.search(line)]
     causes = [line for line in errors if "a rank is gone" not in line] or errors
     last = redact_log((causes or lines or [""])[-1])
