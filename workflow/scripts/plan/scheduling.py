@@ -194,7 +194,8 @@ def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
     return shlex.join(options)
 
 
-# By launcher: the shell-quoted options of a job, from its site, nodes and time limit in seconds.
+# By launcher whose profile submits with a script of ours: the shell-quoted options of a job, from its site,
+# nodes and time limit in seconds.
 OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
     "oar": oarsub_options,
     "pbs": qsub_options,

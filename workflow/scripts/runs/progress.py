@@ -23,6 +23,7 @@ from common.notes import Note
 from common.shell import UNSEEN, unseen_path
 from common.text import duration
 from launchers.launch import read_end
+from plan.scheduling import OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
 from runs.epochs import mean_of_timed, read_epochs
 from sites import slurm
@@ -108,9 +109,8 @@ class Session:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
-            with contextlib.suppress(
-                OSError, ValueError, KeyError, TypeError
-            ):  # the aggregation reports broken files
+            # Broken files are reported by the aggregation.
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 self._print_end(run)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
@@ -319,7 +319,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
         return None
     logs = [
         *map(Path, event["log"]),
-        *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux")),
+        *(Path(".snakemake", name, f"{number}.txt") for name in OPTIONS),
     ]
     if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
         return unseen
