@@ -2,7 +2,7 @@
 
 Environments, data and the design are built first, without an allocation. Then every block with missing
 records gets a Slurm job, in which Snakemake starts one supervisor per run in planned order, which starts one
-srun for its ranks, and up to three for the reference benchmarks and idle power. Jobs of one study have
+srun for its ranks, and others for reference benchmarks and idle power. Jobs of one study have
 one name and depend on each other (--dependency=singleton), so that blocks never overlap unless the site
 allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target every
 possible block has a job. It waits for all earlier blocks, decides what it has to run, and ends at once if
