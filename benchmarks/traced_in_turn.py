@@ -48,7 +48,7 @@ def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def train(folder: Path) -> None:
     context = from_environment(folder)
     adapter = adapter_of(context)
-    for module in context.job["modules"]:
+    for module in context.input["modules"]:
         importlib.import_module(module)
     on_torch = "torch" in sys.modules
     if on_torch:

@@ -76,7 +76,7 @@ work.DEVICE_SIDE = 8
 work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
-name, workers = work.chosen(SimpleNamespace(spec=spec, job={"modules": ["torch"]}, local_rank=1, cores=1))
+name, workers = work.chosen(SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, cores=1))
 for steps in workers:
     steps(3)
 print(name, devices)

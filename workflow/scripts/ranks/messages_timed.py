@@ -90,7 +90,7 @@ def run(folder: Path) -> None:
         "foreign_cpu_share": foreign_cpu_share,
         "messages": messages,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

@@ -285,7 +285,7 @@ def run(folder: Path) -> None:
         "resident_bytes": resident,
         **measured,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

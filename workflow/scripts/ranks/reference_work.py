@@ -90,7 +90,7 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
 
 def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
     """Return the kind of work for this rank's devices, and a function for each device."""
-    if context.spec["device"] == "cuda" and "torch" in context.job["modules"]:
+    if context.spec["device"] == "cuda" and "torch" in context.input["modules"]:
         replicas = context.spec["replicas_per_rank"]
         devices = [f"cuda:{replicas * context.local_rank + replica}" for replica in range(replicas)]
         return "accelerator", [on_an_accelerator(KINDS["accelerator"], device) for device in devices]

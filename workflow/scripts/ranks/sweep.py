@@ -167,7 +167,7 @@ def run(folder: Path) -> None:
         "message_bytes": message_bytes(sizes),
         "sizes": sizes,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

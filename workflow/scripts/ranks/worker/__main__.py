@@ -25,9 +25,9 @@ def run(folder: Path) -> Training:
     # Imports create many objects and drop few: garbage collection takes a tenth of their time.
     gc.disable()
     context.phases.enter("import")
-    for module in context.job["modules"]:
+    for module in context.input["modules"]:
         importlib.import_module(module)
-    import_s = time.monotonic() - started if context.job["modules"] else None
+    import_s = time.monotonic() - started if context.input["modules"] else None
     context.phases.enter("build")
     trainer: Training = adapter.trainer(context)  # PyTorch's optimizer imports another thousand modules.
     gc.enable()

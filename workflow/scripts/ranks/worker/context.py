@@ -25,10 +25,10 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 
 @dataclass
 class Context:
-    """One rank of one run. `job` is the attempt's spec.json."""
+    """One rank of one run. `input` is the attempt's spec.json (`runs.supervise.rank_input`)."""
 
     folder: Path
-    job: dict[str, Any]
+    input: dict[str, Any]
     rank: int
     local_rank: int
     group: Group
@@ -38,7 +38,7 @@ class Context:
     @property
     def spec(self) -> dict[str, Any]:
         """The run's spec (plan/identity.py)."""
-        return self.job["spec"]
+        return self.input["spec"]
 
     @property
     def levels(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Context:
     @property
     def hosts(self) -> list[str]:
         """Nodes of the run, in the order of ranks, as the launcher reported them."""
-        return self.job["hosts"]
+        return self.input["hosts"]
 
     @property
     def target_learning_rate(self) -> float:
@@ -97,12 +97,12 @@ class Context:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The prepared data set's manifest."""
-        return json.loads((Path(self.job["data"]) / "manifest.json").read_text())
+        return json.loads((Path(self.input["data"]) / "manifest.json").read_text())
 
     @cached_property
     def graph(self) -> Graph:
         """The model for this data set."""
-        return from_json(self.job["model"])
+        return from_json(self.input["model"])
 
     @property
     def positions(self) -> int:
@@ -120,7 +120,7 @@ class Context:
 
     @cached_property
     def _train(self) -> Split:
-        return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
+        return split_of(Path(self.input["data"]), "train", self.manifest, self.spec["seed"])
 
     @property
     def cores(self) -> int:
@@ -211,7 +211,7 @@ class Context:
 
     @cached_property
     def _validation(self) -> Split:
-        return split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+        return split_of(Path(self.input["data"]), "validation", self.manifest, self.spec["seed"])
 
     @property
     def largest_validation_share(self) -> int:
@@ -237,9 +237,9 @@ def from_environment(folder: Path) -> Context:
 
     Its identity comes from the environment, the rest from the attempt's folder.
     """
-    job = json.loads((folder / "spec.json").read_text())
-    spec, rank = job["spec"], int(os.environ["RINGSIDE_RANK"])
+    rank_input = json.loads((folder / "spec.json").read_text())
+    spec, rank = rank_input["spec"], int(os.environ["RINGSIDE_RANK"])
     phases = make_phases(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
     group = Group(rank, spec["ranks"], folder, spec["interface"])
-    return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)
+    return Context(folder, rank_input, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

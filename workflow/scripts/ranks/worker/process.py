@@ -127,7 +127,7 @@ def adapter_of(context: Context) -> ModuleType:
     The framework and NCCL read these variables when a library is imported.
     """
     bind_heterogeneous(context)
-    file = Path(context.job["adapter"]) / "adapter.py"
+    file = Path(context.input["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
     os.environ.update(nccl_variables(context))

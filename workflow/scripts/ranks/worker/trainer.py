@@ -37,7 +37,7 @@ class Training(abc.ABC):
 
     def library_version(self) -> str:
         """Return names and versions of the libraries that train."""
-        return versions(self.context.job["modules"])
+        return versions(self.context.input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
         """Return what a program with its own loop reports (record.json, measured.told), else None."""
