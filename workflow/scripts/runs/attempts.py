@@ -1,8 +1,10 @@
 """Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
 
-    runs/<run_id>/<key>/record.json        the published record, the only output that Snakemake knows
-    runs/<run_id>/<key>/attempt-<k>/       holder.json (its process), spec.json, log.txt, epochs.csv,
-    record.json (last) runs/<run_id>/<key>/attempt-<k>/unfinished.txt   why there is no record
+    runs/<run_id>/<key>/record.json                    the published record, the only output that Snakemake knows
+    runs/<run_id>/<key>/attempt-<k>/                   one attempt: spec.json, log.txt, epochs.csv, ...
+    runs/<run_id>/<key>/attempt-<k>/holder.json        its process
+    runs/<run_id>/<key>/attempt-<k>/record.json        its record, written last
+    runs/<run_id>/<key>/attempt-<k>/unfinished.txt     why there is no record
 
 An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
 """
@@ -41,7 +43,7 @@ HOLDER = "holder.json"
 LOCKED = ".lock"  # in a run's folder, locked during an attempt
 NOT_RUN = Note("not-run", "absent: has not run")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
-DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes
+DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes or by steal
 LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
 
 
