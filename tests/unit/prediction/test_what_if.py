@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import cells as measured_cells
-from analysis.measured import timed
+from analysis.measured import cell_levels, timed
 from common.notes import codes, find_note
 from prediction import law, what_if
 from support import known_physics as synthetic
@@ -157,7 +156,7 @@ def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
         for nodes in (2, 1)
     )
     rows = what_if.predict(replace(study, runs=runs, steps=campaigns))
-    order = [cell for cell in measured_cells(runs)["cell"] if cell in set(rows["cell"])]
+    order = [cell for cell in cell_levels(runs)["cell"] if cell in set(rows["cell"])]
     assert list(dict.fromkeys(rows["cell"])) == order and ".n1." in order[0]
 
 

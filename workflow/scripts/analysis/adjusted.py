@@ -57,7 +57,7 @@ from scipy import special
 from analysis import conditions, intervals, tables
 from analysis.covariance import MIN_GAIN, MIN_SLOPE_DF, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import block_of, cache_last, cells, level_text, successful, title, varying
+from analysis.measured import block_of, cache_last, cell_levels, level_text, successful, title, varying
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.notes import Note
 from common.text import number_of
@@ -376,7 +376,7 @@ def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
     if result.means is None:
         return pd.DataFrame(columns=["cell"])
     plain, adjusted = result.plain.cells, result.means.cells
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(plain.index)]
     rows["n"] = plain["n"].reindex(rows.index)
     for name, means in (("epoch_time_s", plain), ("adjusted_s", adjusted)):

@@ -13,7 +13,7 @@ from scipy import stats
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cells, level_text, successful, title, varying
+from analysis.measured import cell_levels, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 
@@ -62,7 +62,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
     """
     ok, pooling = successful(runs), pooled(runs)
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
     for response in RESPONSES:

@@ -26,7 +26,7 @@ from analysis.effects import (
 )
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
-    cells,
+    cell_levels,
     level_text,
     levels_in_order,
     title,
@@ -125,7 +125,7 @@ def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Le
     ]
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
     context = varying(runs, but=treated)
-    rows = cells(runs)
+    rows = cell_levels(runs)
     by_levels = {tuple(row[name] for name in (*context, *treated)): row for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:

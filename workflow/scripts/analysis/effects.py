@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from analysis import adjusted, conditions, intervals, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
+from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
 from common.notes import Note
 from declared.mesh import NEEDS, idle
@@ -51,7 +51,7 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
     of parallelism are compared also where cells differ in factors that only one of them uses, such as
     microbatches.
     """
-    rows = cells(runs)
+    rows = cell_levels(runs)
     names = factors_in_order(runs)
     ranks = pd.DataFrame(
         {
@@ -165,7 +165,7 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     varied, paired = varying(runs), cell_pairs(runs)
     if paired.empty:
         return pd.DataFrame(columns=["factor", "from", "to", "p", "within_blocks"])
-    by_cell = cells(runs).set_index("cell")[varied].astype(object)
+    by_cell = cell_levels(runs).set_index("cell")[varied].astype(object)
     ends = {end: by_cell.loc[paired[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
     levels = {
         end: [row[factor] for row, factor in zip(table.to_dict("records"), paired["factor"], strict=True)]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import Estimate
-from analysis.measured import cells, level_text, scaled, successful, title, varying
+from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
 from analysis.pooling import Pooling, Values
 from analysis.speedup import base_cells
 from common.notes import Note
@@ -158,7 +158,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     if scope is None:
         return pd.DataFrame(columns=["cell"])
     energies = energy_of_runs(runs, scope)
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(set(energies["cell"]))]
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)

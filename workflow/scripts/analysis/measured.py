@@ -302,7 +302,7 @@ def framework_order(runs: pd.DataFrame) -> list[str]:
     return first + sorted(set(runs["framework"]) - set(first))
 
 
-def cells(runs: pd.DataFrame) -> pd.DataFrame:
+def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, every factor, replicas and base of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
     rows = runs[["cell", *factors(), "replicas", "base"]].drop_duplicates("cell")

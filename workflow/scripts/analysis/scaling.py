@@ -19,7 +19,7 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from analysis import conditions, tables
 from analysis.effects import interval_texts
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
-from analysis.measured import cells, combination_text, level_text, successful, title, varying
+from analysis.measured import cell_levels, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import first_cells, karp_flatt
@@ -150,7 +150,7 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
         if not names and len(measured):
             yield scaled, {}, measured
         samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
-        for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
+        for levels in cell_levels(runs)[names].drop_duplicates().itertuples(index=False, name=None):
             if levels in samples:
                 own = samples[levels]
                 if (own["replicas"] > 1).all():

@@ -11,7 +11,7 @@ replica has no exchange.
 import numpy as np
 import pandas as pd
 
-from analysis.measured import Records, cells, scaled, successful
+from analysis.measured import Records, cell_levels, scaled, successful
 from analysis.pooling import pooled
 from analysis.speedup import own_cells
 
@@ -37,7 +37,7 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
         without an interval on one replica; NaN if unknown.
     """
     pooling, own = pooled(runs), own_cells(runs)
-    rows = cells(runs).set_index("cell")
+    rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
     batches = scaled(successful(runs), "steps").groupby(successful(runs)["cell"]).mean()

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cells, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 from common.notes import Note
 
@@ -46,7 +46,7 @@ def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], bat
         framework_columns: Columns that name the framework of the baseline; the first one with a match counts.
         batch: The column that must be equal for equal batches.
     """
-    rows = cells(runs)
+    rows = cell_levels(runs)
     local = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows = rows.assign(local_batch=rows["cell"].map(local).fillna(rows["batch_size"]))
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
@@ -74,7 +74,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per measured cell: epoch time, baseline, speed-up and efficiency, with intervals."""
     bases = base_cells(runs)
     pooling = pooled(runs)
-    by_cell = cells(runs).set_index("cell", drop=False)
+    by_cell = cell_levels(runs).set_index("cell", drop=False)
     ratios = pooling.ratios(list(bases.values()), list(bases))
     speedups = dict(
         zip(bases, (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)), strict=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms_note
-from analysis.measured import cells, factors, framework_order, read_timed, successful
+from analysis.measured import cell_levels, factors, framework_order, read_timed, successful
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
@@ -77,7 +77,7 @@ class Compared:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """Planned cells of both campaigns in the order of tables, with columns cell and all factors."""
-        return cells(pd.concat([self.base, self.contender], ignore_index=True))
+        return cell_levels(pd.concat([self.base, self.contender], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:

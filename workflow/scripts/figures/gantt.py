@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions
-from analysis.measured import Records, cell_words, cells, successful, traced
+from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_styles, style
@@ -138,7 +138,7 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
     }
     return [
         Panel(cell, titles[cell], Traced(typed_steps[cell], 0, int(typed_steps[cell]["step"].nunique())))
-        for cell in cells(view.runs)["cell"]
+        for cell in cell_levels(view.runs)["cell"]
         if cell in typed_steps and len(typed_steps[cell])
     ]
 

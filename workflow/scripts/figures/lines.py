@@ -15,7 +15,7 @@ from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
     bases,
-    cells,
+    cell_levels,
     level_text,
     levels_in_order,
     successful,
@@ -383,7 +383,7 @@ def baselines_note(used: Sequence[str], view: View) -> str:
             "them."
         )
         return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
-    levels = cells(baseline_runs).set_index("cell")[varying(view.study)]
+    levels = cell_levels(baseline_runs).set_index("cell")[varying(view.study)]
     seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
     names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
     seconds_by_name = "; ".join(

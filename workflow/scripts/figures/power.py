@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.energy import SCOPE_TITLES
-from analysis.measured import Records, cell_words, cells
+from analysis.measured import Records, cell_levels, cell_words
 from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
@@ -86,7 +86,7 @@ def _median_runs(ok: pd.DataFrame) -> list[Any]:
         for _, cell_runs in ordered.groupby("cell")
         for run in cell_runs.iloc[[(len(cell_runs) - 1) // 2]].itertuples()
     }
-    return [median_runs[cell] for cell in cells(ok)["cell"]]
+    return [median_runs[cell] for cell in cell_levels(ok)["cell"]]
 
 
 def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> bool:

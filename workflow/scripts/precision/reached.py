@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_words, cells, read_runs, successful, timed
+from analysis.measured import cell_levels, cell_words, read_runs, successful, timed
 from common.notes import Note
 from common.options import run_program
 from common.text import number_of
@@ -136,7 +136,7 @@ def caption_note(table_csv: Path) -> Note:
 
 def _sort_like_tables(verdicts: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the cells that are timed, in the order of tables."""
-    return verdicts.loc[cells(timed(runs))["cell"].tolist()]
+    return verdicts.loc[cell_levels(timed(runs))["cell"].tolist()]
 
 
 def _percent(share: float) -> str:

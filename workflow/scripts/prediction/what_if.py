@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_words, cells, factors, read_runs, successful, timed, traced
+from analysis.measured import cell_levels, cell_words, factors, read_runs, successful, timed, traced
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -96,7 +96,7 @@ class Study:
         runs_of_cell = dict(
             iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
         )
-        for runs in (runs_of_cell[cell] for cell in cells(self.runs)["cell"] if cell in runs_of_cell):
+        for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
             row = runs.iloc[0].to_dict()
             cell_of_run = Cell(self, row, {})
             chains_of_run = {run: cell_of_run.build_run_chains(steps_of_run[run]) for run in runs["run_id"]}

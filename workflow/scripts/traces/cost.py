@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import columns
-from analysis.measured import cells, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.factors import UNTRACED, is_traced
@@ -23,7 +23,7 @@ NOT_PLANNED = Note(
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
     levels = [name for name in factors() if name != "trace"]
-    rows = cells(runs)[["cell", *factors()]].to_dict("records")
+    rows = cell_levels(runs)[["cell", *factors()]].to_dict("records")
     plain = {
         tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
     }
@@ -62,7 +62,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
         for (cell, counterpart), (_, ratio) in zip(pairs.items(), ratios.iterrows(), strict=True)
     ]
     data = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "untraced_cell", "n", "ratio"])
-    order = {cell: place for place, cell in enumerate(cells(runs)["cell"])}
+    order = {cell: place for place, cell in enumerate(cell_levels(runs)["cell"])}
     return data.sort_values("cell", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
 
 
@@ -72,7 +72,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if data.empty:
         notes = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
         return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
-    rows = cells(runs).set_index("cell")
+    rows = cell_levels(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
     columns = {
         **{title(name): data["cell"].map(rows[name]).map(level_text) for name in names},

@@ -12,8 +12,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, shares, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cells as design_cells
-from analysis.measured import timed, title
+from analysis.measured import cell_levels, timed, title
 from analysis.speedup import own_cells
 from common.notes import Note
 from traces import cells, cost
@@ -51,7 +50,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["cell", "verdict"])
     by_times, untraced = shares.epoch_shares(timed(runs)), cost.untraced_cells(runs)
     ratios = cost.compare(runs).set_index("cell")
-    replicas = design_cells(measured.runs).set_index("cell")["replicas"]
+    replicas = cell_levels(measured.runs).set_index("cell")["replicas"]
     baselines = own_cells(measured.runs)
     exposed, steps = measured.estimates("exchange", "share"), measured.wide("step", "step_s")
     cell_of_run = measured.cell_of.reindex(steps.index)
