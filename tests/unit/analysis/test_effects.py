@@ -163,7 +163,7 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
 def test_margin_separates_equal_from_undecided_cells(measured):
     """The test inverts the 90 % interval: it lies within the margin if p is below 5 % before correction."""
     data = effects.compare(measured, 0.1)
-    logs = pooled(measured)._compared(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
+    logs = pooled(measured)._compare_pairs(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
     half = stats.t.ppf(0.95, logs["df"]) * logs["error"]
     value = logs["to"] - logs["base"]
     inside = (value - half > -np.log(1.1)) & (value + half < np.log(1.1))

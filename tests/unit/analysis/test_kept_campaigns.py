@@ -191,7 +191,7 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
     }
     assert unsaid(SLOW, of_two) == unsaid(SIX, of_six) == []
     by_rate = six.drop_duplicates("cell").set_index("cell")["bandwidth"]
-    assert pooled(six).cells["log_sd"].groupby(by_rate).mean().idxmax() == 1000
+    assert pooled(six).cell_statistics["log_sd"].groupby(by_rate).mean().idxmax() == 1000
     assert unsaid_on("docs/explanation/predictions.md", SIX, f"{len(six)}, 38") == []
 
 
@@ -342,7 +342,7 @@ def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
         WORDS[stolen.sum()],
     ]
     for study, quantiles in ((SLOW, (0.25, 0.75, 0.5)), (UNSHAPED, (0.5,))):
-        cvs, own = pooled(records(study)).cells["cv"], compared(study)
+        cvs, own = pooled(records(study)).cell_statistics["cv"], compared(study)
         widths = np.log(own["ratio_high"] / own["ratio_low"])
         reach = [f"{100 * np.expm1(widths.quantile(q) / 2):.0f}" for q in quantiles]
         claims += [percent(cvs), f"{100 * cvs.median():.0f} %", ", ".join(reach)]
@@ -729,7 +729,7 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     gains = {name: item.gain for name, item in disturbed.alone.items()}
     means = pd.DataFrame(
         {
-            name: np.log(item.cells["mean"])
+            name: np.log(item.cell_statistics["mean"])
             for name, item in (
                 ("quiet", quiet.plain),
                 ("plain", disturbed.plain),

@@ -70,7 +70,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         values = ok[response.column].astype(float)
         if response.column == TIME:
-            estimates = pooling.cells.rename(columns={"mean": "value"})
+            estimates = pooling.cell_statistics.rename(columns={"mean": "value"})
         elif response.column in RATES:
             estimates = _harmonic_means(values, ok["cell"], pooling)
         else:
@@ -87,7 +87,7 @@ def _harmonic_means(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.D
 
     Rate times epoch time is constant in a cell, so the interval is that of epoch times, inverted.
     """
-    times = pooling.cells
+    times = pooling.cell_statistics
     inverse = intervals.means(1 / rates, cell).reindex(times.index)
     value = 1 / inverse["value"]
     low, high = (value * times["mean"] / times[bound] for bound in ("high", "low"))

@@ -249,7 +249,7 @@ def spread_note(pooling: Pooling) -> Note:
         "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean "
         "× exp(∓ t s / √n)"
     )
-    prior, single, two = pooling.prior, *(bool((pooling.cells["n"] == n).any()) for n in (1, 2))
+    prior, single, two = pooling.prior, *(bool((pooling.cell_statistics["n"] == n).any()) for n in (1, 2))
     facts = {
         "moderated": prior.df > 0,
         "prior_df": prior.df,

@@ -112,11 +112,11 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     ends = {"from": list(base), "to": list(to)}
     data = pd.DataFrame(index=range(len(ends["to"])))
     means = ok.groupby("cell")[["exchanges", "sent_bytes"]].mean().astype(float)
-    compared = pooling.compared(ends["to"], ends["from"])
+    compared = pooling.pair_means(ends["to"], ends["from"])
     for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
         data[f"{end}_n"] = compared[n].to_numpy(int)
         data[f"{end}_s"] = compared[mean].to_numpy(float)
-    ratios = pooling.ratios(ends["to"], ends["from"])
+    ratios = pooling.ratios(numerator=ends["to"], denominator=ends["from"])
     _set_interval(data, "ratio", ratios)
     _set_interval(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]

@@ -1,7 +1,7 @@
 """Means over replicates and their confidence intervals. Replicates are independent runs with one value each.
 
 Quantiles, tests and corrections come from scipy and statsmodels. `analysis.pooling` computes the intervals of
-epoch times.
+mean epoch times.
 """
 
 import math

@@ -189,7 +189,7 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             unfitted.append(name)
     fewest = [by_count[min(by_count)] for *_, by_count in fits]
     fastest = [by_count[_fastest_count(by_count, pooling)] for *_, by_count in fits]
-    speedups = pooling.ratios(fewest, fastest).to_dict(
+    speedups = pooling.ratios(numerator=fewest, denominator=fastest).to_dict(
         "records"
     )  # together: one call per pair took most of the time
     rows = [

@@ -75,7 +75,7 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     bases = base_cells(runs)
     pooling = pooled(runs)
     by_cell = cell_levels(runs).set_index("cell", drop=False)
-    ratios = pooling.ratios(list(bases.values()), list(bases))
+    ratios = pooling.ratios(numerator=list(bases.values()), denominator=list(bases))
     speedups = dict(
         zip(bases, (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)), strict=True)
     )

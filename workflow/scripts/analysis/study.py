@@ -180,7 +180,7 @@ def main(
         for name in names:
             study.write(name)
         return
-    _ = pooled(measured).cells, pooled(measured).within.prior  # computed once, before workers fork
+    _ = pooled(measured).cell_statistics, pooled(measured).within.prior  # computed once, before workers fork
     _shared_study[:] = [study]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))

@@ -48,7 +48,7 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
-    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cells
+    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
     return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
@@ -136,7 +136,7 @@ def _points(view: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
     """Return a row per cell with energy: factors, scale, time in s and energy in `unit` with their bounds."""
     rows = view.cells.set_index("cell", drop=False)
     rows = rows[rows.index.isin(energy.index)]
-    times = view.pooling.cells.reindex(rows.index)
+    times = view.pooling.cell_statistics.reindex(rows.index)
     scaled = energy.reindex(rows.index) / unit
     return rows.assign(
         scale=rows[scale_factor(view.runs)],

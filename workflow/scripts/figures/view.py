@@ -118,7 +118,7 @@ class View:
     def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
         """Return epoch times of successful runs at these levels, and their cells' means with intervals."""
         ok = panels.rows_at(self.ok, levels)
-        return ok["epoch_time_s"], self.pooling.cells.loc[list(set(ok["cell"]))]
+        return ok["epoch_time_s"], self.pooling.cell_statistics.loc[list(set(ok["cell"]))]
 
     @cached_property
     def series(self) -> list[Series]:

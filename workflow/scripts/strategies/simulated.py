@@ -185,9 +185,9 @@ def speedups(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any],
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
         if {SEARCHED, PLAIN} <= set(cells.index):
-            (row,) = pooling.ratios([cells[PLAIN]], [cells[SEARCHED]])[ESTIMATE_COLUMNS].itertuples(
-                index=False
-            )
+            (row,) = pooling.ratios(numerator=[cells[PLAIN]], denominator=[cells[SEARCHED]])[
+                ESTIMATE_COLUMNS
+            ].itertuples(index=False)
             results.append((levels, Estimate(*row)))
     return results
 
