@@ -343,7 +343,7 @@ def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
     assert PLAIN_FIRST in table.notes[0].facts["notes"]
     narrower = find_note(table.notes, "intervals-narrower").facts
     assert narrower["means"] == pytest.approx(1 - table.data["width"].median())
-    rows = effects.compare(of_campaign)
+    rows = effects.build_rows(of_campaign)
     sizes = [
         np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")
     ]

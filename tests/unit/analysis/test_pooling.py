@@ -233,7 +233,7 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     }
     written = table[["epoch_time_s_low", "epoch_time_s_high"]].round(12).itertuples(index=False, name=None)
     assert set(written) <= bars
-    row = effects.compare(runs).iloc[0]
+    row = effects.build_rows(runs).iloc[0]
     assert row["from_s"] == table.set_index("cell").loc[row["from_cell"], "epoch_time_s_mean"]
 
 

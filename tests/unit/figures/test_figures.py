@@ -601,7 +601,7 @@ def lines_of(ax, colour, width=1.0):
 
 def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     figure, _ = drawn_by("scaling", treated)
-    rows = speedup.compare(treated.runs)
+    rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
     upper, lower = figure.axes[0], figure.axes[3]
     assert upper.get_title() == "small-cnn, batch size 32"
@@ -638,7 +638,7 @@ def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_pat
 
 def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
     figure, caption = drawn_by("scaling", treated)
-    rows = speedup.compare(treated.runs)
+    rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
     seconds = sorted(set(rows["base_epoch_time_s"]))
     (text,) = [remark.get_text() for remark in figure.axes[0].texts]

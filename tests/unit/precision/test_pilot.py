@@ -34,14 +34,14 @@ def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs:
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
     """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
-    rows = pilot.compare(components(run=run, epoch=epoch), times, Aim((0.003,)))
+    rows = pilot.build_rows(components(run=run, epoch=epoch), times, Aim((0.003,)))
     assert rows.loc[0, "until"] == 0.003
     assert rows.loc[0, "best_epochs"] == pytest.approx(math.sqrt(fixed_s) * epoch / run, rel=0.15)
     assert (rows["best_s"] <= rows["now_s"]).all()
 
 
 def test_longer_runs_do_not_help_where_only_runs_differ() -> None:
-    rows = pilot.compare(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
+    rows = pilot.build_rows(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
     assert (rows["best_epochs"] == 1).all()
 
 
@@ -56,7 +56,7 @@ def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
 
 
 def test_unreachable_target_has_no_number_of_runs() -> None:
-    rows = pilot.compare(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
+    rows = pilot.build_rows(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
     assert (
         rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all()
         and rows["now_runs"].notna().any()
@@ -120,7 +120,7 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
     times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
     spread = components(run=0.02, epoch=0.01)
     plain, by_rule = (
-        pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study))
+        pilot.build_rows(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study))
     )
     assert (plain.loc[0.2, "now_runs"], by_rule.loc[0.2, "now_runs"]) == (3, 10)
     assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))

@@ -70,7 +70,7 @@ def test_the_path_of_a_cell_is_as_long_as_its_step(built):
 
 
 def test_what_tracing_costs_is_the_ratio_of_epoch_times(built):
-    data = cost.compare(built.runs)
+    data = cost.build_rows(built.runs)
     assert len(data) == built.measured.runs["cell"].nunique()
     assert data["ratio"].to_numpy() == pytest.approx(1.01)
     group = row(data, TRACED)
@@ -97,7 +97,7 @@ def test_what_tracing_costs_cannot_be_told_without_replicates(built):
 
 
 def test_where_some_cells_have_no_interval_it_is_said_of_them(built):
-    data = cost.compare(built.runs)
+    data = cost.build_rows(built.runs)
     data.loc[:1, ["ratio_low", "ratio_high", "p"]] = np.nan
     assert cost._verdict(data).facts == {"cells": 17, "unknown": 2, "shown": 0, "more": 0, "unsure": 17}
 

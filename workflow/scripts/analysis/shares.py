@@ -3,7 +3,7 @@
     computation = batches of an epoch x time of a batch,    exchange = epoch time - computation
 
 The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.own_cells). So the exchange is everything that more replicas cost: exposed
+batch and treatment (speedup.one_replica_cells_by_local_batch). So the exchange is everything that more replicas cost: exposed
 communication, waiting for the slowest rank, and memory or processors that replicas share. A cell on one
 replica has no exchange.
 """
@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.measured import Records, cell_levels, scaled, successful
 from analysis.pooling import pooled
-from analysis.speedup import own_cells
+from analysis.speedup import one_replica_cells_by_local_batch
 
 # Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.
 PARTS = {
@@ -36,7 +36,7 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
         cells' epoch times. The share is negative if computation alone would take longer than the epoch; 0
         without an interval on one replica; NaN if unknown.
     """
-    pooling, own = pooled(runs), own_cells(runs)
+    pooling, own = pooled(runs), one_replica_cells_by_local_batch(runs)
     rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)

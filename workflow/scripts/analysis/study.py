@@ -96,7 +96,7 @@ class Study:
 
     def write_note(self) -> None:
         """Write the study's methods note, which explains once what captions and table notes omit."""
-        within_blocks = effects.compare(self.runs)["within_blocks"]
+        within_blocks = effects.build_rows(self.runs)["within_blocks"]
         chosen = (
             f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
         )

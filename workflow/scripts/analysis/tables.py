@@ -373,6 +373,18 @@ def difference(estimate: Estimate, digits: int = 3) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
+    """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
+    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    return [interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
+
+
+def difference_texts(data: pd.DataFrame, name: str) -> list[str]:
+    """Return `difference` of the columns name, name_low and name_high, by row."""
+    bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    return [difference(Estimate(*row)) for row in bounds.itertuples(index=False)]
+
+
 def p_value(p: float) -> str:
     """Return a p value, not below what a table should claim."""
     if pd.isna(p):

@@ -169,7 +169,7 @@ def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None
     )
 
 
-def compare(moments: Components, model: MixedModel | None) -> pd.DataFrame:
+def build_rows(moments: Components, model: MixedModel | None) -> pd.DataFrame:
     """Return part, variance, share of the sum, sd of the logarithm, df and mixed_sd of each part."""
     rows = pd.DataFrame({"part": list(PARTS)})
     rows["variance"] = [moments.variance[part] for part in PARTS]
@@ -188,7 +188,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     """Return the table of variance components of a study."""
     log_times = log_times_by_run(runs, epochs)
     moments, model = estimate_components(log_times), fit_mixed_model(runs, log_times)
-    rows = compare(moments, model)
+    rows = build_rows(moments, model)
     if rows.empty:
         return tables.Table(
             TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)]

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.measured import Records, factors
-from analysis.speedup import base_cells, compare
+from analysis.speedup import base_cells, build_rows
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
@@ -131,12 +131,12 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return factors, replicas and, where available, the columns of `speedup.compare` of each planned cell.
+    """Return factors, replicas and, where available, the columns of `speedup.build_rows` of each planned cell.
 
     `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective
     benchmark was run.
     """
-    measured = compare(view.study).drop(columns=[*factors(), "replicas"])
+    measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
     rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(
         measured, how="left", on="cell"
     )

@@ -117,7 +117,7 @@ class Aim:
         return n if n < MAX_RUNS else math.inf
 
 
-def compare(variances: Components, times: Mapping[str, Times], aim: Aim = Aim()) -> pd.DataFrame:
+def build_rows(variances: Components, times: Mapping[str, Times], aim: Aim = Aim()) -> pd.DataFrame:
     """Return the cost of each target with the current and with the cheapest length of runs.
 
     Returns:
@@ -159,7 +159,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
             "a pilot needs two successful runs of a cell at least, of two timed epochs each",
             hint="say epochs: 3 or more in the study, and see ./ringside status for runs that failed",
         )
-    data = compare(variances, times, aim)
+    data = build_rows(variances, times, aim)
     columns = pd.DataFrame(
         {
             "interval (± %)": [

@@ -359,13 +359,15 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     if rows["cell"].nunique() > 1:
         columns["cell"] = rows["cell"].map(words)
     columns["what if"] = rows["change"]
-    columns["predicted (s)"] = _interval_texts(rows, "predicted_s")
+    columns["predicted (s)"] = tables.interval_texts(rows, "predicted_s")
     columns["saves (%)"] = [tables.interval(Estimate(*row)) for row in predicted.itertuples(index=False)]
     has_measurement = rows["to_cell"].notna()
     if has_measurement.any():
         columns["measured (s)"] = [
             text if is_measured else tables.DASH
-            for text, is_measured in zip(_interval_texts(rows, "measured_s"), has_measurement, strict=True)
+            for text, is_measured in zip(
+                tables.interval_texts(rows, "measured_s"), has_measurement, strict=True
+            )
         ]
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         columns["saved (%)"] = [
@@ -384,11 +386,6 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
 def _signed_percent(share: float) -> str:
     """Return a share in per cent with its sign."""
     return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
-
-
-def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
-    parts = rows[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.interval(Estimate(*row)) for row in parts.itertuples(index=False)]
 
 
 def notes(rows: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.effects import compare
+from analysis.effects import build_rows
 from analysis.measured import (
     combination_text,
     distinct_names,
@@ -666,7 +666,7 @@ def _network(facts: Facts) -> Iterator[str]:
 def _statistics(facts: Facts) -> Iterator[str]:
     yield cited(to_latex(conditions.replicates_note(facts.runs)))
     if len(facts.ok):
-        yield cited(to_latex(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
+        yield cited(to_latex(conditions.contrasts_note(facts.runs, build_rows(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "

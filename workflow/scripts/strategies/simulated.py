@@ -69,7 +69,7 @@ class Simulator:
         return search.describe_strategy(self._problems[question], run.strategy)
 
 
-def compare(
+def build_rows(
     runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
@@ -250,7 +250,7 @@ def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) -> tables.Table:
-    """Return the table of what `compare` returned; no rows if no cell was both simulated and measured."""
+    """Return the table of what `build_rows` returned; no rows if no cell was both simulated and measured."""
     if data["error"].isna().all():
         empty = pd.DataFrame(columns=["cell"], dtype=str)
         reasons = not_simulated if len(data) or not_simulated else [NO_CELL]
@@ -305,7 +305,7 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         load_measurements(declared_site, costs, messages, network),
         missing_strategy_note(study, declared_site),
     )
-    data, not_simulated = compare(measured, cells, simulator)
+    data, not_simulated = build_rows(measured, cells, simulator)
     for line in not_simulated:
         print(line, flush=True)
     tables.write(table(measured, data, not_simulated), out)

@@ -211,12 +211,6 @@ def phase_label(scope: str, phase: str) -> str:
     return "whole step" if phase == STEP else labels.get(phase, phase)
 
 
-def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
-    """Return an estimate's three columns as texts."""
-    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
-
-
 def table(measured: Measured) -> tables.Table:
     """Return the table of phases."""
     data = summarize(measured)
@@ -227,9 +221,9 @@ def table(measured: Measured) -> tables.Table:
             **level_columns(measured.runs, data["cell"]),
             "of": data["scope"].map(SCOPES),
             "phase": [phase_label(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
-            "share of the step (%)": interval_texts(data, "share", 100),
-            "in a step (ms)": interval_texts(data, "step_s", 1e3),
-            "in an epoch, or at the start (s)": interval_texts(data, "seconds"),
+            "share of the step (%)": tables.interval_texts(data, "share", 100),
+            "in a step (ms)": tables.interval_texts(data, "step_s", 1e3),
+            "in an epoch, or at the start (s)": tables.interval_texts(data, "seconds"),
         }
     )
     is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
