@@ -72,7 +72,7 @@ class Table:
         return [*notes, *self.notes[-1:]]
 
     @cached_property
-    def apart(self) -> list[str]:
+    def notes_elsewhere(self) -> list[str]:
         """The other notes, explanations to look up; reports and papers print them separately."""
         return [note for note in self.notes if note not in self.below]
 
@@ -99,8 +99,8 @@ def write_csv(data: pd.DataFrame, path: Path) -> None:
 def markdown(table: Table) -> str:
     """Return title, table and notes in Markdown; without rows the notes say why."""
     if table.display.empty:
-        apart = [RULE, *table.apart] if table.apart else []
-        return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *apart]) + "\n"
+        elsewhere = [RULE, *table.notes_elsewhere] if table.notes_elsewhere else []
+        return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *elsewhere]) + "\n"
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
     left = [name in table.words for name in table.display]
@@ -111,7 +111,7 @@ def markdown(table: Table) -> str:
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
-    lines += [f"\n{note}" for note in [RULE, *table.apart]] if table.apart else []
+    lines += [f"\n{note}" for note in [RULE, *table.notes_elsewhere]] if table.notes_elsewhere else []
     return "\n".join(lines) + "\n"
 
 
@@ -161,8 +161,8 @@ def read(stem: Path) -> Table:
 def _order_notes(parts: list[str]) -> list[str]:
     """Return notes in the order of `Table.notes`, the last one below the table at the end."""
     at = parts.index(RULE) if RULE in parts else len(parts)
-    below, apart = parts[:at], parts[at + 1 :]
-    return [*below[:-1], *apart, *below[-1:]]
+    below, elsewhere = parts[:at], parts[at + 1 :]
+    return [*below[:-1], *elsewhere, *below[-1:]]
 
 
 @dataclass(frozen=True)

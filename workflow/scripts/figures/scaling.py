@@ -18,7 +18,7 @@ from figures.lines import Scale
 from figures.panels import Series
 from figures.view import View, build_view
 
-PANEL_IN = 1.3
+PANEL_INCHES = 1.3
 IDEAL_LINE = (0, (6, 2))
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
@@ -54,7 +54,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     multi_replica = rows[compared & (rows["replicas"] > 1)]
     drawable = panels.nonempty_panels(view.panels, multi_replica)
     left_out = [levels for levels in view.panels if levels not in drawable]
-    view = view.fit_to_page(2 * PANEL_IN + panels.titles_height(drawable), panel_levels=drawable)
+    view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     rows, multi_replica = (
         frame[frame["cell"].isin(set(view.cells["cell"]))] for frame in (rows, multi_replica)
     )
@@ -69,7 +69,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         )
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
-    height = n_bands * (2 * PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in
+    height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     figure = style.new_figure(width, height)
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
     scale = lines.number_scale(sorted(set(drawn_rows["replicas"]) | {1}), len(drawn_series))

@@ -58,7 +58,7 @@ class View:
     omission_note: str = ""
 
     def fit_to_page(
-        self, height_in: float, across: int = panels.PANELS_IN_PAGE, panel_levels: PanelLevels | None = None
+        self, height_in: float, across: int = panels.MAX_GRID_COLUMNS, panel_levels: PanelLevels | None = None
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 

@@ -82,9 +82,9 @@ def render_page(
         pictures=material.pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained=[
-            (name, table.table.title, table.table.apart)
+            (name, table.table.title, table.table.notes_elsewhere)
             for name, table in material.tables.items()
-            if table.table.apart
+            if table.table.notes_elsewhere
         ],
         tables=[table_grid(table) for table in material.tables.values()],
         sources={

@@ -225,9 +225,9 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
     }
     notes |= {
-        f"table {name}": " ".join(tables_by_name[name].apart)
+        f"table {name}": " ".join(tables_by_name[name].notes_elsewhere)
         for name in selection.tables
-        if tables_by_name[name].apart
+        if tables_by_name[name].notes_elsewhere
     }
     for name, content_of in generated_files(facts, paper, selection.remainder(paper), answer, notes).items():
         write_text(out / name, GENERATED_HEADER + content_of)
