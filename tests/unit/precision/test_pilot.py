@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.intervals import mean
-from analysis.measured import read_timed
+from analysis.measured import read_timing_runs
 from analysis.variance import Components
 from common.errors import InputError
 from common.files import CHECKOUT
@@ -81,7 +81,7 @@ def test_times_are_split_by_what_grows_with_epochs() -> None:
 def test_kept_campaign_has_the_right_length() -> None:
     """Expect two timed epochs: most time is start-up, and runs differ as much as their epochs."""
     result = pilot.table(
-        read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,))
+        read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,))
     )
     assert result.display["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
@@ -91,7 +91,7 @@ def test_kept_campaign_has_the_right_length() -> None:
 def test_page_has_the_numbers_of_kept_campaigns() -> None:
     shares, cheapest = [], []
     for file in CAMPAIGN.parent.glob("*/runs.csv"):
-        runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
+        runs, epochs = read_timing_runs(file), read_table(file.with_name("epochs.csv"), "epochs")
         if (
             set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2
         ):  # two are timed
@@ -104,7 +104,7 @@ def test_page_has_the_numbers_of_kept_campaigns() -> None:
 
 
 def test_single_runs_are_refused() -> None:
-    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
+    runs, epochs = read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     with pytest.raises(InputError) as refused:
         pilot.table(runs[runs["replicate"] == 1], epochs)
     assert refused.value.code == "too-few-runs"
@@ -127,7 +127,7 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
 
 
 def test_notes_report_unreachable_aims_and_ratios() -> None:
-    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
+    runs, epochs = read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
     too_few = find_note(narrow.notes, "at-most-too-few")
     assert too_few.facts["at_most"] == 12 < too_few.facts["runs"] < 20

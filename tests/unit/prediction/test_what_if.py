@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import cell_levels, timed
+from analysis.measured import cell_levels, timing_runs
 from common.notes import codes, find_note
 from prediction import law, what_if
 from support import known_physics as synthetic
@@ -140,7 +140,7 @@ def test_the_table_says_how_far_it_is_off(rows, study):
         and abs(errors["worst"]) == rows["error"].abs().max()
     )
     assert built.display["error (%)"].tolist().count("–") == len(rows) - 4
-    assert built.notes[-1] == what_if.conditions.setting_note(timed(study.runs))
+    assert built.notes[-1] == what_if.conditions.setting_note(timing_runs(study.runs))
 
 
 def test_errors_have_a_sign_as_numbers_elsewhere_have():
@@ -180,7 +180,7 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     assert none.empty
     assert what_if.table(none, reduced).notes == [
         what_if.NO_TRACE,
-        what_if.conditions.setting_note(timed(study.runs)),
+        what_if.conditions.setting_note(timing_runs(study.runs)),
     ]
 
 

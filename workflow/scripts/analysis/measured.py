@@ -21,7 +21,9 @@ _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a study, and tables computed from them. Each file is read when first needed.
+    """The tables of records of a study, such as runs.csv, and of results. Each file is read when first needed.
+
+    The stage `records` collects the tables of records (`declared.records`) from each run's record.json.
 
     Attributes:
         runs_csv: The table of runs.
@@ -47,8 +49,8 @@ class Records:
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
-        """Runs that tables of time use (`timed`)."""
-        return timed(self.every_run)
+        """Runs that tables of time use (`timing_runs`)."""
+        return timing_runs(self.every_run)
 
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
@@ -95,9 +97,9 @@ def read_runs(path: Path) -> pd.DataFrame:
     return runs.assign(replicas=runs[["ranks", "replicas"]].max(axis=1))
 
 
-def read_timed(path: Path) -> pd.DataFrame:
-    """Return the runs of runs.csv that tables and figures of time use (`timed`)."""
-    return timed(read_runs(path))
+def read_timing_runs(path: Path) -> pd.DataFrame:
+    """Return the runs of runs.csv that tables and figures of time use (`timing_runs`)."""
+    return timing_runs(read_runs(path))
 
 
 def factors() -> list[str]:
@@ -207,7 +209,7 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     return sorted(levels, key=words.index if words else None)
 
 
-def timed(runs: pd.DataFrame) -> pd.DataFrame:
+def timing_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that tables and figures of time use: the untraced ones, or all if all were traced."""
     untraced = runs["trace"] == UNTRACED
     return runs[untraced] if untraced.any() and not untraced.all() else runs

@@ -31,7 +31,7 @@ from analysis import (
     time_to_accuracy,
     variance,
 )
-from analysis.measured import read_runs, timed
+from analysis.measured import read_runs, timing_runs
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.files import write_text
@@ -171,7 +171,7 @@ def main(
         reference: also write the tables that need the reference benchmark
     """
     every = read_runs(runs)
-    measured = timed(every)
+    measured = timing_runs(every)
     sweeps = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
     study = Study(measured, every, frame, sweeps, out, margin, target_accuracy, replicates or "")

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.intervals import t_interval
-from analysis.measured import factors, timed
+from analysis.measured import factors, timing_runs
 from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
@@ -49,7 +49,7 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
         known well enough; refine, whether the cell gets another run, which needs a successful run and fewer
         than `at_most` runs; known, the degrees of freedom of the standard deviation of all cells.
     """
-    timed_runs = timed(runs)
+    timed_runs = timing_runs(runs)
     pooling = pooled(timed_runs)
     limit = math.nan if rule.until is None else rule.until
     widths = (

@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_levels, cell_words, factors, read_runs, successful, timed, traced
+from analysis.measured import cell_levels, cell_words, factors, read_runs, successful, timing_runs, traced
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -65,7 +65,7 @@ class Study:
     @cached_property
     def timed(self) -> pd.DataFrame:
         """The runs that epoch times are computed from."""
-        return timed(self.runs)
+        return timing_runs(self.runs)
 
     @cached_property
     def pooling(self) -> Pooling:
@@ -352,7 +352,7 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     note_list: list[str] = [Note("cells-left-out", text, cells=left_out)] if left_out else []
     note_list += filter(None, [conditions.traced_runs_without_phases(runs)])
     if rows.empty:
-        all_notes = [NO_TRACE, *note_list, conditions.setting_note(timed(runs))]
+        all_notes = [NO_TRACE, *note_list, conditions.setting_note(timing_runs(runs))]
         return tables.Table(TITLE, rows, rows[["cell", "change"]], all_notes)
     predicted, measured = gain(rows, "ratio"), gain(rows, "measured_ratio")
     columns: dict[str, Any] = {}
@@ -379,7 +379,7 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
             for error in rows["error"].astype(float)
         ]
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    all_notes = [*notes(rows), *note_list, conditions.setting_note(timed(runs))]
+    all_notes = [*notes(rows), *note_list, conditions.setting_note(timing_runs(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(columns), all_notes, ["cell", "what if"], cell_starts[1:])
 
 

@@ -17,7 +17,7 @@ from scipy.stats import kendalltau
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
+from analysis.measured import factors, level_text, read_timing_runs, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -297,7 +297,7 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         network: network.csv of the study
         out: table to write, without its suffix
     """
-    declared_site, measured = load_site(site), read_timed(runs)
+    declared_site, measured = load_site(site), read_timing_runs(runs)
     cells = {
         run.cell: run for run in plan_design(load_study(study), declared_site) if run.framework.strategies
     }

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, shares, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cell_levels, timed, title
+from analysis.measured import cell_levels, timing_runs, title
 from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost
@@ -48,7 +48,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     """
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])
-    by_times, untraced = shares.epoch_shares(timed(runs)), cost.untraced_cells(runs)
+    by_times, untraced = shares.epoch_shares(timing_runs(runs)), cost.untraced_cells(runs)
     ratios = cost.build_rows(runs).set_index("cell")
     replicas = cell_levels(measured.runs).set_index("cell")["replicas"]
     baselines = one_replica_cells_by_local_batch(measured.runs)
