@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels are clear without a title
@@ -75,7 +75,7 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
     Raises:
         InputError: If the file cannot be read.
     """
-    if name in RECORDS:
+    if name in RECORD_TABLES:
         return (
             pd.DataFrame(columns=list(schema(name)["properties"])) if file is None else read_table(file, name)
         )

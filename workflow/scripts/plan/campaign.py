@@ -30,7 +30,7 @@ from plan.decisions import Decision, decision_file, read_decisions
 from plan.design import Run, cell_name, plan_design, to_csv
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.machine import check_folder, check_machine
-from plan.recorded import STATUSES, record_status
+from plan.record_checks import STATUSES, record_status
 from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
