@@ -444,7 +444,8 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
     if data["F"].notna().any() and (spread := pooled(runs)).differ:
         text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
-            f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
+            f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "
+            f"{p_text(spread.p)})."
         )
         notes.append(Note("unequal-spread", text, times=spread.largest_spread_ratio, p=spread.p))
     if analysis.too_many:

@@ -21,7 +21,7 @@ _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels 
 
 @dataclass(frozen=True)
 class Records:
-    """The tables of records of a study, such as runs.csv, and of results. Each file is read when first needed.
+    """The tables of records of a study, such as runs.csv, and tables of results, each read when first needed.
 
     The stage `records` collects the tables of records (`declared.records`) from each run's record.json.
 
@@ -88,12 +88,17 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Return all runs of runs.csv.
+    """Return all runs of runs.csv, with devices in the column `replicas` (`count_devices_as_replicas`)."""
+    return count_devices_as_replicas(read_table(path, "runs"))
 
-    `replicas`, by which tables compare times, counts devices here: ranks that share a copy of the model count
-    each.
+
+def count_devices_as_replicas(runs: pd.DataFrame) -> pd.DataFrame:
+    """Replace `replicas`, the copies of the model in runs.csv, by the number of devices.
+
+    They differ with model parallelism, where the ranks that share a copy count each. Speed-up and efficiency
+    are relative to devices, so every table and figure has devices under this name
+    (`conditions.device_count_note`).
     """
-    runs = read_table(path, "runs")
     return runs.assign(replicas=runs[["ranks", "replicas"]].max(axis=1))
 
 

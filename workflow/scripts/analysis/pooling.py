@@ -20,15 +20,17 @@ Assumes:
 * Cells' variances are similar, but need not be equal. `estimate_prior` estimates w from how similar they are.
 * A run belongs to its planned block if it ran in one session with the others.
 
-Two cells are compared within the blocks in which both have a run, if these are MIN_SHARED_BLOCKS or more: what
-a block does to both cancels. Otherwise they are independent groups, whose intervals blocks can only widen. A
+Two cells are compared within the blocks in which both have a run, if there are MIN_SHARED_BLOCKS or more:
+what a block does to both cancels. Otherwise they are independent groups, whose intervals blocks can only widen. A
 cell's own mean keeps blocks in its spread, because another replicate would be in another block.
 
 Variances are always moderated, since three runs estimate a variance poorly. No test decides on it, because it
-would switch on noise. MAX_PRIOR_DF comes from simulations (make statistics-test; docs/explanation/statistics.md
-has the table): a larger value narrows intervals, and those of the noisiest cell then cover the true value too
-rarely. Elsewhere are intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of adjusted
-times (analysis.adjusted).
+would switch on noise. MAX_PRIOR_DF comes from simulations (make statistics-test; the table is in
+docs/explanation/statistics.md): a larger value narrows intervals, and those of the noisiest cell then cover
+the true value too rarely.
+
+Other modules have the intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
+adjusted times (analysis.adjusted).
 """
 
 import math

@@ -307,7 +307,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             readings=list(read),
         ),
         NODES_AND_DEVICES if both_scales_vary else "",
-        conditions.replicas_note(runs),
+        conditions.device_count_note(runs),
         *sentences,
         conditions.setting_note(runs),
     ]

@@ -3,9 +3,9 @@
     computation = batches of an epoch x time of a batch,    exchange = epoch time - computation
 
 The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.one_replica_cells_by_local_batch). So the exchange is everything that more replicas cost: exposed
-communication, waiting for the slowest rank, and memory or processors that replicas share. A cell on one
-replica has no exchange.
+batch and treatment (speedup.one_replica_cells_by_local_batch). So the exchange is everything that more
+replicas cost: exposed communication, waiting for the slowest rank, and memory or processors that replicas
+share. A cell on one replica has no exchange.
 """
 
 import numpy as np

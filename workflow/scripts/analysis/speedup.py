@@ -49,8 +49,8 @@ def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], bat
 
     `batch` and all varying factors but framework, nodes and devices have to match. Of those without effect on
     one replica, only the ones count in which the framework's own cells on one replica differ. Example:
-    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell is the match of cells
-    with 1 and with 4. If it was planned with both, each cell matches the one at its own level.
+    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with 1
+    and with 4. If it was planned with both, each cell matches the one at its own level.
 
     Args:
         runs: Runs of the study.
@@ -160,7 +160,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the single-device framework named in the row, at the same levels of all other factors that "
         "it varies; where there is none, the framework's own cell with one replica. A row that is its own "
         "base has speed-up 1 by definition, without an interval.",
-        conditions.replicas_note(runs),
+        conditions.device_count_note(runs),
         conditions.setting_note(runs),
     ]
     if data.empty:

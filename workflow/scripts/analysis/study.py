@@ -87,11 +87,11 @@ class Study:
         tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
 
     def write_variance(self) -> None:
-        """Write the table, the only one that uses epochs of runs."""
+        """Write the table, whose innermost part is the spread of epochs within a run."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
 
     def write_missing(self) -> None:
-        """Write the table of all runs of the design."""
+        """Write the table of the runs of the design that did not succeed."""
         tables.write(missing.table(self.every_run), self.out / "missing")
 
     def write_note(self) -> None:

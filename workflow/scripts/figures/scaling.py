@@ -109,7 +109,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _no_baseline_note(without_baseline),
         notes=[
             HOW_TO_READ,
-            conditions.replicas_note(view.runs),
+            conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
             BOUND_EXPLAINED if has_bound else "",
             lines.baselines_note(sorted(set(drawn_rows["base_cell"].dropna())), view),
@@ -131,7 +131,7 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return factors, replicas and, where available, the columns of `speedup.build_rows` of each planned cell.
+    """Return factors, replicas and, if available, the columns of `speedup.build_rows` of each planned cell.
 
     `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective
     benchmark was run.

@@ -109,7 +109,7 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
         site: The site that the study's results are bound to.
 
     Raises:
-        InputError: If the record is broken, or differs from the plan (`plan.record_checks.find_contradiction`).
+        InputError: If the record is broken, or differs from the plan (`record_checks.find_contradiction`).
     """
     record = load_record(file := folder / "record.json")
     if record["status"] == "broken":

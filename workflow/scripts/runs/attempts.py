@@ -1,10 +1,10 @@
 """Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
 
-    runs/<run_id>/<key>/record.json                    the published record, the only output that Snakemake knows
-    runs/<run_id>/<key>/attempt-<k>/                   one attempt: spec.json, log.txt, epochs.csv, ...
-    runs/<run_id>/<key>/attempt-<k>/holder.json        its process
-    runs/<run_id>/<key>/attempt-<k>/record.json        its record, written last
-    runs/<run_id>/<key>/attempt-<k>/unfinished.txt     why there is no record
+    runs/<run_id>/<key>/record.json                  published record, the only output that Snakemake knows
+    runs/<run_id>/<key>/attempt-<k>/                 one attempt: spec.json, log.txt, epochs.csv, ...
+    runs/<run_id>/<key>/attempt-<k>/holder.json      its process
+    runs/<run_id>/<key>/attempt-<k>/record.json      its record, written last
+    runs/<run_id>/<key>/attempt-<k>/unfinished.txt   why there is no record
 
 An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
 """
