@@ -25,9 +25,9 @@ what a block does to both cancels. Otherwise they are independent groups, whose 
 cell's own mean keeps blocks in its spread, because another replicate would be in another block.
 
 Variances are always moderated, since three runs estimate a variance poorly. No test decides on it, because it
-would switch on noise. MAX_PRIOR_DF comes from simulations (make statistics-test; the table is in
-docs/explanation/statistics.md): a larger value narrows intervals, and those of the noisiest cell then cover
-the true value too rarely.
+would switch on noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, with equal and
+unequal spreads and with blocks (make bench-intervals; make statistics-test checks it): a larger value narrows
+intervals, and those of the noisiest cell then cover the true value too rarely.
 
 Other modules have the intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
 adjusted times (analysis.adjusted).
