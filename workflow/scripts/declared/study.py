@@ -49,11 +49,9 @@ class Replicates:
         at_least: Runs of every cell.
         at_most: Runs after which a cell gets no more.
         until: Half the width of a 95 % interval, as a share of the value; None for a fixed number of runs,
-            with
-            at_least = at_most.
+            with at_least = at_most.
         contrasts: Levels by factor. The interval is that of each cell's mean epoch time; with contrasts, that
-            of
-            the ratios of cells that differ only in one of these factors, between these levels.
+            of the ratios of cells that differ only in one of these factors, between these levels.
     """
 
     at_least: int

@@ -122,11 +122,10 @@ def draw(
         view: The cells to draw.
         x: The factor on the x axis.
         heading: First sentence of the caption.
-        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time
-            divided by the replicas.
-        for_comparison: Lines are compared with each other: they are always joined, the axis is
-            logarithmic, and panels with a
-            single line are left out.
+        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time divided
+            by the replicas.
+        for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
+            and panels with a single line are left out.
         notes: Further notes for the caption.
     """
     if view.ok.empty:
