@@ -280,7 +280,7 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     )
     assert scaling.NODES_AND_DEVICES in table.notes
     assert "one-replica-count" not in codes(table.notes)
-    assert table.parts == [2]
+    assert table.rules_above == [2]
 
 
 def test_devices_of_a_node_are_a_series_of_their_own(two_ways):

@@ -346,8 +346,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         [note for note in _notes(runs, analysis) if note],
-        words=["term"],
-        parts=[int((data["term"] == ERROR).argmax())],
+        left_aligned=["term"],
+        rules_above=[int((data["term"] == ERROR).argmax())],
     )
 
 

@@ -167,7 +167,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data=data.dropna(axis="columns", how="all"),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        words=[title("framework"), title("model"), title("dataset")],
+        left_aligned=[title("framework"), title("model"), title("dataset")],
     )
 
 

@@ -463,7 +463,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         frame,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=["assumption", "test", "verdict"],
+        left_aligned=["assumption", "test", "verdict"],
     )
 
 

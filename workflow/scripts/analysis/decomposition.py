@@ -262,8 +262,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
-        parts=firsts[1:] if has_total else [],
+        left_aligned=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
+        rules_above=firsts[1:] if has_total else [],
     )
 
 

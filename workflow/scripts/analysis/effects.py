@@ -285,9 +285,9 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
+        left_aligned=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
         + ["same session", "verdict"],
-        parts=firsts[1:],
+        rules_above=firsts[1:],
     )
 
 

@@ -316,10 +316,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[
+        left_aligned=[
             *(title(name) for name in ("framework", "model", "dataset", "training_loop")),
             "replicas",
             "reads as",
         ],
-        parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
+        rules_above=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )

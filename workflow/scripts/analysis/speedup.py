@@ -187,5 +187,5 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        words=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
+        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
     )

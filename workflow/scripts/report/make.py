@@ -158,7 +158,12 @@ def table_grid(table: StageTable) -> Grid:
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return Grid(
-        table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below)
+        table.table.title,
+        list(frame),
+        rows,
+        tuple(table.table.left_aligned),
+        table.name,
+        tuple(table.table.below),
     )
 
 

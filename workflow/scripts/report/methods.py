@@ -213,7 +213,9 @@ def factor_table(facts: Facts) -> str:
             ],
         }
     )
-    table = tables.Table("Factors that vary, and their levels", frame, frame, words=["factor", "levels"])
+    table = tables.Table(
+        "Factors that vary, and their levels", frame, frame, left_aligned=["factor", "levels"]
+    )
     return tables.latex(table, "tab:factors") if names else ""
 
 
@@ -236,7 +238,7 @@ def framework_table(facts: Facts) -> str:
         )
     frame = pd.DataFrame(rows)
     return tables.latex(
-        tables.Table("Frameworks as they were run", frame, frame, words=list(frame)), "tab:frameworks"
+        tables.Table("Frameworks as they were run", frame, frame, left_aligned=list(frame)), "tab:frameworks"
     )
 
 

@@ -156,7 +156,7 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
             table.data,
             table.display,
             [NO_COMMUNICATION, *table.notes[1:]],
-            table.words,
+            table.left_aligned,
         )
     columns = {
         **cells.level_columns(measured.runs, data["cell"]),
