@@ -89,7 +89,9 @@ def test_what_can_be_measured_is_what_was_predicted(rows):
 
 def test_an_untraced_epoch_is_what_predictions_start_from(rows, study):
     """So that what tracing costs is not in them."""
-    base = study.timed[np.logical_and.reduce([study.timed[name] == level for name, level in BASE.items()])]
+    base = study.timing_runs[
+        np.logical_and.reduce([study.timing_runs[name] == level for name, level in BASE.items()])
+    ]
     assert rows["epoch_time_s"].unique().tolist() == [pytest.approx(base["epoch_time_s"].mean())]
     assert rows["predicted_s"].tolist() == pytest.approx((rows["ratio"] * rows["epoch_time_s"]).tolist())
     assert rows["replay_off"].max() < 1e-9

@@ -20,7 +20,7 @@ from figures.view import View, build_view
 PANEL_INCHES = 1.15
 SMALL_PANEL_INCHES = 0.95  # if there are more panels than LARGE_PANELS
 LARGE_PANELS = 12
-SMALL_PANELS_IN_PAGE = 6
+SMALL_GRID_COLUMNS = 6
 SMALL_TITLE_CHARACTERS = 18
 MAX_MARKED_EPOCHS = 20  # epochs
 TICK_LABELS_INCHES = 0.12  # between the panels
@@ -122,7 +122,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     small_panels_in = len(PARTS) * SMALL_PANEL_INCHES + panels.titles_height(
         view.panels, SMALL_TITLE_CHARACTERS
     )
-    view = view.fit_to_page(small_panels_in, SMALL_PANELS_IN_PAGE)
+    view = view.fit_to_page(small_panels_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, declaration.x or "epochs")
     # Series with the same x values cover each other, so each has markers at some of them only.
     thinned = x_axis.integer or (len(epochs) and epochs["epoch"].max() > MAX_MARKED_EPOCHS)
@@ -142,7 +142,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     panel_levels = view.panels
     is_small = len(panel_levels) > LARGE_PANELS
     max_columns, panel_in = (
-        (SMALL_PANELS_IN_PAGE, SMALL_PANEL_INCHES) if is_small else (panels.MAX_GRID_COLUMNS, PANEL_INCHES)
+        (SMALL_GRID_COLUMNS, SMALL_PANEL_INCHES) if is_small else (panels.MAX_GRID_COLUMNS, PANEL_INCHES)
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)

@@ -161,8 +161,8 @@ class Campaign:
     def unreachable_precision(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
-        timed = {cell_name(levels) for levels in self.study.timed}
-        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & timed)
+        untraced = {cell_name(levels) for levels in self.study.untraced_cells}
+        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
         return [

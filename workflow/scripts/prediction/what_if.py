@@ -63,24 +63,24 @@ class Study:
     steps: pd.DataFrame
 
     @cached_property
-    def timed(self) -> pd.DataFrame:
+    def timing_runs(self) -> pd.DataFrame:
         """The runs that epoch times are computed from."""
         return timing_runs(self.runs)
 
     @cached_property
     def pooling(self) -> Pooling:
         """The pooled epoch times of cells."""
-        return pooled(self.timed)
+        return pooled(self.timing_runs)
 
     @cached_property
     def model(self) -> physics.PhysicalModel:
         """The physical model from one replica and the benchmarks."""
-        return physics.base_model(physics.measured_cells(self.timed), self.sweeps)
+        return physics.base_model(physics.measured_cells(self.timing_runs), self.sweeps)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
         """A successful run of each cell, by the levels of all factors except `trace`."""
-        ok = successful(self.timed).drop_duplicates("cell")
+        ok = successful(self.timing_runs).drop_duplicates("cell")
         return {_levels(row): row for row in ok.to_dict("records")}
 
     def cells(self) -> Iterator["Cell"]:
