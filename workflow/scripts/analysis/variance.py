@@ -36,7 +36,7 @@ PARTS = ("cell", "session", "block", "run", "epoch")
 MEANINGS = {
     "cell": "effect of the factors",
     "session": "another start of the campaign",
-    "block": "another block of the same session",
+    "block": "another block of runs",
     "run": "another process, all else equal",
     "epoch": "another epoch of the same run",
 }
