@@ -43,7 +43,7 @@ from environments.wheels import read_cached_wheel as read_wheel
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import plan_design
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from plan.strategies import read_strategies
 from provenance.manifest import read as read_manifest
 from provenance.verify import describe_difference

@@ -134,7 +134,7 @@ def test_an_outlier_is_listed_with_its_size_and_kept(read):
     assert holds[checks.NO_OUTLIERS] is False
     outlier = table.display.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
     assert (outlier["other processes (%)"], outlier["CPU steal (%)"]) == ("3.1", "12.0")
-    assert pooled(runs).cells.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
+    assert pooled(runs).cell_statistics.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
     none = read(failures={})
     assert verdict(none, checks.NO_OUTLIERS).facts == {"outliers": 0, "runs": 114}
     assert checks.judge_assumptions(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)

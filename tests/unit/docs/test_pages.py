@@ -123,5 +123,21 @@ def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Pa
     assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)
 
 
+@pytest.mark.parametrize(
+    ("language", "file"),
+    [
+        ("yaml", "workflow/scripts/declared/products/figures.yaml"),
+        ("python", "workflow/scripts/figures/throughput.py"),
+    ],
+)
+def test_adding_a_figure_quotes_real_code(language: str, file: str) -> None:
+    """Each part between the lines `...` of the first example in a language is in the file, in this order."""
+    example = page("docs/development/adding-a-figure.md").blocks(language)[0]
+    code = (CHECKOUT / file).read_text()
+    for part in example.split("    ...\n"):
+        assert part.strip() and part in code, f"not in {file}: {part}"
+        code = code.partition(part)[2]
+
+
 def test_the_readme_is_short() -> None:
     assert (CHECKOUT / "README.md").stat().st_size <= README_BYTES

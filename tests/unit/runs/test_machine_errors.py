@@ -18,7 +18,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import Replicates
 from plan import binding, decisions
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from records import power
 from records.aggregate import epoch_lines
 from runs import attempts, other_measurements

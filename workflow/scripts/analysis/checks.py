@@ -392,7 +392,7 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
     The size uses the s.d. of all cells together; the verdict has the range over cells. Differences are within
     blocks if cells are compared so, in s.d. of the residuals after blocks.
     """
-    counts = pooling.cells["n"]
+    counts = pooling.cell_statistics["n"]
     n = int(counts[counts > 1].mode().max())
     within, df = pooling.resolution(n)
     for name, width, spread in (
@@ -463,7 +463,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         frame,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=["assumption", "test", "verdict"],
+        left_aligned=["assumption", "test", "verdict"],
     )
 
 

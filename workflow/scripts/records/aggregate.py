@@ -33,7 +33,7 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Planned, link_rate
-from plan.recorded import find_contradiction, load_record
+from plan.record_checks import find_contradiction, load_record
 from ranks.worker.meter import COLUMNS
 from records.ways import (
     CONFIGURED,
@@ -107,7 +107,7 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
         site: The site that the study's results are bound to.
 
     Raises:
-        InputError: If the record is broken, or differs from the plan (`plan.recorded.find_contradiction`).
+        InputError: If the record is broken, or differs from the plan (`record_checks.find_contradiction`).
     """
     record = load_record(file := folder / "record.json")
     if record["status"] == "broken":

@@ -23,7 +23,7 @@ from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING
 from plan.campaign import configured
-from plan.recorded import record_status
+from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
 NICE = 19

@@ -56,7 +56,7 @@ RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 NOT_RUN = Note("not-run", "absent: has not run")
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")  # number of the own job
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
-DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes
+DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes or by steal
 MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
 
 

@@ -23,7 +23,7 @@ from plan.identity import environment_of
 from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
-from runs.supervise import invalid_reason, report_interruptions
+from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
 
 MeasureFunction = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
@@ -111,7 +111,7 @@ def judge(
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["foreign_cpu_share"], 0.0  # these ranks do not measure CPU steal
-    reason = invalid_reason(actual_hosts, n_machines, hosts, shares, site)
+    reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
     return ("invalid", reason) if reason else ("ok", None)
 
 

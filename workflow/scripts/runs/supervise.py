@@ -321,7 +321,21 @@ def judge(
     hosts: Sequence[str],
     gradient_bytes: int,
 ) -> tuple[str, Note | None]:
-    """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
+    """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
+
+    The status is that of the launch (failed, timeout), failed if epochs are missing, or invalid if
+
+    1. a loss is not finite in some epoch,
+    2. weights are not finite after the last epoch,
+    3. a rank was stopped,
+    4. ranks were on other nodes than `hosts`,
+    5. nodes of a site with distinct nodes share a machine,
+    6. other processes used too much CPU time,
+    7. a hypervisor took too much CPU time, or
+    8. gradients took another way than the site's network (`transport.wrong_network_reason`).
+
+    The reason is the first that applies. docs/explanation/measurement.md has the same list.
+    """
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
@@ -335,21 +349,24 @@ def judge(
     if measured["weights_finite"] is False:
         return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
     shares = measured["foreign_cpu_share"], measured["steal_share"]
+    # Ranks record no pause below MIN_PAUSE_S (ranks.worker.heartbeat), so any pause counts here.
     if (paused_s := measured["paused_s"]) > 0:
         return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
-    if reason := invalid_reason(measured["hosts"], measured["machines"], hosts, shares, site):
+    if reason := misplaced_or_disturbed_reason(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", reason
-    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients.
+    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients: of each
+    # element, all nodes but one send a partial sum. A ring also sends the sum back, hence the 2 (n - 1) / n
+    # of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
     least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
     if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, least_bytes):
         return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
     return "ok", None
 
 
-def invalid_reason(
+def misplaced_or_disturbed_reason(
     hosts: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
 ) -> Note | None:
-    """Return why a measurement is invalid, or None: misplaced ranks, or too much CPU time of others.
+    """Return why ranks were misplaced or disturbed, or None; causes 4 to 7 of `judge`, also of benchmarks.
 
     Args:
         hosts: Hosts of the ranks.

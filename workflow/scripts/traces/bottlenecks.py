@@ -18,7 +18,7 @@ from analysis import conditions, intervals, tables
 from analysis.decomposition import BENCHMARK_COLUMNS, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
-from analysis.speedup import own_cells
+from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
@@ -509,7 +509,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
         .fillna(0.0)
     )
     counts = measured.wide("exchange", "count").get("communication", pd.Series(dtype=float))
-    baselines, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
+    baselines, ok = one_replica_cells_by_local_batch(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
     at_steps, at_exchange = (measured.current["scope"] == scope for scope in ("step", "exchange"))
@@ -624,7 +624,7 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
     displayed = {name: texts.where(~is_repeated, "") for name, texts in names.items()}
     displayed |= {
         "limit": data["limit"],
-        "seconds of an epoch": pd.Series(cells.interval_texts(data, "seconds")),
+        "seconds of an epoch": pd.Series(tables.interval_texts(data, "seconds")),
         "of the steps (%)": pd.Series([tables.percent(share) for share in data["share"]]),
         "evidence": data["evidence"],
         "what would help": data["help"],

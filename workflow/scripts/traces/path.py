@@ -69,10 +69,10 @@ def table(measured: Measured) -> tables.Table:
     columns = cells.level_columns(measured.runs, data["cell"])
     texts = {
         **{
-            f"{WORDS.get(name, name)} (ms)": cells.interval_texts(data, f"{name}_s", 1e3)
+            f"{WORDS.get(name, name)} (ms)": tables.interval_texts(data, f"{name}_s", 1e3)
             for name in path_parts(measured)
         },
-        "whole path (ms)": cells.interval_texts(data, f"{STEP}_s", 1e3),
+        "whole path (ms)": tables.interval_texts(data, f"{STEP}_s", 1e3),
         "exchange (%)": [tables.percent(share) for share in data["exchange_share"]],
     }
     notes = [
