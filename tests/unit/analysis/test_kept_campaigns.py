@@ -39,6 +39,7 @@ WHAT_IF, HYBRID, PHASES, STRATEGIES = (
 )
 SEARCHED = "found-strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
+MAX_KEPT_BYTES = 10**6  # a larger table is kept compressed
 STOLEN = 0.05  # of CPU time; the page names runs above it
 
 
@@ -50,6 +51,7 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
     study = load_study(name)
     assert set(runs["run_id"]) == {run.run_id for run in plan_design(study, load_site(site))}
     assert len(successful(runs)) == len(runs)
+    assert max(file.stat().st_size for file in folder.iterdir()) <= MAX_KEPT_BYTES
     assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(
         runs["run_id"], study.factors["epochs"][0]
     )

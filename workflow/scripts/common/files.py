@@ -145,6 +145,12 @@ def regular(path: Path, max_bytes: float = math.inf) -> Path:
     return path
 
 
+def stored_file(path: Path) -> Path:
+    """Return `path`, or the compressed `path`.gz if only that exists."""
+    compressed = path.with_name(f"{path.name}.gz")
+    return compressed if compressed.is_file() and not path.exists() else path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

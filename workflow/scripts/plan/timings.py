@@ -34,7 +34,6 @@ from plan.scheduling import deferred_resources
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
-COSTS_FILE, MESSAGES_FILE = "costs.csv", "messages.csv"
 # Factors that affect the time of parts; cells that share a strategy have the same TRAINING_FACTORS.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
 TRAINING_FACTORS = ("momentum", "weight_decay", "precision")
