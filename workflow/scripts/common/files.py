@@ -24,7 +24,6 @@ from common.yaml_errors import LimitError, explained
 CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_NAME_BYTES = 255  # of a file, on all usual file systems
 MAX_YAML_BYTES = 2**24
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

@@ -117,15 +117,6 @@ def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
     ]
 
 
-def parts_timing(timings: Iterable[Timing], run: Run) -> Timing | None:
-    """Return the timing of the parts of a run's model, or None."""
-    names = ("framework", *PART_FACTORS)
-    matching = (
-        timing for timing in timings if all(timing.run.levels[name] == run.levels[name] for name in names)
-    )
-    return next((timing for timing in matching if timing.kind == PARTS), None)
-
-
 def spec(site: Site, timing: Timing) -> dict[str, Any]:
     """Return all that a timing depends on but software and model, with keys for launchers and worker."""
     name, geometry, levels = f"timing.{timing.name}", timing.geometry, timing.run.levels
