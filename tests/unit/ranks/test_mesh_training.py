@@ -23,11 +23,11 @@ FIRST = [  # of each axis one, and of pairs of axes one
 ]
 FURTHER_MESHES = [
     ("pipeline2", {"microbatches": 2, "schedule": "gpipe"}),
-    ("sharded2", {"sharding": "gradients", "sync_every": 5}),
-    ("sharded2-tensor2", {"sync_every": 5}),
+    ("sharded2", {"sharding": "gradients", "sync_every": 4}),
+    ("sharded2-tensor2", {"sync_every": 4}),
     ("data2-sharded2", {"optimizer": "adam", "learning_rate": 1e-3}),
     ("tensor2", {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.01}),
-    ("pipeline2", {"microbatches": 4, "sync_every": 5}),
+    ("pipeline2", {"microbatches": 4, "sync_every": 4}),
     ("pipeline2-data2", {"microbatches": 2}),
     ("pipeline2-sharded2", {"microbatches": 2, "schedule": "gpipe"}),
     ("pipeline2-tensor2", {"microbatches": 2}),
@@ -49,9 +49,9 @@ TRANSFORMERS = [
 OF_JAX: list[tuple[str, dict[str, Any]]] = [
     ("tensor2", {}),
     ("sharded2", {}),
-    ("sharded2", {"sharding": "optimizer", "sync_every": 5}),
+    ("sharded2", {"sharding": "optimizer", "sync_every": 4}),
     ("sharded2", {"sharding": "gradients", "optimizer": "adam", "learning_rate": 1e-3}),
-    ("data2-tensor2", {"sync_every": 5}),
+    ("data2-tensor2", {"sync_every": 4}),
     ("data2-sharded2", {"sharding": "gradients"}),
     ("sharded2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
     ("tensor2", TOKENS),
