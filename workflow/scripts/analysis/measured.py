@@ -11,7 +11,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.schemas import schema
-from common.tables import read_table
+from common.tables import read_results, read_table
 from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
 from declared.records import RECORDS
 from models.collectives import COLLECTIVES
@@ -80,7 +80,7 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
     if file is None:
         return pd.DataFrame()
     try:
-        return pd.read_csv(file)
+        return read_results(file)
     except (OSError, ValueError) as error:
         raise InputError("broken-file", f"cannot be read: {one_line(error)}", file=file) from None
 
