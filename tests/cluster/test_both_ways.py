@@ -38,7 +38,7 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
         assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
         assert int(row["node_memory_bytes"]) == there.memory_bytes, "what the control group of a node leaves"
         assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
-        gradients = 4 * 544522 * int(row["exchanges"])
+        gradients = 4 * 544522 * int(row["n_allreduces"])
         assert float(row["sent_bytes"]) >= (gradients * (nodes - 1) / nodes)
         assert row["submitted_at"] <= row["job_started_at"] < row["started_at"]
     assert not any(a["ended_at"] > b["started_at"] for a, b in itertools.pairwise(rows)), "runs never overlap"

@@ -37,13 +37,13 @@ def unlike(
         for shares in ("equal", "measured"):
             samples = [block // nodes] * nodes if shares == "equal" else best_by_trying(block, strengths)
             speeds = [n / alone(n, k) for n, k in zip(samples, strengths, strict=True)]
-            step_s = max(map(alone, samples, strengths)) + TRUTH.exchange(
+            step_s = max(map(alone, samples, strengths)) + TRUTH.communication_s(
                 "small-cnn", "digits", nodes, RATE, 0.0
             )
             cell = f"hybrid.b{block}.n{nodes}.{shares}"
             told = {
                 "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes,
-                "steps": steps, "exchanges": steps, "effective_batch": block,
+                "steps": steps, "n_allreduces": steps, "effective_batch": block,
                 "samples_trained": steps * block, "cpu_shares": "/".join(f"{0.8 * k:g}" for k in strengths),
                 "rank_samples": "/".join(map(str, samples)) if shares == "measured" else None,
                 "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) if shares == "measured" else None,

@@ -174,7 +174,7 @@ def _curve(
             "validation_time_s": 0.05,
             "learning_rate": 0.05,
             "steps": steps,
-            "exchanges": -(-steps // sync_every),
+            "n_allreduces": -(-steps // sync_every),
             "samples_trained": SAMPLES,
             "train_loss": float(-np.log(max(train[epoch], 1e-3))),
             "train_accuracy": float(train[epoch]),
@@ -219,7 +219,7 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "samples_per_epoch": SAMPLES,
         "samples_trained": SAMPLES,
         "steps": last["steps"],
-        "exchanges": last["exchanges"],
+        "n_allreduces": last["n_allreduces"],
         "train_loss": last["train_loss"],
         "train_accuracy": last["train_accuracy"],
         "validation_loss": last["validation_loss"],
@@ -241,11 +241,11 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
 
 # A made-up campaign of any shipped study, with costs of its own, and made-up sweeps of its network.
 
-SECONDS_PER_EXCHANGE = 0.004  # the optimizer
+SECONDS_PER_ALLREDUCE = 0.004  # the optimizer
 SECONDS_PER_FIT_STEP = -0.002  # the framework's own loop is the faster one
 LATENCY_S = 0.0006
 SECONDS_PER_BYTE = 2e-8
-THROTTLED_PER_EXCHANGE_S = 0.003
+THROTTLED_PER_ALLREDUCE_S = 0.003
 SWEEP_BYTES = [1024 * 4**power for power in range(9)]
 
 
@@ -257,10 +257,10 @@ def all_reduce_time(size_bytes: float, nodes: int) -> float:
 def designed_time(levels: dict[str, Any], geometry: Geometry) -> float:
     """The true epoch time of a cell in seconds: computation, its loop, the optimizer, the network."""
     size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
-    exchanges = -(-geometry.steps // levels["sync_every"])
+    n_allreduces = -(-geometry.steps // levels["sync_every"])
     computed = 1.5e-10 * size * geometry.samples_per_epoch / geometry.replicas + 0.01 * geometry.steps
     loop = SECONDS_PER_FIT_STEP * geometry.steps * (levels["training_loop"] == "fit")
-    return computed + loop + exchanges * (SECONDS_PER_EXCHANGE + all_reduce_time(size, geometry.nodes))
+    return computed + loop + n_allreduces * (SECONDS_PER_ALLREDUCE + all_reduce_time(size, geometry.nodes))
 
 
 def designed_campaign(
@@ -278,18 +278,18 @@ def designed_campaign(
         levels, geometry = run.levels, run.geometry
         key = hashlib.sha256(run.run_id.encode()).hexdigest()[:12]
         time = designed_time(levels, geometry) * (1 + noise * rng.standard_normal())
-        exchanges = -(-geometry.steps // levels["sync_every"])
+        n_allreduces = -(-geometry.steps // levels["sync_every"])
         size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
         counted = {
             "imbalance_s": 0.01 * time if geometry.nodes > 1 else 0.0,
             "validation_time_s": 0.05,
             "steps": geometry.steps,
-            "exchanges": exchanges,
+            "n_allreduces": n_allreduces,
             "samples_trained": geometry.steps * geometry.replicas * geometry.local_batch,
-            "throttled_s": THROTTLED_PER_EXCHANGE_S * exchanges * (1 + noise * rng.standard_normal()),
-            "sent_bytes": 2 * (geometry.nodes - 1) / geometry.nodes * size * exchanges,
+            "throttled_s": THROTTLED_PER_ALLREDUCE_S * n_allreduces * (1 + noise * rng.standard_normal()),
+            "sent_bytes": 2 * (geometry.nodes - 1) / geometry.nodes * size * n_allreduces,
         }
-        progress = np.arange(1, levels["epochs"] + 1) * exchanges / 60
+        progress = np.arange(1, levels["epochs"] + 1) * n_allreduces / 60
         accuracy = np.clip(0.99 - 0.9 * np.exp(-progress) + 0.01 * rng.standard_normal(len(progress)), 0, 1)
         rows = [
             {

@@ -19,9 +19,9 @@ from declared.study import load_study
 from plan.design import plan_design
 from support.sentences import sentence, sentences
 from support.synthetic import (
-    SECONDS_PER_EXCHANGE,
+    SECONDS_PER_ALLREDUCE,
     SECONDS_PER_FIT_STEP,
-    THROTTLED_PER_EXCHANGE_S,
+    THROTTLED_PER_ALLREDUCE_S,
     all_reduce_time,
     designed_campaign,
     designed_time,
@@ -73,7 +73,7 @@ def single_row(data, **levels):
     return row
 
 
-def exchanges(nodes, sync_every=1, batch_size=32):
+def n_allreduces(nodes, sync_every=1, batch_size=32):
     return -(-(4608 // (batch_size * nodes)) // sync_every)
 
 
@@ -115,11 +115,11 @@ def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
     assert np.allclose(data["ratio"], to / base)
     assert np.allclose(data["difference_s"], to - base)
     row = single_row(data, factor="sync_every", **AT)
-    saved = exchanges(2) - exchanges(2, 4)
+    saved = n_allreduces(2) - n_allreduces(2, 4)
     assert row["difference_s"] == pytest.approx(
-        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
+        -saved * (SECONDS_PER_ALLREDUCE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
     )
-    assert row["throttled_difference_s"] == pytest.approx(-saved * THROTTLED_PER_EXCHANGE_S)
+    assert row["throttled_difference_s"] == pytest.approx(-saved * THROTTLED_PER_ALLREDUCE_S)
     assert (row["from_sent_bytes"], row["to_sent_bytes"]) == (72 * SMALL_CNN_BYTES, 18 * SMALL_CNN_BYTES)
 
 
@@ -293,14 +293,14 @@ def test_known_parts_are_recovered(exact):
     assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
     saved = 72 - 18
     assert rows.loc["sync_every", "difference_s"] == pytest.approx(
-        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, 2))
+        -saved * (SECONDS_PER_ALLREDUCE + all_reduce_time(SMALL_CNN_BYTES, 2))
     )
 
 
 def test_on_one_node_accumulation_saves_the_optimizer_alone(exact):
     rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every", nodes=1)
-    saved = rows["from_exchanges"] - rows["to_exchanges"]
-    assert np.allclose(rows["difference_s"], -saved * SECONDS_PER_EXCHANGE)
+    saved = rows["from_n_allreduces"] - rows["to_n_allreduces"]
+    assert np.allclose(rows["difference_s"], -saved * SECONDS_PER_ALLREDUCE)
     assert rows["network_s"].isna().all()
 
 
@@ -356,12 +356,12 @@ def test_no_time_is_made_up_without_two_sizes(case):
 
 def test_the_networks_prediction_of_a_worked_example(exact):
     # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for
-    # them. Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752
+    # them. Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 all-reduces, with k = 4 18: 54 saved, 117.616752
     # ms.
     network = made_sweep({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
     row = single_row(decomposition.decompose(exact, network), part="sync_every", **AT)
     assert row["gradient_bytes"] == 2_178_088
-    assert (row["from_exchanges"], row["to_exchanges"]) == (72, 18)
+    assert (row["from_n_allreduces"], row["to_n_allreduces"]) == (72, 18)
     assert row["network_s"] == pytest.approx(-0.117616752)
     assert row["beyond_network_s"] == pytest.approx(row["difference_s"] + 0.117616752)
 
@@ -369,9 +369,9 @@ def test_the_networks_prediction_of_a_worked_example(exact):
 def test_network_prediction_leaves_the_cost_of_the_optimizer(exact):
     rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK, noise=0.0)), part="sync_every")
     apart = rows[rows["nodes"] > 1]
-    saved = apart["from_exchanges"] - apart["to_exchanges"]
+    saved = apart["from_n_allreduces"] - apart["to_n_allreduces"]
     assert len(apart) == 12
-    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_EXCHANGE)
+    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_ALLREDUCE)
 
 
 def test_prediction_interval_is_over_rounds_and_ordered(measured):

@@ -13,7 +13,7 @@ from analysis.intervals import columns
 from analysis.measured import successful
 from analysis.pooling import pooled
 from common.files import CHECKOUT
-from common.tables import read_table
+from common.tables import read_results, read_table
 from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
@@ -53,6 +53,18 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
     assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(
         runs["run_id"], study.factors["epochs"][0]
     )
+
+
+@pytest.mark.parametrize("name", ["runs", "epochs", "phases", "trace_steps", "replay_steps"])
+def test_older_names_keep_their_numbers(name: str) -> None:
+    folder = CAMPAIGNS / WHAT_IF
+    kept, read = pd.read_csv(folder / f"{name}.csv"), read_table(folder / f"{name}.csv", name)
+    if "exchanges" in kept:
+        assert (read["n_allreduces"].astype(float) == kept["exchanges"].astype(float)).all()
+    for column in {"scope", "phase"} & set(kept):
+        is_older = kept[column] == "exchange"
+        assert is_older.any() and (read.loc[is_older, column] == "communication").all()
+        assert (read.loc[~is_older, column] == kept.loc[~is_older, column]).all()
 
 
 @functools.cache
@@ -443,7 +455,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     claims = {
         f"submit {HYBRID}": [str(len(runs))],
         "96 samples": [
-            f"{by.loc[(96, 2), 'exchange_s'].iloc[0]:.1f} s",
+            f"{by.loc[(96, 2), 'allreduce_s'].iloc[0]:.1f} s",
             f"{two.min():.0f} to {two.max():.0f} %",
             f"{pays['measured']:.2f}, {pays['equal']:.2f}, {0.6 / 0.9:.2f}",
             f"{100 * third['saved']:.0f} %",
@@ -451,7 +463,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
         ],
         "384 samples": [interval(ratios.loc[(3, batch)], "ratio") for batch in (384, 96)],
     }
-    assert (by["exchange_s"].loc[96] > alone[96]).all()
+    assert (by["allreduce_s"].loc[96] > alone[96]).all()
     assert (by["measured_saved"].loc[96] < 0).all() and (by["measured_saved"].loc[(384, 2)] > 0).all()
     assert (by["measured_saved"].loc[[(384, 3, "equal"), (384, 3, "measured")]] < 0).all()
     assert (ratios.loc[2, "ratio_low"] < 1).all() and (ratios.loc[2, "ratio_high"] > 1).all()
@@ -548,7 +560,7 @@ def traced() -> Measured:
 
 def phase_rows() -> list[list[str]]:
     """Return the page's table: shares of a step in percent, by framework and nodes."""
-    share = traced().estimates("exchange", "share")["value"].unstack()
+    share = traced().estimates("communication", "share")["value"].unstack()
     rows = []
     for _, row in exposed.summarize(traced(), records(PHASES)).iterrows():
         framework, nodes = row["cell"].split(".")[0], row["cell"].split(".n")[1][0]
@@ -578,7 +590,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
         == []
     )
     assert len(rows) == 8 and len(verdicts_of(rows)) == 2, "one word on the page for each verdict"
-    share = traced().estimates("exchange", "share")["value"].unstack()
+    share = traced().estimates("communication", "share")["value"].unstack()
     cell = "{}.small-cnn.digits.b32.n{}.s1.epochs=3.trace=phases"
     hidden = {
         (framework, nodes): 1
@@ -628,7 +640,7 @@ def simulated_strategies() -> pd.DataFrame:
     planned = {run.cell: run for run in plan_design(study, site) if run.framework.strategies}
     data, missing = simulated.compare(records(SEARCHED), planned, simulated.Simulator(costs, ""))
     assert missing == []
-    written = pd.read_csv(CAMPAIGNS / SEARCHED / "simulated.csv")
+    written = read_results(CAMPAIGNS / SEARCHED / "simulated.csv")
     pd.testing.assert_frame_equal(data.reset_index(drop=True), written, check_dtype=False, rtol=1e-9)
     return data.assign(expected_s=data["simulated_s"] + data["rest_s"])
 

@@ -441,7 +441,7 @@ def test_records(folder: Path, content: bytes) -> None:
 
 
 EPOCHS = (
-    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,"
+    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,n_allreduces,"
     b"samples_trained,train_loss,"
     b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_device_j,"
     b"energy_package_j,energy_node_j,opened_at\n"

@@ -158,7 +158,7 @@ ERNEST = {"S": 0.011, "k": 0.0004, "tree": 0.003, "ring": 0.0007, "tree bytes": 
 
 
 def ernest_seconds(cell, gradients):
-    p, a, e = cell.ranks, cell.exchanges, ERNEST
+    p, a, e = cell.ranks, cell.n_allreduces, ERNEST
     of_bytes = gradients / cell.rate * (e["tree bytes"] * math.log2(p) + e["ring bytes"] * 2 * (p - 1) / p)
     return cell.steps * (e["S"] + e["k"] * cell.local_batch) + a * (
         e["tree"] * math.log2(p) + e["ring"] * (p - 1) + of_bytes
@@ -187,7 +187,7 @@ def test_ernest_with_the_sweep_takes_messages_from_it(study):
 
     def seconds(cell):
         message = truth.all_reduce(gradients, cell.nodes, cell.rate) if cell.nodes > 1 else 0.0
-        return cell.steps * (0.01 + 0.0004 * cell.local_batch) + 1.3 * cell.exchanges * message
+        return cell.steps * (0.01 + 0.0004 * cell.local_batch) + 1.3 * cell.n_allreduces * message
 
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64"):

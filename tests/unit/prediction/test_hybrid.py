@@ -67,8 +67,8 @@ def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
     assert break_even(replace(two, shares="measured"), before_s) < break_even(
         replace(two, shares="equal"), before_s
     )
-    assert math.isinf(break_even(replace(two, exchange_s=before_s), before_s)), (
-        "the exchange alone takes as long"
+    assert math.isinf(break_even(replace(two, allreduce_s=before_s), before_s)), (
+        "the all-reduce alone takes as long"
     )
 
 

@@ -176,7 +176,7 @@ def test_no_law_without_two_sizes():
     assert fit_law(benchmark_points(synthetic.network()).iloc[:0]) is None
 
 
-def test_one_rank_exchanges_nothing():
+def test_one_rank_communicates_nothing():
     law = dataclasses.replace(Law("tree", SUM, 1.0, 1.0, 1.0, 1.0))
     assert seconds(law, 1e6, 1, 1e9) == 0
 

@@ -79,8 +79,8 @@ def test_by_numbers_alone_it_is_arithmetic(tmp_path):
     """
     rows = ask(tmp_path, *MODEL, "--rate", "10", "--nodes", "8", "--latency", "1e-3", "--share", "0.9")
     n = np.arange(1, 9)
-    exchange = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
-    speedup = n * 0.1 / (0.1 + exchange)
+    communication_s = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
+    speedup = n * 0.1 / (0.1 + communication_s)
     assert rows["greatest_speedup"].tolist() == [pytest.approx(speedup.max())]
     assert rows["at_nodes"].tolist() == [n[speedup.argmax()]]
     assert rows["nodes_at_50"].tolist() == [n[speedup / n >= 0.5].max()]
@@ -324,7 +324,9 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     message = (tmp_path / "outlook.md").read_text()
     left_out = physics.left_out_note(read_timed(tmp_path / "runs.csv"))
     assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
-    synthetic.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
+    synthetic.written(
+        runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path
+    )
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
     assert outlook.NOTHING_TO_PREDICT in (tmp_path / "outlook.md").read_text()
 

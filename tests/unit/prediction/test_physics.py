@@ -99,7 +99,7 @@ def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
 
 
 def test_what_cannot_be_told_apart_is_not_fitted_twice():
-    """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting
+    """As many ranks that all-reduce after every batch: hiding is a share of computation that is gained, waiting
     one that is paid.
     """
     cells, sweeps = built(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))

@@ -109,4 +109,4 @@ def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(tra
     )
     assert min(first_rank["samples_s"], second_rank["samples_s"]) > 100
     (epoch,) = epochs(folder)
-    assert (epoch["steps"], epoch["exchanges"]) == ("1", "1"), "what was trained to measure is in no epoch"
+    assert (epoch["steps"], epoch["n_allreduces"]) == ("1", "1"), "what was trained to measure is in no epoch"

@@ -24,7 +24,7 @@ from analysis import (
 from analysis.measured import factors
 from common.files import CHECKOUT
 from common.schemas import schema
-from common.tables import read_table
+from common.tables import read_results, read_table
 from comparison import changes, matched
 from declared.products.tables import TABLES
 from declared.study import Replicates
@@ -127,7 +127,7 @@ def table_data(
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),
         "strategies_found": found.table([], {}).data,
-        "simulated": pd.read_csv(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
+        "simulated": read_results(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER_FOLDER))),
     }
 

@@ -395,7 +395,7 @@ def work_note(runs: pd.DataFrame) -> str:
     """Say for each batch scope which work stays constant when replicas are added."""
     descriptions = {
         "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer "
-        "exchanges and optimizer steps, and the same number of epochs is not the same amount of "
+        "all-reduces and optimizer steps, and the same number of epochs is not the same amount of "
         "training",
         "global": "with a global batch the effective batch and the number of optimizer steps stay the same, "
         "and each replica gets a smaller part of a batch",

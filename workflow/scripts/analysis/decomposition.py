@@ -194,7 +194,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
 
 
 def _network_part(row: Mapping[str, Any], size: float, all_reduce: Estimate) -> dict[str, float]:
-    change = row["to_exchanges"] - row["from_exchanges"]
+    change = row["to_n_allreduces"] - row["from_n_allreduces"]
     predicted = change * all_reduce.value
     bounds = sorted([change * all_reduce.low, change * all_reduce.high])
     difference = Estimate(*(row[name] for name in ("difference_s", "difference_s_low", "difference_s_high")))

@@ -28,8 +28,8 @@ Release = Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]
 
 
 @dataclass(frozen=True)
-class ExchangeKeys(Keys):
-    """The key `exchange`: how a library makes messages of gradients."""
+class CommunicationKeys(Keys):
+    """The key `communication`: how a library makes messages of gradients."""
 
     messages: Literal["ends", "buckets", "fusion", "units"] = key(
         "ends: all gradients in one, after the backward pass; buckets: of the first tensors that reach a "
@@ -42,7 +42,7 @@ class ExchangeKeys(Keys):
     cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
     channels: int = key("messages under way at once", default=1, ge=1)
     extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
-        "messages of a few bytes beside the gradients in each exchange, by training loop",
+        "messages of a few bytes beside the gradients in each all-reduce, by training loop",
         default_factory=dict,
     )
 
@@ -90,9 +90,9 @@ class FrameworkKeys(Keys):
         "what its training sends between ranks; every framework of the study that can is swept for it",
         default=(ALL_REDUCE,),
     )
-    exchange: Maybe[ExchangeKeys] = optional(
+    communication: Maybe[CommunicationKeys] = optional(
         "how the library makes messages of gradients, for predictions "
-        "(workflow/scripts/prediction/exchange.py); without it: one message after the backward pass"
+        "(workflow/scripts/prediction/communication.py); without it: one message after the backward pass"
     )
     algorithm: Literal["same", "own"] = key(
         "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "

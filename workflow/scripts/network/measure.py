@@ -111,7 +111,7 @@ def judge(
     if status != "ok" or result is None or described is None:
         return status, reason
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
-    row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
+    row = {"epoch": 1, "n_allreduces": 1, "sent_bytes": _most_sent(result)}
     leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
     if objection := transport.wrong_network_reason(
         described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True

@@ -45,7 +45,7 @@ def hypothetical_cells(cases: pd.DataFrame, rates: Sequence[float], max_nodes: i
     local = cells["batch_size"] / nodes.where(cells["batch_scope"] == "global", 1.0)
     steps = cells["samples"] / (nodes * local)
     counted = {"ranks": nodes, "replicas": nodes, "nodes": nodes, "local_batch": local, "steps": steps}
-    hypothetical = cells.assign(**counted, exchanges=steps / cells["sync_every"])
+    hypothetical = cells.assign(**counted, n_allreduces=steps / cells["sync_every"])
     return hypothetical[(steps >= 1) & (local >= 1)].reset_index(drop=True)
 
 

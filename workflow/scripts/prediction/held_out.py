@@ -26,7 +26,7 @@ from common.tables import read_table
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
 from models.collectives import COLLECTIVES
-from prediction import exchange, law, physics
+from prediction import communication, law, physics
 from prediction.fold import Fold, Method, Prediction
 from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
@@ -413,7 +413,7 @@ def _laws_text(model: physics.PhysicalModel, carrier: physics.Carrier) -> str:
     """Return the laws of the collectives in a carrier's gradient all-reduce as text."""
     laws = model.laws[carrier]
     if model.shards(carrier):
-        laws = {name: laws[name] for name in exchange.SHARDS}
+        laws = {name: laws[name] for name in communication.SHARDS}
     has_several = len(laws) > 1
     return ", ".join(
         (

@@ -21,7 +21,7 @@ from analysis.terms import MODELS, Columns, split_estimable
 from common.errors import InputError
 from common.notes import Note
 from models.collectives import MESH_COLLECTIVES
-from prediction import baselines, exchange, law, physics
+from prediction import baselines, communication, law, physics
 from prediction.fold import Fold, Method, Prediction, predict_none, problem_if_missing
 from prediction.law import Law
 
@@ -203,7 +203,7 @@ def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, 
         PHYSICS: physical_method(*physics.TERMS),
         "without waiting": physical_method("hidden", "dispatch"),
     }
-    if any(exchange.can_overlap(name) for name in frameworks):
+    if any(communication.can_overlap(name) for name in frameworks):
         by_name["without hiding"] = physical_method("scatter", "dispatch")
     by_name["by hand"] = predict_by_hand
     for with_benchmark in (False, True):

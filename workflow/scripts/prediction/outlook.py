@@ -26,7 +26,7 @@ from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.collectives import ALL_REDUCE
 from models.graph import BYTES
-from prediction import exchange, law, physics
+from prediction import communication, law, physics
 from prediction.extrapolate import (
     BANDS,
     FACTORS,
@@ -142,7 +142,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     )
     given_law = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     # All-gather and reduce-scatter are each one of the two passes of an all-reduce.
-    shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in exchange.SHARDS}
+    shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in communication.SHARDS}
     computation: dict[Levels, np.ndarray] = {
         (framework,): np.array([0.0, cast(float, args.step_time) / args.batch_size, 0.0])
     }
@@ -173,7 +173,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     return model, pd.DataFrame([levels | counted | fixed])
 
 
-def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, str]]:
+def _requested_gradients(args: Question) -> tuple[communication.Tensors, tuple[str, str]]:
     """Return the gradients of the model in question, and its names of model and data set."""
     if args.model is not None:
         if args.model not in model_names():
@@ -183,7 +183,7 @@ def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, s
             )
         load_dataset(args.dataset, "--dataset")
         try:
-            return exchange.gradient_tensors(model_graph(args.model, args.dataset)), (
+            return communication.gradient_tensors(model_graph(args.model, args.dataset)), (
                 args.model,
                 args.dataset,
             )
@@ -191,7 +191,7 @@ def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, s
             problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
             raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
     size = args.gradient_bytes or BYTES * cast(float, args.parameters)
-    return exchange.single_tensor(size), (f"{size / 1e6:g} MB of gradients", "any")
+    return communication.single_tensor(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ RECORDED_COLUMNS = (
 )  # fmt: skip
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
-    "exchanges",
+    "n_allreduces",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 RUNNABLE_PREFIXES = (

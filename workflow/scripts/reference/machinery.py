@@ -16,7 +16,7 @@ from reference.markdown import code, codes, escaped, table
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
 SIZES = ("parameters", "MMACs", "gradients, MB", "activations, MB")
-EXCHANGES = {
+MESSAGES = {
     "ends": "one message with all gradients, after the backward pass",
     "buckets": "buckets of tensors, during the backward pass",
     "fusion": "fused messages of the gradients that are ready",
@@ -61,7 +61,7 @@ def models_page() -> str:
                     "* MMACs: millions of multiply-accumulate operations of the forward pass of one "
                     "sample, in convolutions, dense operators, attention (as if it were not causal) and "
                     "LSTMs.",
-                    "* gradients: size of what one exchange carries, float32.",
+                    "* gradients: payload of a gradient all-reduce, float32.",
                     "* activations: size of the outputs of all operators for one sample, which training "
                     "keeps, float32.",
                     f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the "
@@ -215,8 +215,8 @@ def frameworks_page() -> str:
             "A cell is possible if it fits one line of its framework: every factor that the line names has "
             "one of the levels in it. Factors that no line names are not restricted.",
             "\n\n".join(_abilities(framework) for framework in frameworks),
-            "## How they exchange gradients",
-            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and "
+            "## How they communicate gradients",
+            "What the [predictions](tables.md#prediction) presume of the messages of one gradient all-reduce, and "
             "what the network can be swept for with the framework's own library. All-reduce is swept in "
             "every study with several nodes, the others in those with a framework that sends them.",
             table(
@@ -224,11 +224,11 @@ def frameworks_page() -> str:
                 [
                     [
                         code(framework.name),
-                        EXCHANGES[framework.exchange.messages]
-                        if framework.exchange
+                        MESSAGES[framework.communication.messages]
+                        if framework.communication
                         else "one message, after the backward pass",
-                        " and ".join(f"{limit:g} MiB" for limit in framework.exchange.limits_mib)
-                        if framework.exchange and framework.exchange.limits_mib
+                        " and ".join(f"{limit:g} MiB" for limit in framework.communication.limits_mib)
+                        if framework.communication and framework.communication.limits_mib
                         else "",
                         titles(framework.collectives) or "nothing",
                     ]

@@ -80,7 +80,7 @@ def wrong_network_reason(
     if "mesh" in spec:  # how many bytes a node sends depends on the axes of the mesh and their placement
         return None
     for row in epochs:
-        expected_bytes = row["exchanges"] * least_bytes
+        expected_bytes = row["n_allreduces"] * least_bytes
         if row["sent_bytes"] is not None and row["sent_bytes"] < MIN_SENT_SHARE * expected_bytes:
             sent_mb, expected_mb = row["sent_bytes"] / 1e6, expected_bytes / 1e6
             period, content = (

@@ -1,8 +1,8 @@
 """Training with JAX: one program for all ranks, compiled by XLA, on weights laid out over a device mesh.
 
 Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own
-batch statistics; what replicas exchange is said by name. Along `tensor` only the layout of weights is said,
-and XLA derives what is exchanged.
+batch statistics and explicit collectives. Along `tensor` only the layout of weights is declared, from which
+XLA derives the collectives.
 """
 
 import functools
@@ -32,7 +32,7 @@ from ranks.worker.context import Context
 from ranks.worker.group import free_port
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.operators import Event, moved, show_clock
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
 
@@ -53,7 +53,7 @@ def configured(context: Context) -> None:
 
 
 def join(context: Context) -> str:
-    """Join all ranks to one program; returns what carries what they exchange.
+    """Join all ranks to one program; return the transport of their communication.
 
     On processors that is Gloo, which would listen where the host's name leads: no option of JAX names an
     interface, so the client is made here as `xla_bridge.make_cpu_client` would make it, on the site's.
@@ -416,7 +416,7 @@ class JaxTrainer(Trainer):
             if phase in stamps:
                 phases.enter(phase, stamps[phase])
         if "wait" in stamps:
-            phases.put(EXCHANGE, stamps["wait"], stamps["optimizer"])
+            phases.put(COMMUNICATION, stamps["wait"], stamps["optimizer"])
         stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:

@@ -19,7 +19,7 @@ COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MOST_STEPS = 500  # traced steps of an epoch
 WINDOW_STEPS = 4  # steps that a library's own profiler records; more if gradients are accumulated over more
-EXCHANGE = "exchange"
+COMMUNICATION = "communication"
 UNTRACED = "untraced"
 
 Stamps = Sequence[Any]
@@ -60,7 +60,7 @@ class Untraced:
         """
         return _ignore
 
-    def begin(self, phase: str = EXCHANGE) -> End:
+    def begin(self, phase: str = COMMUNICATION) -> End:
         """Start an interval parallel to the phases.
 
         Call the returned function when it ends, from any thread, or with a stamp.
@@ -134,7 +134,7 @@ class Phases(Untraced):
         self.enter("wait")
         return lambda: self.enter(before)
 
-    def begin(self, phase: str = EXCHANGE) -> End:
+    def begin(self, phase: str = COMMUNICATION) -> End:
         """See Untraced."""
         if not self.on:
             return _ignore

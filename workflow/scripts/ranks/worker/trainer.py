@@ -66,7 +66,7 @@ class Trainer(Training):
         """Evaluate this rank's share of the validation split.
 
         Running statistics are averaged over all ranks, weighted by samples. During training each rank keeps
-        its own: no library exchanges them, so that none pays for it.
+        its own: no library communicates them, so that none pays for it.
         """
         context = self.context
         if context.spec["replicas"] > 1 and context.graph.statistics:

@@ -24,7 +24,7 @@ from ranks.worker.phases import End, Untraced
 from ranks.worker.trainer import Trainer
 
 STAGES = {"optimizer": 1, "gradients": 2, "parameters": 3}  # of ZeRO, by the factor sharding
-CALLED = (  # of DeepSpeed's backend, to exchange gradients and parameters
+CALLED = (  # DeepSpeed's backend, to communicate gradients and parameters
     "all_gather_into_tensor",
     "all_gather_coalesced",
     "all_reduce",
@@ -61,7 +61,7 @@ def start(context: Context) -> str:
 def configuration(context: Context, stage: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    In mixed precision exchanges stay in single precision, as in the other libraries.
+    In mixed precision, gradients are all-reduced in single precision, as in the other libraries.
     """
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
@@ -151,7 +151,7 @@ def mark_calls(phases: Untraced, on_gpu: bool) -> None:
 
     A rank waits in the call, unless `Awaited` stands for its result.
 
-    An accelerator's other streams exchange beside the rank's own, which waits only for what is called on it.
+    An accelerator's other streams communicate while the rank's own computes, which waits only for calls on it.
     """
     import deepspeed.comm.comm
     import torch

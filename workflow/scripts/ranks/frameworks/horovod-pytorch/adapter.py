@@ -42,12 +42,12 @@ def trainer(context: Context) -> Trainer:
                 backward_passes_per_step=context.levels["sync_every"],
             )
             if context.phases.on:
-                mark_exchange(context.phases, self.optimizer)
+                mark_communication(context.phases, self.optimizer)
 
     return HorovodTrainer(context)
 
 
-def mark_exchange(phases: Untraced, optimizer: Any) -> None:
+def mark_communication(phases: Untraced, optimizer: Any) -> None:
     """Mark what Horovod's optimizer hands over to the background thread, and where the rank waits for it.
 
     Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time

@@ -50,7 +50,7 @@ def trainer(context: Context) -> Trainer:
             if adam and sync_every > 1:  # it goes by the number of updates; Horovod counts every pass
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
-        def mark_exchange(self) -> None:
+        def mark_communication(self) -> None:
             pass  # what the optimizer adds up is reduced already
 
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
@@ -58,7 +58,7 @@ def trainer(context: Context) -> Trainer:
             with tape:
                 scaled = loss * (sync_every / length)
             missing = sync_every - length if last else 0
-            self._pass(tape, scaled, exchanges=last and not missing)
+            self._pass(tape, scaled, reduces=last and not missing)
             self._flush(missing)
 
         def _flush(self, passes: int) -> None:
@@ -66,19 +66,19 @@ def trainer(context: Context) -> Trainer:
             for left in reversed(range(passes)):
                 with tf.GradientTape() as tape:
                     zero_loss = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
-                self._pass(tape, zero_loss, exchanges=left == 0)
+                self._pass(tape, zero_loss, reduces=left == 0)
 
-        def _pass(self, tape: Any, loss: Any, exchanges: bool) -> None:
+        def _pass(self, tape: Any, loss: Any, reduces: bool) -> None:
             compute = tape.gradient
 
             def marked(*args: Any, **named: Any) -> Any:
                 return self.computed(compute(*args, **named))
 
-            if exchanges:
+            if reduces:
                 tape.gradient = marked  # what Horovod calls before it reduces
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
-            if exchanges:
+            if reduces:
                 self.reduced(gradients)
             self.updated(
                 self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))

@@ -24,12 +24,12 @@ def trainer(context: Context) -> Trainer:
         def make_strategy(self) -> Any:
             on_gpu = context.spec["device"] == "cuda"
             self.transport = "nccl" if on_gpu else "memory"
-            kind, exchange = (
+            kind, all_reduce = (
                 ("GPU", tf.distribute.NcclAllReduce())
                 if on_gpu
                 else ("CPU", tf.distribute.ReductionToOneDevice())
             )
             devices = [f"{kind}:{i}" for i in range(context.spec["replicas_per_rank"])]
-            return tf.distribute.MirroredStrategy(devices, cross_device_ops=exchange)
+            return tf.distribute.MirroredStrategy(devices, cross_device_ops=all_reduce)
 
     return MirroredTrainer(context)
