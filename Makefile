@@ -165,7 +165,7 @@ bench-models: venv  ## measure PyTorch's models as built here against the same m
 bench-analysis: venv  ## measure how long 20,000 runs of 100 epochs take from records to figures, and how much memory
 	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
 
-bench-tests: venv  ## measure how long the tests take, and where their processor time goes: ARGS='--target cluster-test'
+bench-tests: venv  ## measure how long the tests take, and where their CPU time goes: ARGS='--target cluster-test'
 	@$(BENCH) tests $(ARGS)
 
 bench-intervals: venv  ## measure by simulation how often 95 % intervals cover the true value, and how wide they are (10 min)

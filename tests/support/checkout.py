@@ -93,8 +93,8 @@ class Checkout:
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
             self.edit(
                 "config/sites/local.yaml",
-                "max_foreign_cpu_share: 0.05",
-                "max_foreign_cpu_share: 1\nmax_steal_share: 1\nreference: false",
+                "max_other_cpu_share: 0.05",
+                "max_other_cpu_share: 1\nmax_steal_share: 1\nreference: false",
             )
 
     def copy(self, folder: Path) -> "Checkout":

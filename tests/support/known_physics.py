@@ -201,7 +201,7 @@ def runs(
                 "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,
                 "n_allreduces": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None,
-                "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
+                "steal_share": 0.0, "deployment": "venv", "max_other_cpu_share": 0.05,
             }
         )  # fmt: skip
         # epoch times are scaled to the data set's samples

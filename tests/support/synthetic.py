@@ -47,7 +47,7 @@ FAILURES = {
     "horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2": ("failed", "rank 1 ended with exit status 1"),
     "pytorch-ddp.small-cnn.digits.b32.n2.s4.r1": ("timeout", "longer than 300 s"),
     "pytorch-ddp.small-cnn.digits.b32.n2.s4.r2": ("missing", "not run"),
-    "pytorch-ddp.small-cnn.digits.b32.n2.s4.r3": ("invalid", "disturbed: foreign_cpu_share 0.09"),
+    "pytorch-ddp.small-cnn.digits.b32.n2.s4.r3": ("invalid", "disturbed: other_cpu_share 0.09"),
 }
 
 
@@ -229,8 +229,8 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "sent_bytes": last["sent_bytes"],
         "energy_j": None,
         "cpu_shares": None,
-        "max_foreign_cpu_share": 0.05,
-        "foreign_cpu_share": 0.004,
+        "max_other_cpu_share": 0.05,
+        "other_cpu_share": 0.004,
         "steal_share": 0.0,
         "python_version": "3.12.0",
         "library_version": "library 1.0",
@@ -347,8 +347,8 @@ def designed_campaign(
                 "train_accuracy": rows[-1]["train_accuracy"],
                 "validation_accuracy": rows[-1]["validation_accuracy"],
                 "memory_peak_bytes": int(4.2e8 + 1e6 * rng.random()),
-                "max_foreign_cpu_share": loaded_site.max_foreign_cpu_share,
-                "foreign_cpu_share": 0.004,
+                "max_other_cpu_share": loaded_site.max_other_cpu_share,
+                "other_cpu_share": 0.004,
                 "steal_share": 0.0,
                 "deployment": "venv",
             }

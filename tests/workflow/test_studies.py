@@ -31,8 +31,8 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
     if site != "local":
         checkout.edit(
             f"config/sites/{site}.yaml",
-            "max_foreign_cpu_share: 0.05",
-            "max_foreign_cpu_share: 1\nmax_steal_share: 1",
+            "max_other_cpu_share: 0.05",
+            "max_other_cpu_share: 1\nmax_steal_share: 1",
         )
     done = checkout.snakemake("figures", "--config", f"site={site}", timeout_s=3000)
     assert done.status == 0, done.output

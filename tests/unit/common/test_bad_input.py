@@ -412,7 +412,7 @@ def a_record() -> tuple[Any, bytes]:
         "ended_at": "2026-11-20T12:01:00.000Z",
         "environment_digest": "0" * 64, "code_digest": "0" * 64, "data_digest": "0" * 64,
         "placement": "emulated",
-        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_foreign_cpu_share": 0.05,
+        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_other_cpu_share": 0.05,
         "wall_s": 50.0,
         "job": None, "unfinished_attempts": [], "deployment": "venv", "image": None,
         "packages": {"torch": "2.13.0"},
@@ -420,7 +420,7 @@ def a_record() -> tuple[Any, bytes]:
                      "startup_s": 3.0,
                      "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 3,
                      "device_memory_peak_bytes": None,
-                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "foreign_cpu_share": 0.01,
+                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "other_cpu_share": 0.01,
                      "steal_share": 0.0,
                      "python_version": "3.11", "library_version": "torch 2.13.0"},
     }  # fmt: skip

@@ -71,7 +71,7 @@ def site(tmp_path, monkeypatch):
         load_site("local"),
         cores=2,
         sweep_max_bytes=65536,
-        max_foreign_cpu_share=1,
+        max_other_cpu_share=1,
         max_steal_share=1,
         time_limit_s=120,
     )
@@ -199,7 +199,7 @@ def test_a_sweep_that_hangs_is_ended(fake, study, tmp_path):
 
 
 def test_a_disturbed_sweep_is_invalid(fake, study, tmp_path):
-    record = swept("pytorch-ddp", study, replace(fake(), max_foreign_cpu_share=-1), tmp_path)
+    record = swept("pytorch-ddp", study, replace(fake(), max_other_cpu_share=-1), tmp_path)
     assert record["status"] == "invalid" and record["reason"].startswith("disturbed: ")
 
 
@@ -223,9 +223,7 @@ LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all"
 
 @pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
 def test_sweep_over_another_interface_is_invalid(collective, least, study, site):
-    cluster = replace(
-        load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1
-    )
+    cluster = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_other_cpu_share=1)
     sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
     sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
     ended = Outcome("ok", None, 1.0)
@@ -235,7 +233,7 @@ def test_sweep_over_another_interface_is_invalid(collective, least, study, site)
             {"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)}
             for n in (1, 1, 2, 2)
         ]
-        result = {"ranks": ranks, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
+        result = {"ranks": ranks, "other_cpu_share": 0.0, "message_bytes": 8_000_000}
         return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, cluster, ["node1", "node2"])
 
     assert judged(0.51 * least) == ("ok", None)

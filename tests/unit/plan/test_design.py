@@ -108,7 +108,7 @@ def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, lo
     for change in (
         {"time_limit_s": 1.0},
         {"cache": Path("/elsewhere")},
-        {"max_foreign_cpu_share": 0.5},
+        {"max_other_cpu_share": 0.5},
         {"name": "x"},
     ):
         assert plan_run(quickstart, replace(local, **change), run).key == key  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
         study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]}
     )
     changed_site = replace(
-        site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example"
+        site, time_limit_s=7, max_other_cpu_share=1, torch_index="https://elsewhere.example"
     )
     again = planned_sweeps(plan_design(other_study, changed_site), changed_site)[0]
     assert spec(changed_site, again) == spec(site, sweep)

@@ -544,7 +544,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
             f"{reference[6] / reference[1]:.2f}",
         ],
         "Adjusted means": [
-            f"{percent(runs['foreign_cpu_share'].max())} %",
+            f"{percent(runs['other_cpu_share'].max())} %",
             f"{percent(runs['steal_share'].max())} %",
             f"{result.adjusted.slopes.values[0]:.2f} %",
             f"{result.alone['reference'].correlation:.2f}",

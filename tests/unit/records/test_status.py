@@ -144,14 +144,12 @@ def test_problems_are_counted_by_reason() -> None:
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        disturbance, "share_meter", lambda site: lambda running: {"withheld": 0.2, "others": None}
+        disturbance, "share_meter", lambda site: lambda running: {"steal": 0.2, "others": None}
     )
     monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
     standing = standing_reader(measured)()
-    assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(
-        standing
-    )
+    assert standing.disturbed == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(standing)
     for run in measured.runs:
         record(measured, run)
     assert standing_reader(measured)().disturbed is None

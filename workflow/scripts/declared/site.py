@@ -97,7 +97,7 @@ UNKNOWN = {
 Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
-Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # processor time of a node
+Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node
 VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 SHELL_VARIABLES = (
     *(
@@ -294,7 +294,7 @@ class SiteKeys(Keys):
         min_length=2,
     )
     cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = optional(
-        "processor time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
+        "CPU time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
         "0.3]: a run takes the first ones"
     )
     nodes: int = key("largest number of nodes of a run", ge=1)
@@ -352,16 +352,16 @@ class SiteKeys(Keys):
         default=600,
         gt=0,
     )
-    max_foreign_cpu_share: float = key(
-        "share of the machine's processor time that other processes may use during a run; with more the "
-        "run is invalid",
+    max_other_cpu_share: float = key(
+        "share of the machine's CPU time that other processes may use during a run; with more, the run is "
+        "invalid",
         default=0.05,
         gt=0,
         le=1,
     )
     max_steal_share: float = key(
-        "share of the processor time that a hypervisor may withhold during a run; with more the run is "
-        "invalid",
+        "CPU steal: share of CPU time that a hypervisor may give to other guests during a run; with more, "
+        "the run is invalid",
         default=0.15,
         gt=0,
         le=1,

@@ -83,7 +83,7 @@ def attempt_sweep(
         "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
         "devices": [rank["device"] for rank in result["ranks"]] if result else [],
         "sent_bytes": _most_sent(result) if result else None,
-        "foreign_cpu_share": result["foreign_cpu_share"] if result else None,
+        "other_cpu_share": result["other_cpu_share"] if result else None,
         "library_version": result["library_version"] if result else None,
         "sizes": result["sizes"] if result else [],
     }

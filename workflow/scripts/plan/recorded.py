@@ -65,10 +65,10 @@ def _invalid_reason(record: Mapping[str, Any]) -> Note | None:
         return Note("nothing-measured", "measured is empty" if measured == {} else "measured is null")
     if measured.get("weights_finite") is False:
         return Note("weights-not-finite", "weights_finite is false")
-    share, limit = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
+    share, limit = measured.get("other_cpu_share"), record["max_other_cpu_share"]
     if share is not None and share > limit:
         return Note(
-            "foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {limit}", share=share, limit=limit
+            "other-cpu-time", f"other_cpu_share is {share}, its limit {limit}", share=share, limit=limit
         )
     return None
 

@@ -52,7 +52,7 @@ class Law:
         start_s: Latency of a collective in seconds.
         step_s: Latency of each step of the algorithm in seconds.
         link: Time on the link relative to its full rate.
-        cost_s: Processor time per byte in seconds.
+        cost_s: CPU time per byte in seconds.
         log_sizes: Logarithms of the measured sizes in bytes, [sizes].
         factors: Correction by size, [places + 1, sizes]; the last row is for places that were not measured.
         places: (nodes, ranks, rate) of the rows of `factors`.
@@ -188,7 +188,7 @@ def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     rate = used["link_bytes_s"].fillna(np.inf).to_numpy()
     limited = [rate <= slowest for slowest in np.unique(rate)[::-1]]
     has_rates = len(limited) > 1
-    # Each split says for which points bytes take link time and for which they take processor time.
+    # Each split says for which points bytes take link time and for which they take CPU time.
     split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
     modes = [
         (PIPELINED, *split[0]),

@@ -355,7 +355,7 @@ def _study_notes(study: Study, args: Question) -> list[str]:
         f"latency of a step of the {algorithms} is assumed the same at every rate, and time on the link "
         f"{link}"
         + (
-            ". Processor time per byte cannot be separated from time on the link and is left out, so faster "
+            ". CPU time per byte cannot be separated from time on the link and is left out, so faster "
             "links look better than they are."
             if hidden_cost
             else "."

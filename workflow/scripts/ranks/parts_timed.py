@@ -6,7 +6,7 @@ Every configuration of every layer (models.soap) is computed as ranks.libraries.
 a part in the middle, its share of the weights, what it takes as leaves; its forward pass, and its backward
 pass for a given gradient. What is the same of several layers or configurations is timed once. The optimizer
 is the study's, stepping one layer's share of the weights; what a step takes without any is told apart. Calls
-are repeated until they take LEAST_S, in which a quota of processor time has come and gone several times.
+are repeated until they take LEAST_S, in which a CPU quota has come and gone several times.
 
 The rank leaves timing.json's measured part, result.json, in the attempt's folder.
 """
@@ -277,11 +277,11 @@ def run(folder: Path) -> None:
     torch.manual_seed(context.spec["seed"])
     (of_node, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     measured = timed(context, device)
-    foreign_cpu_share, _ = load.shares()
+    other_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
         "ranks": context.group.all_gather(mine),
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "node_memory_bytes": of_node,
         "resident_bytes": resident,
         **measured,

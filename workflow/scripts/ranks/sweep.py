@@ -161,14 +161,14 @@ def run(folder: Path) -> None:
     context.group.barrier()
     before, load = sent_bytes(interface), Load(context.group)
     sizes = sweep(context, collectives)
-    foreign_cpu_share, _ = load.shares()
+    other_cpu_share, _ = load.shares()
     after = sent_bytes(interface)
     sent = None if before is None or after is None else after - before
     mine = {"host": host(), "machine": machine(), "device": collectives.device, "sent_bytes": sent}
     result = {
         "transport": collectives.transport,
         "ranks": context.group.all_gather(mine),
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "message_bytes": message_bytes(sizes),
         "sizes": sizes,
         "python_version": platform.python_version(),

@@ -784,7 +784,7 @@ def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
 
 def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
     """Yield how much CPU time successful runs lost to others."""
-    if (largest := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
+    if (largest := ok["other_cpu_share"].max()) > conditions.NOTABLE_OTHER_SHARE:
         yield Note(
             "other-programs",
             (

@@ -110,7 +110,7 @@ def judge(
         return "failed", Note("no-result", "ended without a result")
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
-    shares = result["foreign_cpu_share"], 0.0  # these ranks do not measure CPU steal
+    shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
     reason = invalid_reason(actual_hosts, n_machines, hosts, shares, site)
     return ("invalid", reason) if reason else ("ok", None)
 

@@ -201,7 +201,7 @@ class Session:
         if len(self._disturbed) == N_FIRST_RUNS and all(self._disturbed):
             text = (
                 f"the first {N_FIRST_RUNS} runs were all disturbed. Interrupt with Ctrl-C (completed runs "
-                "are kept), end other programs, or raise max_foreign_cpu_share (other programs) or "
+                "are kept), end other programs, or raise max_other_cpu_share (other programs) or "
                 f"max_steal_share (hypervisor) in the site's file; then {repeat}"
             )
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)

@@ -156,7 +156,7 @@ def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
 
 
 def links(faster: float, retime: Retime, **answer: Any) -> Question:
-    """Ask for links `faster` times as fast; `retime` keeps latency and processor time per byte."""
+    """Ask for links `faster` times as fast; `retime` keeps latency and CPU time per byte."""
     text = f"links {faster:g} times as fast" if faster > 1 else f"links {1 / faster:g} times as slow"
     return Question(
         "links",
