@@ -86,7 +86,7 @@ def test_older_keys_are_read_with_one_line_each(tmp_path: Path, capsys: pytest.C
     file.write_text(yaml.safe_dump({"many": 2, "pieces": [{"many": 3}], "limits": {"many": 4}}))
     assert load(Whole, file) == load(Whole, file) == Whole(2, (Part(3),), {"many": 4})
     lines = capsys.readouterr().err.splitlines()
-    assert [re.findall(r"([\w.]+): '(\w+)' .*'(\w+)' now", line) for line in lines] == [
+    assert [re.findall(r"([\w.]+): '(\w+)' is now '(\w+)'", line) for line in lines] == [
         [("many", "many", "count")],
         [("pieces", "pieces", "parts")],
         [("parts.0.many", "many", "count")],

@@ -105,7 +105,7 @@ def _hint(section: Section, file: Path, key: str, name: str, new: str) -> None:
     """Print one line on an older name in a file that a person wrote, once in a process."""
     last = _last_version(section, name)
     print_line(
-        f"ringside: {display_path(file)}: {key}: '{name}' is called '{new}' now; write '{new}', "
-        f"{last} will not read '{name}'",
+        f"ringside: {display_path(file)}: {key}: '{name}' is now '{new}'; rename it, since {last} will not "
+        "read the older name",
         to_stderr=True,
     )
