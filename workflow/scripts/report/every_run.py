@@ -69,7 +69,7 @@ MEASUREMENTS = (
     Measurement("perplexity", "perplexity"),
     Measurement("startup_s", "start-up (s)"),
     Measurement("wall_s", "whole run (s)"),
-    Measurement("other_cpu_share", "CPU time of other processes (%)", 100),
+    Measurement("other_cpu_share", "other CPU (%)", 100),
 )
 
 
