@@ -41,7 +41,7 @@ from models.named import graph
 from plan.identity import unsupported_reason
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.supervise import job, judge, measurement, with_last_line
+from runs.supervise import judge, measurement, rank_input, with_last_line
 from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
@@ -135,9 +135,10 @@ class Rig:
         variables = {**environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         if program != launch.WORKER and not environment.get("installed"):
             variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
-        ranks = launch.launcher(site, spec, setup=setup)
+        ranks = launch.make_launcher(site, spec, setup=setup)
         write_json(
-            folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+            folder / "spec.json",
+            rank_input(spec, described, environment, run.graph.to_json(), data, ranks.hosts),
         )
         launched_at = time.time()
         outcome = launch.run(
@@ -222,7 +223,8 @@ def main(argv: list[str] | None = None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with machine_lock(
-        f"process {os.getpid()}, which tests the accelerator", lambda holder: say(f"waiting for {holder}")
+        f"process {os.getpid()}, which tests the accelerator",
+        lambda locked_by: say(f"waiting for {locked_by}"),
     ):
         started = time.monotonic()
         rig = Rig(site, environment, folder, started + 60 * options.minutes)

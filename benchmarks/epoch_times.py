@@ -38,7 +38,7 @@ from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
 from runs.attempts import machine_lock
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.one_run import one_run
 
 AIM = 1.02
@@ -180,12 +180,12 @@ class Bench:
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
         described, model = load_framework(framework), run.graph
-        ranks = launch.launcher(self.site, run_spec)
+        ranks = launch.make_launcher(self.site, run_spec)
         environment = self.environment(framework)
         if program != launch.WORKER:
             found = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
             environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": found}}
-        spec = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
+        spec = rank_input(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
         write_json(folder / "spec.json", spec)
         outcome = launch.run(
             ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data]
@@ -267,7 +267,7 @@ def run_all(
 def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
     """Keep the workflow's runs off this machine while a framework is measured."""
     return machine_lock(
-        f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")
+        f"process {os.getpid()} measures {framework}", lambda locked_by: _say(f"waiting for {locked_by}")
     )
 
 

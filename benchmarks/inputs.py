@@ -20,7 +20,7 @@ from declared.site import load_site
 from document import section, table
 from environments.build import build
 from launchers import launch
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.one_run import one_run
 
 AIM = 5
@@ -49,11 +49,11 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 folder = Path(scratch, f"{framework}.{number}")
                 folder.mkdir()
                 described = load_framework(framework)
-                ranks = launch.launcher(site, run_spec)
+                ranks = launch.make_launcher(site, run_spec)
                 environment = build(
                     read(described.environment), site.cache, {"torch_index": site.torch_index or ""}
                 )
-                told = job(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+                told = rank_input(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
                 write_json(folder / "spec.json", told)
                 paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
                 environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}

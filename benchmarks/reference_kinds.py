@@ -22,7 +22,7 @@ from coming_load import MEAN_S, coming_load
 from document import machine, table
 from epoch_times import Bench, alone_here
 from launchers import launch
-from ranks.reference_work import KIND, KINDS
+from ranks.reference_work import KIND_VARIABLE, KINDS
 from runs import reference
 from runs.epochs import mean_of_timed, read_epochs
 
@@ -66,10 +66,10 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
     environment, found = bench.environment(FRAMEWORK), {}
     for kind in kinds:
-        site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
+        site = replace(bench.site, variables=(*bench.site.variables, (KIND_VARIABLE, kind)))
         folder = bench.folder / f"{kind}-{name}"
         took = reference.run_benchmark(
-            folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site
+            folder, spec, [], environment, lambda: launch.make_launcher(bench.site, spec), site
         )
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")

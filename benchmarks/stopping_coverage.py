@@ -80,9 +80,9 @@ def simulated(
 def measure(cells: int) -> dict[str, dict[tuple, Found]]:
     """By rule, then by cells, case, runs needed and limits.
 
-    `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios;
-    `fixed`: of as many runs as are needed.
-    So many cells of each kind, OF_CHOSEN times as many by the chosen rule."""
+    `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios; `fixed`: of as many
+    runs as are needed. So many cells of each kind, OF_CHOSEN times as many by the chosen rule.
+    """
     kinds = [
         kind
         for kind in itertools.product(CELLS, CASES, NEEDED, LIMITS)

@@ -18,7 +18,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.tables import read_table
 from document import section, table
-from plan.specs import spec_file
+from plan.plan_files import plan_file
 
 AIM = 1.05
 PAUSE_S = 60.0
@@ -83,7 +83,7 @@ def session_cost(
 
 def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5) -> float:
     """How long a supervisor takes from its start to the moment when it would take the lock (median)."""
-    plan = spec_file(Path("results") / study, run_id)
+    plan = plan_file(Path("results") / study, run_id)
     command = [sys.executable, "-m", "runs.supervise", "--site", site, "--plan", str(plan), "--key", NO_KEY]
     times_s = []
     for _ in range(repetitions):

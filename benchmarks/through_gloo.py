@@ -14,7 +14,7 @@ join = pytorch.join
 
 
 def as_on_processors(context: Context) -> str:
-    return join(replace(context, job={**context.job, "spec": {**context.spec, "device": "cpu"}}))
+    return join(replace(context, input={**context.input, "spec": {**context.spec, "device": "cpu"}}))
 
 
 def train(folder: Path) -> None:

@@ -30,7 +30,7 @@ class InTurn(Meter):
         phases: Any = self.phases
         phases.every = 1 if is_traced(self.epoch + 1) else NEVER
         super().open_epoch()
-        phases.on = is_traced(self.epoch)
+        phases.is_traced = is_traced(self.epoch)
 
 
 def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -48,7 +48,7 @@ def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def train(folder: Path) -> None:
     context = from_environment(folder)
     adapter = adapter_of(context)
-    for module in context.job["modules"]:
+    for module in context.input["modules"]:
         importlib.import_module(module)
     on_torch = "torch" in sys.modules
     if on_torch:

@@ -34,8 +34,8 @@ class Cost:
 def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dict[str, Cost], float]:
     """What all trainings of every framework tell, the frameworks in turn.
 
-    And the largest share of the processors that others had
-    meanwhile."""
+    And the largest share of the processors that others had meanwhile.
+    """
     made = {framework: Cost() for framework in frameworks}
     others = 0.0
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:

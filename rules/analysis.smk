@@ -39,7 +39,7 @@ for program in PRODUCTS.programs:
             program=program.name,
             arguments=PRODUCTS.arguments(program),
         shell:
-            "{WARM} {params.program} {params.arguments:q} 2>&1 | tee -p {log:q}"
+            "{PREFORKED} {params.program} {params.arguments:q} 2>&1 | tee -p {log:q}"
 
 
 rule starters:
@@ -57,7 +57,7 @@ rule starters:
         folder=subpath(output[0], parent=True),
     shell:
         """
-        {WARM} analysis.starters.write \
+        {PREFORKED} analysis.starters.write \
             --title {params.title:q} \
             --question {params.question:q} \
             --runs {input.runs:q} \

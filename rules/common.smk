@@ -30,7 +30,7 @@ RUNS_CSV = str(CAMPAIGN.runs_csv)
 EPOCHS_CSV = str(CAMPAIGN.epochs_csv)
 
 # How rules call a program: in a process that has its libraries already, where there is one.
-WARM = f"python -IS {SCRIPTS}/common/prefork_server.py"
+PREFORKED = f"python -IS {SCRIPTS}/common/prefork_server.py"
 
 # The input `changed` of rules whose product rests on content: changed("<rule>", <files of its program>).
 changed = CALL.content.changed

@@ -45,7 +45,7 @@ if ASKED_TO_COMPARE:
             stem=COMPARISON,
         shell:
             """
-            {WARM} comparison.compare \
+            {PREFORKED} comparison.compare \
                 --base {params.base:q} \
                 --contender {params.other:q} \
                 --out {params.stem:q} \

@@ -30,7 +30,7 @@ rule dataset:
         site=SITE,
     shell:
         """
-        {WARM} datasets.prepare \
+        {PREFORKED} datasets.prepare \
             --dataset {wildcards.dataset:q} \
             --site {params.site:q} \
             --out {output.prepared:q} \

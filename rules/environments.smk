@@ -47,7 +47,7 @@ rule environment:
         site=SITE,
     shell:
         """
-        {WARM} environments.build \
+        {PREFORKED} environments.build \
             --environment {wildcards.environment:q} \
             --site {params.site:q} \
             --out {output.stamp:q} \

@@ -51,7 +51,7 @@ if PREVIEW:
             preview=f"{RESULTS}/preview",
         shell:
             """
-            if {WARM} report.preview --study {params.study:q} --site {params.site:q} >{log:q} 2>&1; then
+            if {PREFORKED} report.preview --study {params.study:q} --site {params.site:q} >{log:q} 2>&1; then
                 echo "first figures, of the first block: {params.preview}/figures"
             else
                 echo "no figures of the first block yet: see {log}"
@@ -88,7 +88,7 @@ rule figure:
         stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
     shell:
         """
-        {WARM} figures.draw \
+        {PREFORKED} figures.draw \
             --figure {params.figure:q} \
             --inputs {params.inputs:q} \
             --out {params.stem:q} \

@@ -43,7 +43,7 @@ if REQUIRED_SWEEPS:
             site=SITE,
         shell:
             """
-            {WARM} network.measure \
+            {PREFORKED} network.measure \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --sweep {wildcards.sweep:q} \
@@ -71,7 +71,7 @@ if CAMPAIGN.mode != "published":
             site=SITE,
         shell:
             """
-            {WARM} network.gather \
+            {PREFORKED} network.gather \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --out {output.network:q} \

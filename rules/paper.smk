@@ -59,7 +59,7 @@ rule paper_parts:
         out=lambda wildcards, output: str(Path(output.references).parent),
     shell:
         """
-        {WARM} report.paper \
+        {PREFORKED} report.paper \
             --study {params.study:q} \
             --site {params.site:q} \
             --runs {input.runs:q} \
@@ -88,7 +88,7 @@ rule paper_pdf:
         document="|".join(DOCUMENTS),
     shell:
         """
-        {WARM} report.pdf \
+        {PREFORKED} report.pdf \
             --main {input.main:q} \
             --out {output.pdf:q} \
             --log {log:q}

@@ -24,7 +24,7 @@ rule plan:
         site=SITE,
     shell:
         """
-        {WARM} plan.cost --study {params.study:q} --site {params.site:q}
+        {PREFORKED} plan.cost --study {params.study:q} --site {params.site:q}
         """
 
 
@@ -42,7 +42,7 @@ rule design:
         site=SITE,
     shell:
         """
-        {WARM} plan.design \
+        {PREFORKED} plan.design \
             --study {params.study:q} \
             --site {params.site:q} \
             --out {output.design:q} \

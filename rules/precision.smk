@@ -41,7 +41,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
             rule=RULE,
         shell:
             """
-            {WARM} precision.decide \
+            {PREFORKED} precision.decide \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --block {wildcards.block} \
@@ -70,7 +70,7 @@ if CAMPAIGN.mode == "campaign":
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
-            {WARM} precision.pilot \
+            {PREFORKED} precision.pilot \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --records available \

@@ -21,7 +21,7 @@ if EXTRA_P and not CALL.is_made(EXTRA_P[0]):
             site=SITE,
         shell:
             """
-            {WARM} environments.build \
+            {PREFORKED} environments.build \
                 --environment extrap \
                 --site {params.site:q} \
                 --out {output.stamp:q} \

@@ -60,7 +60,7 @@ rule manifest:
         keep=PILOT_FILES,
     shell:
         """
-        {WARM} provenance.manifest \
+        {PREFORKED} provenance.manifest \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \
@@ -95,7 +95,7 @@ rule archived:
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
     shell:
         """
-        {WARM} provenance.archive \
+        {PREFORKED} provenance.archive \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \

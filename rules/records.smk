@@ -32,7 +32,7 @@ rule aggregate:
         site=SITE,
     shell:
         """
-        {WARM} records.aggregate \
+        {PREFORKED} records.aggregate \
             --study {params.study:q} \
             --site {params.site:q} \
             --runs {output.runs:q} \
@@ -54,7 +54,7 @@ rule power:
         results=RESULTS,
     shell:
         """
-        {WARM} records.power \
+        {PREFORKED} records.power \
             --runs {input.runs:q} \
             --results {params.results:q} \
             --out {output.power:q} \

@@ -37,7 +37,7 @@ rule report:
         checkout=lambda wildcards: state().to_json(),
     shell:
         """
-        {WARM} report.make \
+        {PREFORKED} report.make \
             --study {params.study:q} \
             --site {params.site:q} \
             --records {params.records:q} \

@@ -3,7 +3,7 @@
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
 
 from plan.scheduling import concurrent_share, deferred_resources
-from plan.specs import spec_file
+from plan.plan_files import plan_file
 
 BLOCK = config.get("block")
 GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
@@ -27,11 +27,11 @@ rule run:
         **deferred_resources(CAMPAIGN.site, GEOMETRIES, "run_id"),
         machine=concurrent_share(CAMPAIGN.site),
     params:
-        plan=lambda wildcards: str(spec_file(CAMPAIGN.results, wildcards.run_id)),
+        plan=lambda wildcards: str(plan_file(CAMPAIGN.results, wildcards.run_id)),
         site=SITE,
     shell:
         """
-        {WARM} runs.supervise \
+        {PREFORKED} runs.supervise \
             --site {params.site:q} \
             --plan {params.plan:q} \
             --key {wildcards.key:q}

@@ -51,7 +51,7 @@ if REQUIRED_TIMINGS:
             site=SITE,
         shell:
             """
-            {WARM} strategies.measure \
+            {PREFORKED} strategies.measure \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --timing {wildcards.timing:q} \
@@ -74,7 +74,7 @@ if REQUIRED_TIMINGS:
             site=SITE,
         shell:
             """
-            {WARM} strategies.gather \
+            {PREFORKED} strategies.gather \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --costs {output.costs:q} \
@@ -96,7 +96,7 @@ if REQUIRED_TIMINGS:
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
-            {WARM} strategies.costs_table \
+            {PREFORKED} strategies.costs_table \
                 --costs {input.costs:q} \
                 --messages {input.messages:q} \
                 --out {params.stem:q} \
@@ -121,7 +121,7 @@ if REQUIRED_TIMINGS:
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
-            {WARM} strategies.found \
+            {PREFORKED} strategies.found \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --costs {input.costs:q} \

@@ -25,7 +25,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
             records=f"{RESULTS}/runs",
         shell:
             """
-            {WARM} traces.gather \
+            {PREFORKED} traces.gather \
                 --runs {input.runs:q} \
                 --records {params.records:q} \
                 --phases {output.phases:q} \
@@ -46,7 +46,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
             records=f"{RESULTS}/runs",
         shell:
             """
-            {WARM} traces.kept \
+            {PREFORKED} traces.kept \
                 --runs {input.runs:q} \
                 --records {params.records:q} \
                 --out {output.steps:q} \

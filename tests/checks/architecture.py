@@ -72,21 +72,21 @@ def drawn(names: list[str], pairs: dict[tuple[str, str], int]) -> str:
 
 
 def table(names: list[str]) -> str:
-    """The stages with what each says of itself, as Markdown."""
-    said = {
+    """Return a Markdown table of the stages with the docstring of each."""
+    summaries = {
         name: ast.get_docstring(ast.parse((SCRIPTS / name / "__init__.py").read_text())) for name in names
     }
-    rows = [f"| `{name}` | {text} |" for name, text in said.items()]
+    rows = [f"| `{name}` | {text} |" for name, text in summaries.items()]
     return "\n".join(["", "| stage | what it does |", "| --- | --- |", *rows, "", ""])
 
 
 def main() -> int:
-    """Write both; with --check, exit status 1 where others stand there."""
+    """Write page and picture; with --check, return 1 if they are out of date."""
     names = stages()
     before, _, rest = PAGE.read_text().partition(START)
     page = before + START + table(names) + END + rest.partition(END)[2]
-    made = {PICTURE: drawn(names, imports(names)), PAGE: page}
-    for file, text in made.items():
+    contents = {PICTURE: drawn(names, imports(names)), PAGE: page}
+    for file, text in contents.items():
         if "--check" not in sys.argv[1:]:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:

@@ -1,8 +1,8 @@
-"""What `make optimum-test` runs, by the planner's Python: what searches find, against the fastest of all
-strategies of two small models on four devices.
+"""Compare searched strategies with the fastest of all strategies (`make optimum-test`, planner's Python).
 
-All of them: each layer with any configuration, each part on any device. Branch and bound finds the fastest
-(`strategies.exact`). Annealing has to find LeNet-5's, and to come within CLOSE of the language model's.
+Two small models on four devices have few enough strategies to bound all of them: each layer with any
+configuration, each part on any device. Branch and bound finds the fastest (`strategies.exact`). Annealing has
+to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
 """
 
 import time
@@ -27,42 +27,42 @@ MODELS = {
 }
 
 
-def strategies(made: Posed) -> float:
-    """How many there are."""
-    problem, count = made.arrays, 1.0
+def strategies(posed: Posed) -> float:
+    """Return the number of strategies of a problem."""
+    problem, count = posed.arrays, 1.0
     for first, end in zip(problem.first_config, problem.first_config[1:], strict=False):
-        count *= float(sum(made.topology.devices ** int(parts) for parts in problem.parts[first:end]))
+        count *= float(sum(posed.topology.devices ** int(parts) for parts in problem.parts[first:end]))
     return count
 
 
-def check(of: Graph, batch: int, close: float) -> None:
-    """Both, told; SystemExit where the search does not come close."""
-    made = pose(divide(of, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
-    found = {}
+def check(model: Graph, batch: int, close: float) -> None:
+    """Print the strategies of each search and the fastest one; raise SystemExit if annealing is not close."""
+    posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
+    results = {}
     for method in search.SCHEDULES:
-        for start, strategy in starts.all_strategies(made, 1).items():
-            best, told = search.run_search(made, strategy, method, PROPOSALS, 1)
-            found[method, start] = search.step_seconds(made, best), best
+        for start, strategy in starts.all_strategies(posed, 1).items():
+            best, statistics = search.run_search(posed, strategy, method, PROPOSALS, 1)
+            results[method, start] = search.step_seconds(posed, best), best
             print(
-                f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, "
-                f"{told['wall_s']:.1f} s"
+                f"{posed.space.model}: {1e6 * results[method, start][0]:.3f} us by {method} from {start}, "
+                f"{statistics['wall_s']:.1f} s"
             )
     began = time.perf_counter()
-    known = min(found.values(), key=lambda one: one[0])[1]
-    fastest, told = exact.find_fastest(made, known)
-    least = search.step_seconds(made, fastest)
+    start_at = min(results.values(), key=lambda entry: entry[0])[1]
+    fastest, statistics = exact.find_fastest(posed, start_at)
+    least = search.step_seconds(posed, fastest)
     print(
-        f"{made.space.model}: {1e6 * least:.3f} us is the least of {strategies(made):.1e} strategies, "
-        f"{told['bounds']:,} bounds, {time.perf_counter() - began:.1f} s"
+        f"{posed.space.model}: {1e6 * least:.3f} us is the least of {strategies(posed):.1e} strategies, "
+        f"{statistics['bounds']:,} bounds, {time.perf_counter() - began:.1f} s"
     )
-    worst = max(seconds for (method, _), (seconds, _) in found.items() if method == search.ANNEALING)
+    worst = max(seconds for (method, _), (seconds, _) in results.items() if method == search.ANNEALING)
     if not least <= worst <= close * least:
         raise SystemExit(
-            f"{made.space.model}: annealing found {1e6 * worst:.3f} us, the least is {1e6 * least:.3f} us"
+            f"{posed.space.model}: annealing found {1e6 * worst:.3f} us, the least is {1e6 * least:.3f} us"
         )
 
 
 if __name__ == "__main__":
     by_planner()
-    for of, batch, close in MODELS.values():
-        check(of, batch, close)
+    for model, batch, close in MODELS.values():
+        check(model, batch, close)

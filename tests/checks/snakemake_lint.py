@@ -33,7 +33,7 @@ ACCEPTED = (
         ("preview",),
     ),
     Accepted(
-        "Shell command directly uses variable WARM from outside of the rule",
+        "Shell command directly uses variable PREFORKED from outside of the rule",
         "rules/common.smk declares once how programs start; another way rebuilds no output",
     ),
     Accepted(
@@ -72,20 +72,20 @@ def parse_findings(report: str) -> list[Finding]:
 
 
 def is_accepted(finding: Finding) -> bool:
-    """Whether ACCEPTED has a finding."""
+    """Return whether ACCEPTED has a finding."""
     return any(
-        finding.title.startswith(one.title) and (not one.rules or finding.rule in one.rules)
-        for one in ACCEPTED
+        finding.title.startswith(entry.title) and (not entry.rules or finding.rule in entry.rules)
+        for entry in ACCEPTED
     )
 
 
 def stale(findings: list[Finding]) -> list[str]:
-    """Return what ACCEPTED lists and no finding needs any more."""
+    """Return the entries of ACCEPTED that no finding needs any more."""
     unused = []
-    for one in ACCEPTED:
-        rules = {finding.rule for finding in findings if finding.title.startswith(one.title)}
-        if not rules or not set(one.rules) <= rules:
-            unused.append(f"{one.title} {', '.join(sorted(set(one.rules) - rules))}".strip())
+    for entry in ACCEPTED:
+        rules = {finding.rule for finding in findings if finding.title.startswith(entry.title)}
+        if not rules or not set(entry.rules) <= rules:
+            unused.append(f"{entry.title} {', '.join(sorted(set(entry.rules) - rules))}".strip())
     return unused
 
 

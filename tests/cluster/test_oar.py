@@ -54,7 +54,7 @@ site = dataclasses.replace(load_site("virtual-oar"), time_limit_s=60.0)
 spec = {"run_id": "a.b.r1", "nodes": 2, "ranks": 4, "ranks_per_node": 2, "cores": 1, "cores_per_rank": 1, "bandwidth_bytes_s": None}
 environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(folder), "TOLD": "a word; $(id)"}}
 try:
-    outcome = dataclasses.asdict(launch.run(launch.launcher(site, spec, mpi=True), environment, folder, spec, site, program="rank"))
+    outcome = dataclasses.asdict(launch.run(launch.make_launcher(site, spec, mpi=True), environment, folder, spec, site, program="rank"))
 except launch.Lost as lost:
     outcome = {"status": "lost", "reason": str(lost)}
 (folder / "outcome.json").write_text(json.dumps(outcome))
@@ -140,9 +140,7 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox) -> None:
     for program in ("postgres", "almighty", "sshd-node1"):
-        corner.run(
-            sys.executable, "-c", KILLED.replace('"--nodes=2"', '"--nodes=2", "--scheduler=oar"'), program
-        )
+        corner.run(sys.executable, "-c", KILLED, program, "oar")
         left = corner.left()
         assert any(program.partition("-")[0] in process.lower() for process in left["processes"])
         assert {"/etc/oar", "/var/lib/oar"} <= set(left["files"])

@@ -34,7 +34,7 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
     )
     done = checkout.program("ringside", "submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("job") == 1 and "the runs that are decided then" in done.stdout
+    assert done.stdout.count("job") == 1
     assert [row["block"] for row in campaign.rows()] == ["1", "2", "3", "4"] and not jobs()
     (log,) = campaign.results.glob("logs/submit/block-4.*.log")
     assert "0 of 1 cell within 0.1 %; another run of 1 cell" in log.read_text()

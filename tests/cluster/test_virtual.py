@@ -144,7 +144,7 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) 
 def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(
     corner: Sandbox, program: str
 ) -> None:
-    corner.run(sys.executable, "-c", KILLED, program)
+    corner.run(sys.executable, "-c", KILLED, program, "slurm")
     assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])
     down(corner)
     assert corner.left() == NOTHING

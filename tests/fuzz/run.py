@@ -3,8 +3,8 @@
 Findings are kept in the corpus, and read by the unit tests from then on.
 
 Each target of targets.py runs in a process of its own, by Atheris (libFuzzer), which finds new paths through
-our modules by their coverage. `tests/fuzz/corpus/<target>/` has what was found once; it is small, and every
-test run reads it (tests/unit/fuzz/).
+our modules by their coverage. `tests/fuzz/corpus/<target>/` has earlier findings; it is small, and every test
+run reads it (tests/unit/fuzz/).
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from common.files import digest_text, locked
 
-HERE = Path(__file__).parent
-CORPUS = HERE / "corpus"
-LOCK = HERE / "requirements.txt"
+FOLDER = Path(__file__).parent
+CORPUS = FOLDER / "corpus"
+LOCK = FOLDER / "requirements.txt"
 TIMEOUT_S = 5
 MAX_MEMORY_MB = 1000  # of a process that has imported pandas (half of it)
 
@@ -65,19 +65,17 @@ def fuzz_here(name: str, options: list[str]) -> None:
         seeds.mkdir()
         for number, content in enumerate(target.seeds()):
             (seeds / str(number)).write_bytes(content)
-        where = Path(folder) / "work"
-        where.mkdir()
-        known = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
+        work = Path(folder) / "work"
+        work.mkdir()
+        findings = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
         atheris.Setup(
-            [sys.argv[0], *options, str(seeds), *known], lambda content: call(target, content, where)
+            [sys.argv[0], *options, str(seeds), *findings], lambda content: call(target, content, work)
         )
         atheris.Fuzz()
 
 
 def fuzz_target(name: str, seconds: int) -> bool:
-    """Fuzz one target in a process of its own, print what came of it, and return whether nothing was
-    found.
-    """
+    """Fuzz one target in a process of its own, print the result, and return whether it had no finding."""
     began = time.monotonic()
     command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -93,7 +91,7 @@ def fuzz_target(name: str, seconds: int) -> bool:
 
 
 def main() -> int:
-    """Fuzz what reads files, and return 1 where something was found."""
+    """Fuzz readers of files, and return 1 if there was a finding."""
     from fuzz.targets import TARGETS
 
     parser = argparse.ArgumentParser(prog="make fuzz", description=main.__doc__)
@@ -114,7 +112,7 @@ def main() -> int:
                 *limits,
                 "-verbosity=0",
                 "-print_final_stats=1",
-                f"-artifact_prefix={HERE}/found-{options.here}-",
+                f"-artifact_prefix={FOLDER}/found-{options.here}-",
             ],
         )
         return 0

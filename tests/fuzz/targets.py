@@ -43,7 +43,7 @@ from environments.wheels import read_cached_wheel as read_wheel
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import plan_design
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from plan.strategies import read_strategies
 from provenance.manifest import read as read_manifest
 from provenance.verify import describe_difference
@@ -212,15 +212,15 @@ def _pictures(*kinds: str) -> Callable[[], list[bytes]]:
     """Return a maker of pictures of 4 x 4 pixels of these kinds."""
 
     def make() -> list[bytes]:
-        made = []
+        pictures = []
         for mode in ("L", "RGB", "1", "P"):
             for kind in kinds:
                 if kind == "JPEG" and mode in ("1", "P"):
                     continue
                 content = io.BytesIO()
                 Image.new(mode, (4, 4)).save(content, kind)
-                made.append(content.getvalue())
-        return made
+                pictures.append(content.getvalue())
+        return pictures
 
     return make
 

@@ -46,7 +46,7 @@ class Made:
         study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            figure = style.new_figure(style.PAGE_IN, 2)
+            figure = style.new_figure(style.PAGE_INCHES, 2)
             panels.write_remark(figure.subplots(), stem.name)
             style.save(figure, stem)
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")

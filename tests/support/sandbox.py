@@ -29,7 +29,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
 NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
 
-# Ends as if it were killed once a daemon runs, before its process is noted.
+# Starts a cluster and ends as if it were killed once a daemon runs, before its process is noted.
+# Arguments: the daemon and the scheduler.
 KILLED = """
 import os, sys, time
 from virtual_cluster import daemons, control
@@ -42,7 +43,7 @@ def noted(file, state):
     write(file, state)
 
 daemons.write_json = noted
-control.start("2", "1gbit", "0.6", "6G", "slurm")
+control.start("2", "1gbit", "0.6", "6G", sys.argv[2])
 """
 
 # Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds

@@ -68,7 +68,7 @@ def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
 
 def held(made: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
     """What the intervals of `simulated` runs hold, by this pooling of them; `truth`: all cells' mean."""
-    rows = made.cells.sort_index()
+    rows = made.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)
     ratios = made.ratios(names[:half], names[half : 2 * half])
@@ -148,8 +148,8 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
     campaign met on average.
     """
     found = adjustment(runs)
-    spread = found.plain.cells.sort_index()["log_sd"].to_numpy()
-    plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cells["mean"]).mean())
+    spread = found.plain.cell_statistics.sort_index()["log_sd"].to_numpy()
+    plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cell_statistics["mean"]).mean())
     if found.adjusted is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
     mean = truth(found.adjusted.slopes.covariates)
@@ -159,5 +159,5 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
         shown = shown._replace(ratios=made.ratios, width_of_ratios=made.width_of_ratios)
     if found.means is not None:
         shown = shown._replace(cells=made.cells, noisiest=made.noisiest, width=made.width)
-        bias = float(np.log(found.adjusted.cells["mean"] / mean).mean())
+        bias = float(np.log(found.adjusted.cell_statistics["mean"] / mean).mean())
     return ReferencedCoverage(True, plain, shown, bias, plain_bias)

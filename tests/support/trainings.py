@@ -19,13 +19,14 @@ import pytest
 
 from common import prefork_server
 from common.files import locked
+from common.notes import Note
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
 from declared.frameworks import framework_names, load_framework, trains_alone
 from launchers import launch
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.installed_site import SITE as TEST_SITE
 from support.one_run import one_run
 
@@ -118,7 +119,11 @@ class WarmRanks:
             replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
         )
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> str:
+    def raise_if_lost(self, log: Path) -> None:
+        """See Launcher."""
+        self.inner.raise_if_lost(log)
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher."""
         return self.inner.explain(codes, log)
 
@@ -172,8 +177,8 @@ class Trainings:
             prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)
-        ranks: launch.Launcher = launch.launcher(site, planned, setup=environment.get("setup", ()))
-        told = job(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
+        ranks: launch.Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
+        told = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
         (folder / "spec.json").write_text(json.dumps(told))
         variables = {
             **environment["variables"],

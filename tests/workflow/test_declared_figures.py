@@ -33,7 +33,7 @@ from figures import style
 
 
 def draw(records, asked):
-    return style.new_figure(style.COLUMN_IN, 1), f"{len(records.table('network'))} repetitions."
+    return style.new_figure(style.COLUMN_INCHES, 1), f"{len(records.table('network'))} repetitions."
 """
 SUFFIXES = ("caption.md", "pdf", "png", "svg")
 

@@ -110,9 +110,9 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
     checkout = fresh(STUDY.format(epochs=FOR_EVER))
     assert checkout.snakemake("environments", "datasets").status == 0
     planned = (
-        "from plan.campaign import load_campaign; from plan.specs import write_spec; campaign = "
+        "from plan.campaign import load_campaign; from plan.plan_files import write_plan; campaign = "
         "load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}); planned = "
-        "campaign.planned(campaign.runs[0]); print(write_spec(campaign.results, planned), planned.key)"
+        "campaign.planned(campaign.runs[0]); print(write_plan(campaign.results, planned), planned.key)"
     )
     environment = {**checkout.environment, "PYTHONPATH": str(checkout.folder / "workflow" / "scripts")}
     done = subprocess.run(

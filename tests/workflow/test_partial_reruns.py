@@ -193,7 +193,7 @@ def test_a_record_that_was_removed_is_made_again_whatever_is_asked_for(campaign:
 
 def test_a_space_in_a_rules_shell_trains_nothing(campaign: Checkout) -> None:
     before = campaign.attempts()
-    campaign.edit("rules/runs.smk", "{WARM} runs.supervise", "{WARM}  runs.supervise")
+    campaign.edit("rules/runs.smk", "{PREFORKED} runs.supervise", "{PREFORKED}  runs.supervise")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {})
     assert campaign.attempts() == before

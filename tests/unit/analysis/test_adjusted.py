@@ -71,9 +71,9 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
     means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.groups.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
-    adjusted_cells, (distances,) = result.adjusted.cells, result.adjusted.distances
+    adjusted_cells, (distances,) = result.adjusted.cell_statistics, result.adjusted.distances
     error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
-        pooled(runs).cells["high"] / pooled(runs).cells["mean"]
+        pooled(runs).cell_statistics["high"] / pooled(runs).cell_statistics["mean"]
     )
     assert (error < 1).all()
     assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(
@@ -109,7 +109,7 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     adjusted_pooling, slope = result.adjusted, result.alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
-    assert adjusted_pooling.cells["mean"].tolist() == pytest.approx(
+    assert adjusted_pooling.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
     plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.seconds)
@@ -117,7 +117,9 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
         {cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()}
     )
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
-    for row, bare in zip(adjusted_pooling.cells.itertuples(), plain.cells.itertuples(), strict=True):
+    for row, bare in zip(
+        adjusted_pooling.cell_statistics.itertuples(), plain.cell_statistics.itertuples(), strict=True
+    ):
         wider = math.hypot(bare.s / 2, error * distance[row.Index]) / (bare.s / 2)
         assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
     with_slope, without_slope = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (adjusted_pooling, plain))
@@ -144,7 +146,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
         by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1)
         and by_both.adjusted.lost == SELECTION_DF + 2
     )
-    assert by_both.adjusted.cells["mean"].tolist() == pytest.approx(
+    assert by_both.adjusted.cell_statistics["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
     )
     assert by_both.narrower > 0.7
@@ -206,7 +208,7 @@ def test_references_are_compared_within_a_setting_alone():
         nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0)
     )
     first, second = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
-    pd.testing.assert_frame_equal(first.adjusted.cells, second.adjusted.cells)
+    pd.testing.assert_frame_equal(first.adjusted.cell_statistics, second.adjusted.cell_statistics)
     alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
     moved = [
         result.mean()
@@ -345,7 +347,7 @@ def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
     assert PLAIN_FIRST in table.notes[0].facts["notes"]
     narrower = find_note(table.notes, "intervals-narrower").facts
     assert narrower["means"] == pytest.approx(1 - table.data["width"].median())
-    rows = effects.compare(of_campaign)
+    rows = effects.build_rows(of_campaign)
     sizes = [
         np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")
     ]
@@ -398,7 +400,10 @@ def test_slope_error_widens_intervals_of_means_and_ratios(monkeypatch):
         x = always + 0.1 * rng.standard_normal((5, 4))
         adjusted_pooling = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
         if adjusted_pooling is not None:
-            ratio, mean = adjusted_pooling.ratios(["c00"], ["c01"]).iloc[0], adjusted_pooling.cells.loc["c00"]
+            ratio, mean = (
+                adjusted_pooling.ratios(["c00"], ["c01"]).iloc[0],
+                adjusted_pooling.cell_statistics.loc["c00"],
+            )
             covered.append([ratio["low"] < 1 < ratio["high"], mean["low"] < 1 < mean["high"]])
     assert len(covered) > 50 and (np.mean(covered, axis=0) > 0.9).all()
 

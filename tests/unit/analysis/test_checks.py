@@ -24,9 +24,7 @@ def table_of(runs):
 def verdict(runs, assumption):
     """Return the table's row of an assumption."""
     (row,) = (
-        row
-        for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))
-        if row.assumption == assumption
+        row for row in checks.run_checks(checks.residuals(runs), pooled(runs)) if row.assumption == assumption
     )
     return row.verdict
 
@@ -136,7 +134,7 @@ def test_an_outlier_is_listed_with_its_size_and_kept(read):
     assert holds[checks.NO_OUTLIERS] is False
     outlier = table.display.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
     assert (outlier["other processes (%)"], outlier["CPU steal (%)"]) == ("3.1", "12.0")
-    assert pooled(runs).cells.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
+    assert pooled(runs).cell_statistics.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
     none = read(failures={})
     assert verdict(none, checks.NO_OUTLIERS).facts == {"outliers": 0, "runs": 114}
     assert checks.judge_assumptions(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
@@ -286,7 +284,7 @@ def test_little_is_said_by_its_reason(case, read):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     data = checks.table(runs).data
     if case in ("no run", "one replicate", "all equal"):
-        verdict = [row.verdict for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))]
+        verdict = [row.verdict for row in checks.run_checks(checks.residuals(runs), pooled(runs))]
         assert codes(verdict) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
         assert data["verdict"].tolist() == verdict
         assert [name for name, _, _ in checks.judge_assumptions(data)] == [checks.ALL], (

@@ -78,7 +78,7 @@ def n_allreduces(nodes, sync_every=1, batch_size=32):
 
 
 def test_each_pair_occurs_once_with_base_level_first(exact):
-    data = effects.compare(exact)
+    data = effects.build_rows(exact)
     assert data["factor"].value_counts(sort=False).to_dict() == {
         "nodes": 36,
         "training_loop": 18,
@@ -100,17 +100,17 @@ def test_base_level_is_independent_of_row_order(exact):
     shuffled = exact.sample(frac=1, random_state=1).replace(
         {"training_loop": {"custom": "fit", "fit": "custom"}}
     )
-    data = effects.compare(shuffled)
+    data = effects.build_rows(shuffled)
     assert set(at(data, factor="training_loop")["from"]) == {"custom"}
     assert set(at(data, factor="nodes")["from"]) == {1}
     words = exact.assign(
         precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom"
     )
-    assert set(at(effects.compare(words), factor="precision")["from"]) == {"fp32"}
+    assert set(at(effects.build_rows(words), factor="precision")["from"]) == {"fp32"}
 
 
 def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
-    data = effects.compare(exact)
+    data = effects.build_rows(exact)
     to, base = data["to_cell"].map(truth), data["from_cell"].map(truth)
     assert np.allclose(data["ratio"], to / base)
     assert np.allclose(data["difference_s"], to - base)
@@ -127,7 +127,7 @@ def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
 def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
     hits = []
     for seed in range(4):
-        data = effects.compare(read(seed=seed))
+        data = effects.build_rows(read(seed=seed))
         to, base = data["to_cell"].map(truth), data["from_cell"].map(truth)
         hits += ((data["ratio_low"] < to / base) & (to / base < data["ratio_high"])).tolist()
         hits += ((data["difference_s_low"] < to - base) & (to - base < data["difference_s_high"])).tolist()
@@ -135,7 +135,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
 
 
 def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
-    data = effects.compare(measured)
+    data = effects.build_rows(measured)
     assert (data["within_blocks"] == 5).all()
     prior, by_block = pooled(measured).within.prior, measured.sort_values("block").groupby("cell")
     times = {cell: np.log(sample.to_numpy(float)) for cell, sample in by_block["epoch_time_s"]}
@@ -162,8 +162,8 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
 
 def test_margin_separates_equal_from_undecided_cells(measured):
     """The test inverts the 90 % interval: it lies within the margin if p is below 5 % before correction."""
-    data = effects.compare(measured, 0.1)
-    logs = pooled(measured)._compared(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
+    data = effects.build_rows(measured, 0.1)
+    logs = pooled(measured)._compare_pairs(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
     half = stats.t.ppf(0.95, logs["df"]) * logs["error"]
     value = logs["to"] - logs["base"]
     inside = (value - half > -np.log(1.1)) & (value + half < np.log(1.1))
@@ -179,7 +179,7 @@ def test_margin_separates_equal_from_undecided_cells(measured):
         expected.get(pair, "open") for pair in zip(differs, equal, strict=True)
     ]
     assert {"differs", "equal"} <= set(data["verdict"])
-    assert "open" in set(effects.compare(measured, 0.005)["verdict"])
+    assert "open" in set(effects.build_rows(measured, 0.005)["verdict"])
 
 
 def test_without_a_margin_nothing_is_called_equal(measured):
@@ -192,7 +192,7 @@ def test_without_a_margin_nothing_is_called_equal(measured):
 
 
 def test_of_frameworks_every_pair_is_compared(runs):
-    data = at(effects.compare(runs), factor="framework", batch_size=32, nodes=1, sync_every=1)
+    data = at(effects.build_rows(runs), factor="framework", batch_size=32, nodes=1, sync_every=1)
     assert len(data) == 6 * 5 / 2
     assert not data[["from", "to"]].duplicated().any()
     assert (data["from"] != data["to"]).all()
@@ -215,7 +215,7 @@ def test_a_pipeline_is_compared_with_strategies_without_one(measured):
         ],
         ignore_index=True,
     )
-    data = effects.compare(runs)
+    data = effects.build_rows(runs)
     rows = data[["factor", "from_cell", "to_cell", "microbatches"]].to_numpy(object).tolist()
     assert sorted(rows[:3]) == [
         ["parallelism", "data", "eight", 8],

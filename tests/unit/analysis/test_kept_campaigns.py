@@ -83,7 +83,7 @@ def records(study: str, name: str = "runs") -> pd.DataFrame:
 @functools.cache
 def compared(study: str) -> pd.DataFrame:
     """Return the table of effects; `loop` is the training loop of a row, if it does not change."""
-    rows = effects.compare(records(study))
+    rows = effects.build_rows(records(study))
     return rows.assign(loop=rows.get("training_loop", "custom"))
 
 
@@ -211,7 +211,7 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
     }
     assert unsaid(SLOW, of_two) == unsaid(SIX, of_six) == []
     by_rate = six.drop_duplicates("cell").set_index("cell")["bandwidth"]
-    assert pooled(six).cells["log_sd"].groupby(by_rate).mean().idxmax() == 1000
+    assert pooled(six).cell_statistics["log_sd"].groupby(by_rate).mean().idxmax() == 1000
     assert unsaid_on("docs/explanation/predictions.md", SIX, f"{len(six)}, 38") == []
 
 
@@ -332,7 +332,7 @@ def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
     changes = []
     for study in (SLOW, UNSHAPED):
         own = compared(study)
-        groups = effects.compare(
+        groups = effects.build_rows(
             records(study).assign(block=range(len(records(study))))
         )  # each run alone in its block
         assert (own["within_blocks"] > 0).all() and (groups["within_blocks"] == 0).all()
@@ -362,7 +362,7 @@ def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
         WORDS[stolen.sum()],
     ]
     for study, quantiles in ((SLOW, (0.25, 0.75, 0.5)), (UNSHAPED, (0.5,))):
-        cvs, own = pooled(records(study)).cells["cv"], compared(study)
+        cvs, own = pooled(records(study)).cell_statistics["cv"], compared(study)
         widths = np.log(own["ratio_high"] / own["ratio_low"])
         reach = [f"{100 * np.expm1(widths.quantile(q) / 2):.0f}" for q in quantiles]
         claims += [percent(cvs), f"{100 * cvs.median():.0f} %", ", ".join(reach)]
@@ -407,7 +407,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
     assert not_said(cells) == [] and len(set(cells)) == 8
     off, accumulated = 100 * rows["error"].abs(), rows["question"] == "accumulation"
     alone = runs[(runs["nodes"] == 1) & (runs["batch_size"] == 32)]
-    traced = cost.compare(runs).sort_values("cell")
+    traced = cost.build_rows(runs).sort_values("cell")
     claims = {
         f"submit {WHAT_IF}": [str(len(runs))],
         "accumulation": [
@@ -457,7 +457,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     by = rows.set_index(["batch_size", "nodes", "shares"])
     two = 100 * by.loc[(384, 2), "error"]
     pays = by.loc[(384, 2), "break_even"]
-    ratios = effects.compare(runs).query("factor == 'shares'").set_index(["nodes", "batch_size"])
+    ratios = effects.build_rows(runs).query("factor == 'shares'").set_index(["nodes", "batch_size"])
     alone = runs[runs["nodes"] == 1].groupby("batch_size")["epoch_time_s"].mean()
     third = by.loc[(384, 3, "measured")]
     claims = {
@@ -611,7 +611,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
         traced().wide("step", "step_s").groupby(traced().cell_of).mean()["step"][cell.format(name, 4)]
         for name in ("pytorch-ddp", "horovod-pytorch")
     )
-    costs = cost.compare(runs)
+    costs = cost.build_rows(runs)
     widths = [100 * np.expm1(np.log(costs[f"ratio_{end}"] / costs["ratio"]).abs()) for end in ("low", "high")]
     slowest = 100 * share.loc[share.index.str.contains("n2|n4"), "waiting"]
     limits = bottlenecks.summarize(traced(), records(PHASES, "network"))
@@ -646,7 +646,7 @@ def simulated_strategies() -> pd.DataFrame:
         site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network"))
     )
     planned = {run.cell: run for run in plan_design(study, site) if run.framework.strategies}
-    data, missing = simulated.compare(records(SEARCHED), planned, simulated.Simulator(costs, ""))
+    data, missing = simulated.build_rows(records(SEARCHED), planned, simulated.Simulator(costs, ""))
     assert missing == []
     written = read_results(CAMPAIGNS / SEARCHED / "simulated.csv")
     pd.testing.assert_frame_equal(data.reset_index(drop=True), written, check_dtype=False, rtol=1e-9)
@@ -721,7 +721,7 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustme
 
     rows = []
     for name, item in adjustments.items():
-        runs, ratios = successful(records(name)), effects.compare(records(name))
+        runs, ratios = successful(records(name)), effects.build_rows(records(name))
         widths = [
             half_width(np.log(ratios[f"{column}_high"] / ratios[f"{column}_low"]) / 2)
             for column in ("ratio", "ratio_adjusted")
@@ -749,7 +749,7 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     gains = {name: item.gain for name, item in disturbed.alone.items()}
     means = pd.DataFrame(
         {
-            name: np.log(item.cells["mean"])
+            name: np.log(item.cell_statistics["mean"])
             for name, item in (
                 ("quiet", quiet.plain),
                 ("plain", disturbed.plain),

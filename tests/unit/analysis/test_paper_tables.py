@@ -98,7 +98,7 @@ def test_latex_special_characters_are_written_out():
 @pytest.mark.parametrize("rows", [3, 100])
 def test_tables_of_any_length_are_valid_latex_and_markdown(rows):
     display = pd.DataFrame({"batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
-    table = tables.Table("Title & more", display, display, notes=["100 %"], words=["what|is"])
+    table = tables.Table("Title & more", display, display, notes=["100 %"], left_aligned=["what|is"])
     text = tables.latex(table, "tab:x")
     balanced(text)
     assert ("longtable" in text) == (rows > tables.PAGE_ROWS)
@@ -111,7 +111,7 @@ def test_tables_of_any_length_are_valid_latex_and_markdown(rows):
 @pytest.mark.parametrize("width", [40, 200])
 def test_a_wide_table_lies_across_the_page(width):
     display = pd.DataFrame({"what": ["x" * width] * 4})
-    text = tables.latex(tables.Table("Title", display, display, notes=["100 %"], parts=[1, 3]), "tab:x")
+    text = tables.latex(tables.Table("Title", display, display, notes=["100 %"], rules_above=[1, 3]), "tab:x")
     balanced(text)
     assert (r"\begin{landscape}" in text) == (width == 200)
     lines = text.splitlines()
@@ -121,7 +121,7 @@ def test_a_wide_table_lies_across_the_page(width):
 
 def test_long_words_are_wrapped_so_that_the_table_stays_upright():
     display = pd.DataFrame({"run": ["a.b" * 20], "reason": ["it failed " * 20], "n": ["5"]})
-    text = tables.latex(tables.Table("Title", display, display, words=["run", "reason"]), "tab:x")
+    text = tables.latex(tables.Table("Title", display, display, left_aligned=["run", "reason"]), "tab:x")
     balanced(text)
     assert "landscape" not in text and len(re.findall(WRAPPED, text)) == 2
     assert r"a.\allowbreak{}ba.\allowbreak{}b" in text, "a long name has no blanks to be broken at"
@@ -130,7 +130,9 @@ def test_long_words_are_wrapped_so_that_the_table_stays_upright():
 
 def test_rows_that_are_wrapped_make_a_table_longer_than_a_page():
     display = pd.DataFrame({"reason": ["it failed " * 40] * 20})
-    assert "longtable" in tables.latex(tables.Table("Title", display, display, words=["reason"]), "tab:x")
+    assert "longtable" in tables.latex(
+        tables.Table("Title", display, display, left_aligned=["reason"]), "tab:x"
+    )
     assert "longtable" not in tables.latex(
         tables.Table("Title", display, display.assign(reason="it failed")), "tab:x"
     )
@@ -243,7 +245,7 @@ def test_a_table_without_rows_is_a_line_that_says_why(tmp_path):
 def test_of_very_many_rows_people_read_the_first(tmp_path):
     display = pd.DataFrame({"row": [f"row {number}" for number in range(tables.MAX_PRINTED_ROWS + 1)]})
     tables.write(
-        tables.Table("Title", display, display, ["A note."], parts=[10, tables.MAX_PRINTED_ROWS]),
+        tables.Table("Title", display, display, ["A note."], rules_above=[10, tables.MAX_PRINTED_ROWS]),
         tmp_path / "t",
     )
     read = tables.read(tmp_path / "t")

@@ -172,7 +172,7 @@ def test_what_an_interval_rests_on_is_said(groups, facts, ending):
     runs = runs_of(groups)
     note = conditions.replicates_note(runs)
     assert {name: note.facts[name] for name in facts} == facts and note.endswith(ending)
-    rows = pooled(runs).cells
+    rows = pooled(runs).cell_statistics
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
 
 
@@ -180,7 +180,7 @@ def test_no_run_is_said_apart_from_no_run_yet():
     runs = runs_of({"a": [1.0]})
     assert conditions.replicates_note(runs.assign(status="failed")) == conditions.NO_SUCCESS
     assert conditions.run_counts_note(runs.assign(status="missing")) == conditions.NO_RUN_YET
-    assert pooled(runs.assign(status="failed")).cells.empty
+    assert pooled(runs.assign(status="failed")).cell_statistics.empty
 
 
 def test_times_that_are_all_equal_have_intervals_without_width():
@@ -233,7 +233,7 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     }
     written = table[["epoch_time_s_low", "epoch_time_s_high"]].round(12).itertuples(index=False, name=None)
     assert set(written) <= bars
-    row = effects.compare(runs).iloc[0]
+    row = effects.build_rows(runs).iloc[0]
     assert row["from_s"] == table.set_index("cell").loc[row["from_cell"], "epoch_time_s_mean"]
 
 
@@ -259,8 +259,11 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     ]
     assert (apart[0] == apart[1]).all() and apart[0].any() and not differences["low"].isna().any()
     # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
-    a, b = (pooling.cells.loc[cell, "mean"] * pooling.cells.loc[cell, "s"] / math.sqrt(6) for cell in "ab")
-    df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cells.loc["a", "df"])
+    a, b = (
+        pooling.cell_statistics.loc[cell, "mean"] * pooling.cell_statistics.loc[cell, "s"] / math.sqrt(6)
+        for cell in "ab"
+    )
+    df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cell_statistics.loc["a", "df"])
     half = stats.t.ppf(0.975, min(df, pooling.effective_df)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
@@ -360,7 +363,8 @@ def test_block_effects_cancel_in_the_error_of_a_ratio(case):
     assert widths[1] == pytest.approx(widths[0])
     assert p[1] == pytest.approx(p[0])
     blocks_in = [
-        pooling.cells["high"] / pooling.cells["low"] for pooling in (pooled(runs), pooled(slowed(runs)))
+        pooling.cell_statistics["high"] / pooling.cell_statistics["low"]
+        for pooling in (pooled(runs), pooled(slowed(runs)))
     ]
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
@@ -398,7 +402,7 @@ def test_cells_that_share_too_few_blocks_are_independent_groups():
     pooling = pooled(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
     assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
     low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
-    (s, df), (base_s, base_df) = pooling.cells.loc[["a", "b"], ["s", "df"]].to_numpy()
+    (s, df), (base_s, base_df) = pooling.cell_statistics.loc[["a", "b"], ["s", "df"]].to_numpy()
     to, base = s**2 / 2, base_s**2 / 3
     freedom = (to + base) ** 2 / (to**2 / df + base**2 / base_df)
     assert high - low == pytest.approx(
@@ -490,6 +494,6 @@ def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
 def test_intervals_of_means_cover_despite_shared_blocks(cells, blocks, block_sd):
     rng, covered = np.random.default_rng(7), []
     for _ in range(120):
-        of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cells
+        of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cell_statistics
         covered.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
     assert 0.9 < np.mean(covered) < 0.985  # 0.84 with the freedom of all runs in the first case

@@ -141,13 +141,13 @@ def quickstart_like():
     ],
 )
 def test_what_a_fit_says_is_read_in_words(quickstart_like, times_of, reads):
-    (row,) = scaling.compare(quickstart_like(times_of))[0].itertuples()
+    (row,) = scaling.build_rows(quickstart_like(times_of))[0].itertuples()
     assert row.reads_as == reads
 
 
 def test_row_has_largest_speedup_and_its_base_in_seconds(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
-    (row,) = scaling.compare(runs)[0].itertuples()
+    (row,) = scaling.build_rows(runs)[0].itertuples()
     single, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
     assert (row.base_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
     assert row.base_epoch_time_s == pytest.approx(single.mean())
@@ -215,7 +215,7 @@ def test_every_series_stands_once_and_bases_are_named(runs):
 def test_missing_runs_leave_the_others(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.3))
     runs.loc[runs["nodes"] == 2, ["status", "epoch_time_s"]] = ["failed", None]
-    (row,) = scaling.compare(runs)[0].itertuples()
+    (row,) = scaling.build_rows(runs)[0].itertuples()
     assert row.replicas == "1, 4"
     table = scaling.table(runs.assign(status="failed"))
     assert table.data.empty
@@ -232,7 +232,7 @@ def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, text):
 
 
 def test_speedup_table_has_the_fraction_of_parallel_cells(runs):
-    data = speedup.compare(runs)
+    data = speedup.build_rows(runs)
     parallel = data[(data["replicas"] > 1) & data["speedup"].notna()]
     expected = (1 / parallel["speedup"] - 1 / parallel["replicas"]) / (1 - 1 / parallel["replicas"])
     assert parallel["karp_flatt"].to_numpy() == pytest.approx(expected.to_numpy())
@@ -280,11 +280,11 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     )
     assert scaling.NODES_AND_DEVICES in table.notes
     assert "one-replica-count" not in codes(table.notes)
-    assert table.parts == [2]
+    assert table.rules_above == [2]
 
 
 def test_devices_of_a_node_are_a_series_of_their_own(two_ways):
-    data = scaling.compare(
+    data = scaling.build_rows(
         two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9))
     )[0]
     over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in scaling.SCALES)
@@ -296,9 +296,9 @@ def test_devices_of_a_node_are_a_series_of_their_own(two_ways):
 def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     runs = two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1))
     corner = runs[(runs["nodes"] == 1) | (runs["devices_per_node"] == 1)]
-    data, notes = scaling.compare(corner)
+    data, notes = scaling.build_rows(corner)
     assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not notes
     apart = runs[runs["nodes"] == runs["devices_per_node"]]
-    (notes,) = scaling.compare(apart)[1]
+    (notes,) = scaling.build_rows(apart)[1]
     assert notes.facts["series"] == ["devices per node 1", "devices per node 2", "1 node", "2 nodes"]
     assert notes.endswith("no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes.")

@@ -146,7 +146,7 @@ def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
     runs["batch_scope"] = "global"
     runs.loc[shared, "local_batch"] = 32
     runs = Records(*write_frames(tmp_path, runs, pd.DataFrame(EMPTY_EPOCHS))).runs
-    own = speedup.own_cells(runs)
+    own = speedup.one_replica_cells_by_local_batch(runs)
     assert (
         runs.set_index("cell").loc[own[runs.loc[runs["nodes"] == 2, "cell"].iloc[0]], "batch_size"].iloc[0]
         == 32
@@ -158,14 +158,14 @@ EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoc
 
 def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
-    own, base = speedup.own_cells(runs), speedup.base_cells(runs)
+    own, base = speedup.one_replica_cells_by_local_batch(runs), speedup.base_cells(runs)
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)][
         "cell"
     ].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
     assert base[ddp].startswith("pytorch-single")
     without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
-    assert ddp not in speedup.own_cells(without_own)
+    assert ddp not in speedup.one_replica_cells_by_local_batch(without_own)
 
 
 def test_runs_that_tell_no_wall_time_are_left_out(tmp_path):

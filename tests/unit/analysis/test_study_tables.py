@@ -75,7 +75,7 @@ def test_table_lists_varying_factors_and_names_the_rest(runs):
 
 
 def test_speedup_is_relative_to_the_single_device_baseline(runs):
-    data = speedup.compare(runs).set_index("cell")
+    data = speedup.build_rows(runs).set_index("cell")
     row = data.loc[DDP_64_2]
     base = runs.loc[runs["cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1", "epoch_time_s"]
     own = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
@@ -90,20 +90,20 @@ def test_speedup_is_relative_to_the_single_device_baseline(runs):
 
 
 def test_baseline_without_a_factor_serves_all_its_levels(runs):
-    data = speedup.compare(runs).set_index("cell")
+    data = speedup.build_rows(runs).set_index("cell")
     base = data.loc["horovod-pytorch.small-cnn.digits.b32.n2.s4", "base_cell"]
     assert base == "pytorch-single.small-cnn.digits.b32.n1.s1"
 
 
 def test_a_base_is_its_own_base_without_an_interval(runs):
-    row = speedup.compare(runs).set_index("cell").loc["tensorflow-single.small-cnn.digits.b16.n1.s1"]
+    row = speedup.build_rows(runs).set_index("cell").loc["tensorflow-single.small-cnn.digits.b16.n1.s1"]
     assert row["speedup"] == 1
     assert math.isnan(row["speedup_low"])
 
 
 def test_without_the_undistributed_base_a_framework_is_its_own(runs):
     alone = runs[runs["framework"] == "pytorch-ddp"]
-    data = speedup.compare(alone).set_index("cell")
+    data = speedup.build_rows(alone).set_index("cell")
     assert data.loc[DDP_64_2, "base_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
 
 
@@ -116,7 +116,7 @@ def test_a_cell_without_a_successful_base_is_named(runs):
 
 
 def test_the_methods_note_says_all_that_captions_shorten(runs):
-    within_blocks = effects.compare(runs)["within_blocks"]
+    within_blocks = effects.build_rows(runs)["within_blocks"]
     paragraphs = list(sentences(conditions.methods_notes(runs, within_blocks)))
     replicates = find_note(paragraphs, "replicates").facts
     assert (replicates["fewest"], replicates["most"], replicates["moderated"]) == (2, 3, True)
@@ -172,7 +172,7 @@ def test_short_notes_stand_below_a_table(tmp_path):
     short, long, last = "Short.", "word " * 60 + "end.", "It is the last, and long: " + "last " * 50 + "end."
     frame = pd.DataFrame({"a": ["1"]})
     table = tables.Table("Title", frame, frame, [short, long, last])
-    assert (table.below, table.apart) == ([short, last], [long])
+    assert (table.below, table.notes_elsewhere) == ([short, last], [long])
     tables.write(table, tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == table.notes
     assert (
@@ -183,7 +183,7 @@ def test_short_notes_stand_below_a_table(tmp_path):
 
 
 def test_noise_free_speedup_is_the_ratio_of_the_true_times(read):
-    data = speedup.compare(read(noise=0.0, failures={})).set_index("cell")
+    data = speedup.build_rows(read(noise=0.0, failures={})).set_index("cell")
     truth = epoch_time("pytorch-single", 64, 1, 1) / epoch_time("pytorch-ddp", 64, 2, 1)
     assert data.loc[DDP_64_2, "speedup"] == pytest.approx(truth)
     assert SECONDS["pytorch-single"] < SECONDS["pytorch-ddp"]

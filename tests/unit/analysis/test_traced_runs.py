@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, study
-from analysis.measured import read_runs, read_timed, successful, timed, traced
+from analysis.measured import read_runs, read_timing_runs, successful, timing_runs, traced
 from common.notes import codes
 from support.sentences import sentence, sentences
 from support.synthetic import write_frames
@@ -64,13 +64,13 @@ def test_notes_name_the_traced_runs_without_phases(campaign):
 def test_untraced_runs_count_even_if_all_failed(campaign):
     runs = campaign[0].copy()
     runs.loc[runs["trace"] == "none", ["status", "epoch_time_s"]] = ["failed", None]
-    assert successful(timed(runs)).empty
+    assert successful(timing_runs(runs)).empty
     assert len(successful(traced(runs))) == len(runs) / 2
 
 
 def test_a_study_of_traced_runs_alone_uses_them_and_says_so(campaign, tmp_path):
-    all_runs, traced_runs = read_timed(write_frames(tmp_path, *campaign)[0]), traced(campaign[0])
+    all_runs, traced_runs = read_timing_runs(write_frames(tmp_path, *campaign)[0]), traced(campaign[0])
     file, _ = write_frames(tmp_path, traced_runs, campaign[1])
-    assert len(read_timed(file)) == len(traced_runs)
-    assert conditions.ALL_TRACED in sentences([conditions.setting_note(read_timed(file))])
+    assert len(read_timing_runs(file)) == len(traced_runs)
+    assert conditions.ALL_TRACED in sentences([conditions.setting_note(read_timing_runs(file))])
     assert "all-runs-traced" not in codes(sentences([conditions.setting_note(all_runs)]))

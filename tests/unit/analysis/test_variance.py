@@ -90,7 +90,7 @@ def test_mixed_model_agrees_in_a_complete_design():
     log_times = variance.log_times_by_run(runs, epochs)
     moments, model = variance.estimate_components(log_times), variance.fit_mixed_model(runs, log_times)
     assert model is not None and model.pairs > 50
-    assert model.apart < 0.02  # a repeated run shares no block with the others
+    assert model.largest_disagreement < 0.02  # a repeated run shares no block with the others
     assert math.sqrt(model.run) == pytest.approx(math.sqrt(moments.mean_variance), rel=0.1)
     fit = MixedLM.from_formula(
         "mean ~ 0 + C(cell)", log_times, groups=log_times["session"] + log_times["block"].astype(str)

@@ -30,7 +30,7 @@ OTHER_SEED = epochs((0.9312, 0.6664), (0.2475, 0.1660), (0.1282, 0.1325))
 
 
 @pytest.mark.parametrize(
-    ("found", "passes"),
+    ("losses", "passes"),
     [
         (OTHER_SUMS, {"fp32", "tf32", "amp"}),
         (BFLOAT16, {"amp"}),
@@ -40,9 +40,11 @@ OTHER_SEED = epochs((0.9312, 0.6664), (0.2475, 0.1660), (0.1282, 0.1325))
     ids=["other sums", "bfloat16", "other weights", "nan"],
 )
 def test_tolerances_tell_rounding_from_precision_and_from_another_training(
-    found: Any, passes: set[str]
+    losses: Any, passes: set[str]
 ) -> None:
-    assert {name for name in pages.TOLERANCES if pages.losses(name, REFERENCE, found).verdict == OK} == passes
+    assert {
+        name for name in pages.TOLERANCES if pages.losses(name, REFERENCE, losses).verdict == OK
+    } == passes
 
 
 def test_the_largest_difference_is_named() -> None:
@@ -51,7 +53,8 @@ def test_the_largest_difference_is_named() -> None:
 
 def test_the_ratio_is_told_and_fails_nothing() -> None:
     slow, fast = (
-        pages.throughput([(100, ours), (200, 2 * ours), (100, 5)], "0.9 to 1")[-1] for ours in (90, 98)
+        pages.throughput([(100, samples_s), (200, 2 * samples_s), (100, 5)], "0.9 to 1")[-1]
+        for samples_s in (90, 98)
     )
     assert (slow.found, slow.verdict, fast.verdict) == ("0.900 [0.9 to 1]", MISSED, MET)
     assert "FAILED" not in pages.summary([slow])
@@ -70,11 +73,11 @@ def test_clocks_agree_within_a_share(device_s: float, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "there", "verdict"),
+    ("peak", "total", "verdict"),
     [(3e9, 80e9, OK), (1e6, 80e9, FAILED), (90e9, 80e9, FAILED), (3e9, None, OK), (None, 80e9, FAILED)],
 )
-def test_memory_holds_the_weights_and_fits(peak: float | None, there: float | None, verdict: str) -> None:
-    assert pages.memory(peak, 25_557_032, there, "accelerator").verdict == verdict
+def test_memory_holds_the_weights_and_fits(peak: float | None, total: float | None, verdict: str) -> None:
+    assert pages.memory(peak, 25_557_032, total, "accelerator").verdict == verdict
 
 
 BEGAN = datetime(2026, 11, 24, 12, 0, 0)
@@ -139,9 +142,9 @@ def test_a_page_says_first_what_failed_and_of_what_it_is() -> None:
 @pytest.mark.every_framework
 def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     out = tmp_path / "page.md"
-    told = f"--out={out} --pairs=1"
+    arguments = f"--out={out} --pairs=1"
     done = subprocess.run(
-        ["make", "accelerator-test", "SITE=local", f"ARGS={told}"], cwd=CHECKOUT, capture_output=True,
+        ["make", "accelerator-test", "SITE=local", f"ARGS={arguments}"], cwd=CHECKOUT, capture_output=True,
         text=True, check=False, env={**os.environ, "RINGSIDE_LOCK": str(tmp_path / "lock")},
     )  # fmt: skip
     assert out.exists(), done.stderr

@@ -9,9 +9,9 @@ from document import HEAD, with_part, write_part
 
 
 def test_a_part_replaces_itself_and_nothing_else() -> None:
-    both = with_part(with_part(HEAD, "epochs", "old epochs"), "study", "a study")
-    again = with_part(both + "A remark.\n", "epochs", "new epochs")
-    assert again == both.replace("old epochs", "new epochs") + "A remark.\n"
+    with_both = with_part(with_part(HEAD, "epochs", "old epochs"), "study", "a study")
+    again = with_part(with_both + "A remark.\n", "epochs", "new epochs")
+    assert again == with_both.replace("old epochs", "new epochs") + "A remark.\n"
     assert with_part(again, "epochs", "new epochs") == again
 
 

@@ -66,7 +66,7 @@ def test_parts_have_all_functions_of_a_file(file: str) -> None:
 def test_every_reduced_study_has_a_part() -> None:
     studies = {path.stem for path in (CHECKOUT / "config" / "studies").glob("*-small.yaml")}
     assert studies == {
-        found[1] for _, node in NODES if (found := re.search(r"test_studies\.py::.*\[(.*)\]", node))
+        match[1] for _, node in NODES if (match := re.search(r"test_studies\.py::.*\[(.*)\]", node))
     }
 
 
@@ -102,11 +102,11 @@ def files_with(pattern: str) -> Iterator[str]:
 
 def test_long_tests_are_each_in_one_part() -> None:
     files = [file for part in long_tests.split() for file in part]
-    whole = [
+    unsplit = [
         file for file, tests in long_tests.load_long_tests()["long"].items() if not isinstance(tests, dict)
     ]
-    assert sorted(files + whole) == sorted(long_tests.file_seconds())
-    assert whole and set(whole) <= {node for _, node in NODES}
+    assert sorted(files + unsplit) == sorted(long_tests.file_seconds())
+    assert unsplit and set(unsplit) <= {node for _, node in NODES}
     assert all(long_tests.minutes(part) <= rotation.MAX_MINUTES for part in long_tests.split())
 
 

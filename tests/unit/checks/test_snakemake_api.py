@@ -25,5 +25,5 @@ from checks import snakemake_api
     ],
 )
 def test_refused_uses_are_found(line: str, kinds: list[str]) -> None:
-    found = list(snakemake_api.find(f"onstart:\n    {line}\n"))
-    assert [one.kind for one in found] == kinds and all(one.line == 2 for one in found)
+    findings = list(snakemake_api.find(f"onstart:\n    {line}\n"))
+    assert [finding.kind for finding in findings] == kinds and all(finding.line == 2 for finding in findings)

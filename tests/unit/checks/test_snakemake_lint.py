@@ -6,7 +6,7 @@ from checks import snakemake_lint
 
 REPORT = """\
 Lints for rule analysis (line 5, rules/analysis.smk):
-    * Shell command directly uses variable WARM from outside of the rule:
+    * Shell command directly uses variable PREFORKED from outside of the rule:
       It is recommended to pass all files as input and output, and non-file parameters ...
 Lints for rule {rule} (line 25, rules/runs.smk):
     * No log directive defined:
@@ -25,4 +25,4 @@ def test_missing_log_is_accepted_of_named_rules_only(rule: str, accepted: bool) 
 def test_accepted_rule_without_finding_is_stale() -> None:
     unused = snakemake_lint.stale(snakemake_lint.parse_findings(REPORT.format(rule="run")))
     assert "No log directive defined sweep" in unused
-    assert not any("WARM" in title for title in unused)
+    assert not any("PREFORKED" in title for title in unused)

@@ -43,7 +43,7 @@ from declared.site import load_site
 from declared.study import load_study
 from declared.topologies import TopologyKeys
 from plan.design import plan_design
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from provenance import manifest
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines

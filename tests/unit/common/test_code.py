@@ -69,7 +69,7 @@ def test_every_rule_names_the_code_of_its_program() -> None:
         for name, body in re.findall(
             r"^ *rule (\w+):\n(.*?)(?=^ *rule |^localrules|\Z)", text, re.MULTILINE | re.DOTALL
         ):
-            if program := re.search(r"\{WARM\} ([\w.]+)", body):
+            if program := re.search(r"\{PREFORKED\} ([\w.]+)", body):
                 changed, program_code = (
                     rf'{call}\(\s*"{word}"' for call, word in (("changed", name), ("code", program[1]))
                 )

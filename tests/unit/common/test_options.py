@@ -119,7 +119,7 @@ def test_every_argument_of_a_program_is_explained(name: str) -> None:
     assert [argument for argument in names if f"    {argument}: " not in doc] == []
 
 
-CALL = re.compile(r"\{WARM\} ([\w.]+)(.*?)(?:2>&1|\"\"\")", re.DOTALL)
+CALL = re.compile(r"\{PREFORKED\} ([\w.]+)(.*?)(?:2>&1|\"\"\")", re.DOTALL)
 CALLED = [
     (module, re.findall(r"--([a-z][a-z-]*)", text))
     for file in sorted((CHECKOUT / "rules").glob("*.smk"))

@@ -13,7 +13,8 @@ import pytest
 from common import prefork_server
 from common.files import CHECKOUT
 
-WAITS = "import time; print('began', flush=True); time.sleep(60)"
+# Short sleeps: Python calls a handler only after the system call before which the signal arrived.
+WAITS = "import time; print('began', flush=True)\nfor _ in range(600): time.sleep(0.1)"
 REPORT = """
 import os, sys
 has_home, umask = "HOME" in os.environ, oct(os.umask(0))
@@ -184,6 +185,52 @@ def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, ser
     started, process = begun(folder, WAITS)
     os.kill(process, signal.SIGKILL)
     assert started.wait(10) == 128 + signal.SIGKILL
+
+
+def test_signal_before_the_caller_knows_the_process_is_forwarded(folder: Path, server: str) -> None:
+    (folder / "stage" / "program.py").write_text(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "os.kill(int(sys.argv[1]), signal.SIGTERM)\n"
+        "for _ in range(600): time.sleep(0.1)\n"
+    )
+    command = f"exec {sys.executable} -IS {prefork_server.__file__} stage.program $$"
+    for _ in range(5):
+        done = subprocess.run(
+            ["sh", "-c", command],
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_program_ends_with_a_caller_that_never_learned_its_process(folder: Path, server: str) -> None:
+    note = folder / "process"
+    (folder / "stage" / "program.py").write_text(
+        "import os, sys, time\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "for _ in range(600): time.sleep(0.1)\n"
+    )
+    caller = (
+        "import os; from common import prefork_server; prefork_server._received = lambda _: "
+        "__import__('time').sleep(1) or os._exit(0); "
+        f"prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program', {str(note)!r}])"
+    )
+    scripts = str(Path(prefork_server.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, "-c", caller],
+        env={**os.environ, "PYTHONPATH": f"{folder}:{scripts}"},
+        check=True,
+        timeout=30,
+    )
+    deadline = time.monotonic() + 10
+    while not note.exists() or not note.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert is_gone(int(note.read_text()))
 
 
 def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:

@@ -2,11 +2,20 @@
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from common.shell import UNSEEN_STATUS, check_node, check_node_by_pipe, shell_command, unseen_path
+from common.shell import (
+    UNSEEN_STATUS,
+    Unanswered,
+    ask_patiently,
+    check_node,
+    check_node_by_pipe,
+    shell_command,
+    unseen_path,
+)
 
 
 def run_in_shell(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
@@ -82,3 +91,20 @@ def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
 def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
     note = unseen_path(line)
     assert (dict(note.facts) if note else None) == facts
+
+
+def test_a_silent_client_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+
+    def ask(left: list[str]) -> str:
+        if not (answer := left.pop(0)):
+            raise Unanswered("no answer")
+        return answer
+
+    assert ask_patiently(partial(ask, ["", "", "RUNNING"])) == "RUNNING"
+    assert pauses == [2, 2]
+    left = ["", "", "", "RUNNING"]
+    with pytest.raises(Unanswered):
+        ask_patiently(partial(ask, left))
+    assert left == ["RUNNING"] and len(pauses) == 4

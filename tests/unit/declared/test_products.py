@@ -9,7 +9,7 @@ from common.files import CHECKOUT
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
 from declared.products.traits import Traits
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 
 TRAITS = Traits(varied=())
 READ = re.compile(r"""\.table\(["'](\w+)["']\)""")
@@ -28,7 +28,7 @@ def conditions() -> list[tuple[str, str]]:
         for entry in kind.usual
     ]
     of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
-    of_records = [(record, name) for record, table in RECORDS.items() for name in table.when]
+    of_records = [(record, name) for record, table in RECORD_TABLES.items() for name in table.when]
     return [*of_tables, *of_programs, *of_figures, *usual, *of_entries, *of_records]
 
 
@@ -40,7 +40,7 @@ def test_every_condition_is_a_trait() -> None:
 def test_every_input_is_a_record_or_a_table() -> None:
     entries = [*KINDS.values(), *PROGRAMS.values()]
     inputs = {name.removesuffix(".md") for entry in entries for name in entry.inputs}
-    assert inputs <= {*RECORDS, *TABLES} and {"network", "crossover", "outlook"} <= inputs
+    assert inputs <= {*RECORD_TABLES, *TABLES} and {"network", "crossover", "outlook"} <= inputs
 
 
 @pytest.mark.parametrize("name", KINDS)

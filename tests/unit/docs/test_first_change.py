@@ -40,7 +40,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_the_steps_lead_to_a_tested_model(copy: Path) -> None:
-    (command,) = (one for one in page(PAGE).commands if " pytest " in one)
+    (command,) = (line for line in page(PAGE).commands if " pytest " in line)
     assert command.split()[-1] not in (copy / "workflow/scripts/models/families/plain.py").read_text()
     assert all(apply_diff(diff, copy) for diff in page(PAGE).blocks("diff"))
     done = subprocess.run(

@@ -18,10 +18,10 @@ def rows() -> list[list[str]]:
 
 def test_every_name_of_data_exists() -> None:
     pages = [path for path in REFERENCE.glob("*.md") if path.stem != "glossary"]
-    known = {span for path in pages for span in INLINE.findall(path.read_text(encoding="utf-8"))}
+    documented = {span for path in pages for span in INLINE.findall(path.read_text(encoding="utf-8"))}
     headings = {line for path in pages for line in re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)}
     named = {name for *_, data in rows() for name in INLINE.findall(data)}
-    assert named - known - headings - ENDINGS == set()
+    assert named - documented - headings - ENDINGS == set()
     assert len(named) > 60
 
 

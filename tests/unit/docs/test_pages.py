@@ -41,10 +41,10 @@ def test_every_command_is_run_by_something(text: Page) -> None:
 
 
 def test_the_lists_have_no_command_that_no_page_has() -> None:
-    said = {command for text in PAGES for command in text.commands}
-    assert LISTS.commands - said == set()
+    written_commands = {command for text in PAGES for command in text.commands}
+    assert LISTS.commands - written_commands == set()
     targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
-    used = {command.split()[1] for command in said if command.startswith("make ")}
+    used = {command.split()[1] for command in written_commands if command.startswith("make ")}
     assert {target for target in used if "..." not in target} <= targets
     assert set(LISTS.targets) <= targets & used
 
@@ -65,7 +65,7 @@ def test_every_command_of_ringside_can_be_parsed(text: Page, monkeypatch: pytest
         arguments, "names_in", lambda folder: own + [file.stem for file in folder.glob("*.yaml")]
     )
     root = typer.main.get_command(app)
-    for command in (one for one in text.commands if one.startswith(f"{RINGSIDE} ")):
+    for command in (line for line in text.commands if line.startswith(f"{RINGSIDE} ")):
         typed, _ = split_rest(shlex.split(command)[1:])
         if len(typed) == 1:  # a mention: what it needs is left out
             assert typed[0] in root.commands or typed[0].startswith("-"), command
@@ -89,27 +89,27 @@ def test_every_file_that_a_page_names_is_there(text: Page) -> None:
 
 def examples() -> list[tuple[str, str, str]]:
     """The examples of configuration: page, file, lines."""
-    found = [(text.name, block.partition("\n")) for text in PAGES for block in text.blocks("yaml")]
+    blocks = [(text.name, block.partition("\n")) for text in PAGES for block in text.blocks("yaml")]
     return [
         (name, head.removeprefix("# "), rest)
-        for name, (head, _, rest) in found
+        for name, (head, _, rest) in blocks
         if head.startswith("# config/")
     ]
 
 
 @pytest.mark.parametrize(("name", "file", "lines"), examples(), ids=lambda value: value.partition("\n")[0])
 def test_every_example_of_configuration_is_accepted(name: str, file: str, lines: str, tmp_path: Path) -> None:
-    asked = yaml.safe_load(lines)
+    keys = yaml.safe_load(lines)
     kind = Path(file).parent.name
     if kind == "config":
-        for entry in asked.values() if file == "config/datasets.yaml" else []:
+        for entry in keys.values() if file == "config/datasets.yaml" else []:
             written.parse(DatasetKeys, entry, Path(name))
         return
     own = CHECKOUT / file
     study = yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
-    is_part = kind == "studies" and "title" not in asked
-    whole = load_yaml(own) if own.exists() else study if is_part else {}
-    (tmp_path / own.name).write_text(yaml.safe_dump(whole | asked))
+    is_part = kind == "studies" and "title" not in keys
+    complete = load_yaml(own) if own.exists() else study if is_part else {}
+    (tmp_path / own.name).write_text(yaml.safe_dump(complete | keys))
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem
 
@@ -121,6 +121,22 @@ def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Pa
     (tmp_path / "my-study.yaml").write_text(text)
     runs = plan_design(load_study("my-study", tmp_path), load_site("local"))
     assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)
+
+
+@pytest.mark.parametrize(
+    ("language", "file"),
+    [
+        ("yaml", "workflow/scripts/declared/products/figures.yaml"),
+        ("python", "workflow/scripts/figures/throughput.py"),
+    ],
+)
+def test_adding_a_figure_quotes_real_code(language: str, file: str) -> None:
+    """Each part between the lines `...` of the first example in a language is in the file, in this order."""
+    example = page("docs/development/adding-a-figure.md").blocks(language)[0]
+    code = (CHECKOUT / file).read_text()
+    for part in example.split("    ...\n"):
+        assert part.strip() and part in code, f"not in {file}: {part}"
+        code = code.partition(part)[2]
 
 
 def test_the_readme_is_short() -> None:

@@ -46,20 +46,20 @@ def test_a_program_is_started_with_what_it_preloads(prefix: PREFIX, tmp_path: Pa
     program.write_text('#!/bin/sh\necho "$@" $LD_PRELOAD $SCOREP_EXPERIMENT_DIRECTORY $SCOREP_TOTAL_MEMORY\n')
     program.chmod(0o755)
     attempt.mkdir()
-    starter = scorep.write_starter(score_p, str(program), attempt, ["export FROM_SETUP=1"])
+    script = scorep.write_start_script(score_p, str(program), attempt, ["export FROM_SETUP=1"])
     arguments = (tmp_path / "asked").read_text().strip()
-    assert arguments == f"--value-only --mpp=mpi --thread=pthread {program} {attempt / scorep.STARTER}"
-    output = subprocess.run([starter, "--x", "y z"], capture_output=True, text=True, check=True).stdout
+    assert arguments == f"--value-only --mpp=mpi --thread=pthread {program} {attempt / scorep.START_FOLDER}"
+    output = subprocess.run([script, "--x", "y z"], capture_output=True, text=True, check=True).stdout
     assert output == f"--x y z {library} {attempt / scorep.FOLDER} {scorep.MEMORY}\n"
     variables = {**os.environ, "SCOREP_TOTAL_MEMORY": "1G"}
     assert (
-        " 1G\n" in subprocess.run([starter], capture_output=True, text=True, check=True, env=variables).stdout
+        " 1G\n" in subprocess.run([script], capture_output=True, text=True, check=True, env=variables).stdout
     )
 
 
 def test_what_cannot_be_made_is_one_line(prefix: PREFIX, tmp_path: Path) -> None:
     score_p = prefix(scorep_preload_init="echo first >&2; echo no compiler >&2; exit 1")
     with pytest.raises(InputError) as refused:
-        scorep.write_starter(score_p, "/bin/true", tmp_path)
+        scorep.write_start_script(score_p, "/bin/true", tmp_path)
     tool = str(score_p / "bin" / "scorep-preload-init")
     assert_refusal(refused.value, "command-failed", "", ["no compiler"], file=tool, got="no compiler")

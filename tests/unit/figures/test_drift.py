@@ -86,7 +86,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     )
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
-    assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
+    assert find_note(caption.notes_elsewhere, "how-to-read").facts["cuts"] == 1
     assert "CPU steal" in labels(figure)
 
 

@@ -234,7 +234,7 @@ def test_fonts_are_embedded_and_text_stays_text(name, written):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_fits_a_column_or_a_page(name, drawings):
     figure, _ = drawings[name]
-    assert figure.get_figwidth() in (style.COLUMN_IN, style.PAGE_IN)
+    assert figure.get_figwidth() in (style.COLUMN_INCHES, style.PAGE_INCHES)
     assert figure.get_figheight() < 9
 
 
@@ -480,7 +480,7 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
     figure, caption = drawn_by(name, treated)
     assert len([ax for ax in figure.axes if ax.axison]) == count
     assert figure.get_figheight() < height
-    assert figure.get_figwidth() == style.PAGE_IN
+    assert figure.get_figwidth() == style.PAGE_INCHES
     assert find_note(caption.notes, "series").facts["factors"] == ["training_loop", "sync_every"]
     colours = [series_style.colour for series_style in style.TREATMENT_STYLES[:3]]
     for ax in figure.axes:
@@ -601,7 +601,7 @@ def lines_of(ax, colour, width=1.0):
 
 def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     figure, _ = drawn_by("scaling", treated)
-    rows = speedup.compare(treated.runs)
+    rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
     upper, lower = figure.axes[0], figure.axes[3]
     assert upper.get_title() == "small-cnn, batch size 32"
@@ -638,7 +638,7 @@ def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_pat
 
 def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
     figure, caption = drawn_by("scaling", treated)
-    rows = speedup.compare(treated.runs)
+    rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
     seconds = sorted(set(rows["base_epoch_time_s"]))
     (text,) = [remark.get_text() for remark in figure.axes[0].texts]
@@ -762,7 +762,7 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     with_perplexity = runs.assign(perplexity=np.exp(runs["validation_loss"]).where(ddp))
     figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, with_perplexity, epochs)))
     assert find_note(caption.below, "heading").facts == {"quantity": "perplexity", "over": "epochs"}
-    assert "perplexity" in codes(caption.apart)
+    assert "perplexity" in codes(caption.notes_elsewhere)
     lines = [line for ax in figure.axes for line in ax.lines]
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {"log"}

@@ -45,7 +45,7 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
         ("arrows", {"arrows": 2}),
     ]
     copied = copy.copy(caption)
-    assert (copied, copied.below, copied.apart) == (caption, caption.below, caption.apart)
+    assert (copied, copied.below, copied.notes_elsewhere) == (caption, caption.below, caption.notes_elsewhere)
 
 
 def test_why_a_figure_is_not_drawn_stands_alone():
@@ -60,9 +60,9 @@ def test_why_a_figure_is_not_drawn_stands_alone():
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_markers_at_both_ends_of_a_long_logarithmic_axis_are_whole(axis):
     times = pd.Series([1e-4, 3.0, 1e7])
-    figure = style.new_figure(style.COLUMN_IN, style.COLUMN_IN)
+    figure = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES)
     ax = figure.subplots()
-    panels.set_time_axis(ax, times, pd.DataFrame({"low": times, "high": times, "n": 3}), axis)
+    panels.scale_value_axis(ax, times, pd.DataFrame({"low": times, "high": times, "n": 3}), axis)
     low, high = np.log(ax.get_xlim() if axis == "x" else ax.get_ylim())
     places = (np.log(times) - low) / (high - low)
     half = (

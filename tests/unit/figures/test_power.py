@@ -5,7 +5,7 @@ is none.
 import numpy as np
 import pytest
 
-from analysis.measured import Records, cells
+from analysis.measured import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figures import Declared
@@ -33,7 +33,7 @@ def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
     runs = metered_records.runs
     drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
     assert len(figure.axes) == drawn_runs["cell"].nunique() == 9
-    in_order = [(cell, drawn_runs[drawn_runs["cell"] == cell]) for cell in cells(drawn_runs)["cell"]]
+    in_order = [(cell, drawn_runs[drawn_runs["cell"] == cell]) for cell in cell_levels(drawn_runs)["cell"]]
     for ax, (cell, cell_runs) in zip(figure.axes, in_order, strict=True):
         median = cell_runs.loc[
             cell_runs["epoch_time_s"] == cell_runs["epoch_time_s"].median(), "run_id"
@@ -63,7 +63,7 @@ def test_of_unlike_ranks_a_machine_idles_with_all_accelerators(emulated, tmp_pat
         rows = rows[rows["host"] == "node1"]
     figure, _ = power.draw(records(tmp_path, runs, epochs, rows), DECLARATION)
     drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
-    nodes = cells(drawn_runs)["nodes"].tolist() if emulated else [1] * len(figure.axes)
+    nodes = cell_levels(drawn_runs)["nodes"].tolist() if emulated else [1] * len(figure.axes)
     idle = [line.get_ydata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
     assert idle == [2 * IDLE_W * count for count in nodes]
 

@@ -85,7 +85,7 @@ def test_the_interval_stands_around_where_communication_begins(records):
         & data["communication_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - expected["communication_high"])))
-    assert "training-divided" in codes(caption.apart)
+    assert "training-divided" in codes(caption.notes_elsewhere)
 
 
 def test_panels_share_an_axis_within_a_model(records):
@@ -99,7 +99,7 @@ def test_panels_share_an_axis_within_a_model(records):
     assert labels == ["start-up", "computation", "communication", "validation", "the rest"], (
         "no warm-up was longer"
     )
-    assert codes(caption.apart) == ["parts-around-epochs", "training-divided"]
+    assert codes(caption.notes_elsewhere) == ["parts-around-epochs", "training-divided"]
     assert (
         conditions.setting_note(records.runs) in caption
         and conditions.run_counts_note(records.runs, False) in caption
@@ -183,7 +183,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, declaration, tmp_path):
     assert conditions.setting_note(records.runs) in caption
     assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
-        facts = find_note(caption.apart, CODES[case]).facts
+        facts = find_note(caption.notes_elsewhere, CODES[case]).facts
         all_cells = set(records.runs["cell"])
         expected = {
             "too short": {cell for cell in all_cells if ".n3." in cell},

@@ -30,7 +30,7 @@ def test_bars_are_intervals_of_the_table_of_cells(records):
     markers = [line for line in ax.lines if line.get_linestyle() == "None" and line.get_marker() != "_"]
     assert sorted(y for line in markers for y in line.get_ydata()) == pytest.approx(sorted(rows[COLUMNS[0]]))
     assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] >= rows[COLUMNS[0]].max()
-    assert caption.startswith("Throughput by nodes.") and throughput.HOW_TO_READ in caption.apart
+    assert caption.startswith("Throughput by nodes.") and throughput.HOW_TO_READ in caption.notes_elsewhere
 
 
 def test_ideal_is_proportional_from_the_smallest_scale(records):

@@ -190,7 +190,7 @@ def test_many_runs_go_on_in_rows_of_round_length(rows, runs, max_runs):
 def test_every_bar_of_a_campaign_in_rows_is_drawn(drawn_of):
     runs, epochs = designed_campaign()
     figure, caption = drawn_of(scheduled(runs.sort_values("order_key")), epochs)
-    assert len(figure.axes) == 3 and figure.get_figwidth() == style.PAGE_IN
+    assert len(figure.axes) == 3 and figure.get_figwidth() == style.PAGE_INCHES
     assert "rows-go-on" in codes(caption.notes)
     starts = {round(left * 3600) for left, *_ in boxes(figure)}
     assert {round(row * (RUN_S + PAUSE_S)) for row in range(len(runs))} <= starts

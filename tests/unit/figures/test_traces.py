@@ -49,7 +49,7 @@ def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
 
 
 def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
-    monkeypatch.setattr(gantt, "MAX_HEIGHT_IN", 2.0)
+    monkeypatch.setattr(gantt, "MAX_HEIGHT_INCHES", 2.0)
     figure, caption = gantt.draw(records, GANTT)
     assert titles(figure) == ["horovod-pytorch", "pytorch-ddp"]
     assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 2, "cells": 19}
@@ -169,7 +169,7 @@ def test_a_gantt_says_how_many_steps_it_shows(records):
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32)
     )
     for declaration, most_steps in ((one_cell, 3), (two_cells, 4)):
-        facts = find_note(gantt.draw(records, declaration)[1].apart, "how-to-read").facts
+        facts = find_note(gantt.draw(records, declaration)[1].notes_elsewhere, "how-to-read").facts
         assert facts == {"fewest_steps": 3, "most_steps": most_steps}
 
 

@@ -8,7 +8,7 @@ from common.errors import InputError
 from fuzz.run import CORPUS
 from fuzz.targets import TARGETS, call
 
-FOUND = sorted(file for file in CORPUS.glob("*/*") if file.is_file())
+FOUND_FILES = sorted(file for file in CORPUS.glob("*/*") if file.is_file())
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -26,16 +26,16 @@ def test_what_is_no_such_file_is_no_traceback(name: str, tmp_path: Path) -> None
         call(TARGETS[name], content, tmp_path)
 
 
-@pytest.mark.parametrize("file", FOUND, ids=lambda file: f"{file.parent.name}-{file.name}")
+@pytest.mark.parametrize("file", FOUND_FILES, ids=lambda file: f"{file.parent.name}-{file.name}")
 def test_what_was_found_stays_mended(file: Path, tmp_path: Path) -> None:
     call(TARGETS[file.parent.name], file.read_bytes(), tmp_path)
 
 
 def test_a_traceback_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plan.recorded.check", lambda *_: {}["no such key"])
+    monkeypatch.setattr("plan.record_checks.check", lambda *_: {}["no such key"])
     with pytest.raises(KeyError):
         call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)
     monkeypatch.setattr(
-        "plan.recorded.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines"))
+        "plan.record_checks.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines"))
     )
     call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)

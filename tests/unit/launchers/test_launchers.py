@@ -160,7 +160,7 @@ def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int
     (folder / "rank.py").write_text(RANK + body)
     variables = {"PYTHONPATH": str(folder), "RANKS": str(planned["ranks"])}
     environment = {"python": {"executable": sys.executable}, "variables": variables}
-    return launch.run(launch.launcher(site, planned), environment, folder, planned, site, program="rank")
+    return launch.run(launch.make_launcher(site, planned), environment, folder, planned, site, program="rank")
 
 
 def rank_environments(folder: Path) -> dict[int, dict[str, str | None]]:
@@ -207,7 +207,7 @@ def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:
     setup = (f"export PYTHONPATH={tmp_path / 'theirs'}:{folder}", "export FROM_SETUP=theirs")
     python = {"executable": sys.executable}
     environment = {"python": python, "installed": python, "variables": {}, "setup": setup}
-    ranks = launch.launcher(site, spec(1, 1), setup=setup)
+    ranks = launch.make_launcher(site, spec(1, 1), setup=setup)
     outcome = launch.run(ranks, environment, folder, spec(1, 1), site, program="rank")
     assert outcome.status == "ok", (folder / "log.txt").read_text()
     assert rank_environments(folder)[0]["FROM_SETUP"] == "theirs"
@@ -229,7 +229,7 @@ def test_oar_starts_every_rank_on_its_node(
     assert {(variables["FROM_SETUP"], variables["SECRET"]) for variables in seen.values()} == {
         ("a module", None)
     }
-    ranks = launch.launcher(oar, spec(2, 2))
+    ranks = launch.make_launcher(oar, spec(2, 2))
     assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711"
     assert all_ended(folder)
 
@@ -286,7 +286,7 @@ def test_node_that_lacks_a_path_loses_the_run(
     folder.mkdir()
     environment = {"python": {"executable": str(tmp_path / "no" / "python")}, "variables": {}}
     with pytest.raises(launch.Lost) as lost:
-        launch.run(launch.launcher(site, planned), environment, folder, planned, site)
+        launch.run(launch.make_launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "not-seen"
     if name == "oar":  # which brings back what a rank's node message
         assert lost.value.reason.facts == {
@@ -429,6 +429,22 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
 
+@pytest.mark.parametrize(("state", "code"), [("Running", "time-limit"), ("Error", "job-ended")])
+def test_lost_job_is_lost_at_the_time_limit_too(
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str, code: str
+) -> None:
+    put_program("oarstat", OARSTAT.format(state=state))
+    folder, limited = tmp_path / "attempt-1", replace(oar, time_limit_s=0.5)
+    if state == "Running":
+        outcome = run(limited, folder, "time.sleep(300)", ranks_per_node=1)
+        assert outcome.status == "timeout" and code_and_facts(outcome.reason) == (code, {"time_limit_s": 0.5})
+    else:
+        with pytest.raises(launch.Lost) as lost:
+            run(limited, folder, "time.sleep(300)", ranks_per_node=1)
+        assert lost.value.reason.code == code
+    assert all_ended(folder)
+
+
 def test_a_node_where_oarsh_finds_no_job_is_lost(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
@@ -452,7 +468,7 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
     outcome = launch.run(
-        launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
+        launch.make_launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
     )
     assert outcome.status == "failed"
     assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
@@ -462,7 +478,7 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
 
 def test_launchers_need_a_job_with_enough_nodes(oar: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as refused:
-        launch.launcher(oar, spec(4, 1))
+        launch.make_launcher(oar, spec(4, 1))
     assert (refused.value.code, refused.value.got) == ("too-few-nodes", 3)
     assert refused.value.file == os.environ["OAR_NODEFILE"]
     for variable, site, name in (
@@ -473,7 +489,7 @@ def test_launchers_need_a_job_with_enough_nodes(oar: Site, monkeypatch: pytest.M
     ):
         monkeypatch.delenv(variable, raising=False)
         with pytest.raises(InputError) as refused:
-            launch.launcher(site, spec(2, 1))
+            launch.make_launcher(site, spec(2, 1))
         error = refused.value
         assert (error.code, error.key, error.got) == ("outside-of-job", "launcher", site.launcher)
         assert error.file == f"config/sites/{name}.yaml" and "snakemake --profile " in error.hint
@@ -491,7 +507,7 @@ def test_wording_of_refused_launches() -> None:
 def test_wording_of_reasons() -> None:
     assert launch.rank_failure(1, 3, "node2") == "rank 1 on node2 ended with status 3"
     assert launch.rank_failure(1, -9) == "rank 1 was killed by SIGKILL"
-    assert launch.starter_failure("srun", 137) == "srun ended with status 137"
+    assert launch.launching_program_failure("srun", 137) == "srun ended with status 137"
     assert str(launch.job_ended("17", "CANCELLED")) == "job 17 ended during the run (CANCELLED)"
 
 
@@ -505,7 +521,7 @@ def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path)
     ]  # fmt: skip
     assert log.splitlines() == [f"output of {rank}" for rank in range(4)]
     assert not list(folder.glob("log-*")) and all_ended(folder)
-    ranks = launch.launcher(pbs, spec(2, 2))
+    ranks = launch.make_launcher(pbs, spec(2, 2))
     assert (
         ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
     )
@@ -556,7 +572,7 @@ def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
 
 
 def flux_launcher() -> launch.Launcher:
-    return launch.launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
+    return launch.make_launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
 
 
 def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,7 +583,7 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
         "started_at": "2026-11-24T22:05:01.692Z",
     }  # fmt: skip
     monkeypatch.delenv("FLUX_ENCLOSING_ID")
-    alone = launch.launcher(load_site("flux-example"), spec(3, 1))
+    alone = launch.make_launcher(load_site("flux-example"), spec(3, 1))
     assert alone.job is not None and isinstance(alone.job["number"], str)
     program = Program(["python", "-m", "rank", "/attempt"], flux / "variables.sh")
     (process,) = ranks.start(program, flux / "log.txt")
@@ -600,7 +616,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
     with pytest.raises(launch.Lost) as lost:
-        ranks.explain([143], flux / "log.txt")
+        ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
     ranks.end()
@@ -611,6 +627,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     ranks = flux_launcher()
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
+    ranks.raise_if_lost(flux / "log.txt")
     (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
     assert code_and_facts(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
@@ -633,7 +650,7 @@ def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
         flux_launcher()
     assert code_and_facts(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
     with pytest.raises(InputError) as refused:
-        launch.launcher(load_site("flux-example"), spec(4, 1))
+        launch.make_launcher(load_site("flux-example"), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == (
         "too-few-nodes",
         "flux resource list",
@@ -653,7 +670,7 @@ def slurm(put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("TZ", "Europe/Paris")
     time.tzset()
-    return launch.launcher(slurm_site(), spec(2, 1))
+    return launch.make_launcher(slurm_site(), spec(2, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -669,7 +686,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
         "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
     }  # fmt: skip
     with pytest.raises(InputError) as refused:
-        launch.launcher(slurm_site(), spec(4, 1))
+        launch.make_launcher(slurm_site(), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
 
 
@@ -682,13 +699,13 @@ def test_a_job_that_slurm_does_not_describe_is_lost(
 ) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, description))
     with pytest.raises(launch.Lost) as lost:
-        launch.launcher(slurm_site(), spec(2, 1))
+        launch.make_launcher(slurm_site(), spec(2, 1))
     assert lost.value.reason.code == "scheduler-silent"
 
 
 def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callable[[str, str], None]) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
-    assert launch.launcher(slurm_site(), spec(2, 1)).job == slurm.job
+    assert launch.make_launcher(slurm_site(), spec(2, 1)).job == slurm.job
 
 
 @pytest.mark.parametrize(
@@ -750,7 +767,7 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
     log = tmp_path / "log.txt"
     log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
     with pytest.raises(launch.Lost, match=message):
-        slurm.explain([1], log)
+        slurm.raise_if_lost(log)
 
 
 SACCT = (
@@ -806,7 +823,7 @@ def test_a_scheduler_that_does_not_answer_is_lost(
     )
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(launch.Lost) as lost:
-        launch.launcher(slurm_site(), spec(2, 1))
+        launch.make_launcher(slurm_site(), spec(2, 1))
     reason = lost.value.reason
     assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")
     assert reason == "scontrol: slurm_load_jobs error: Unable to contact slurm controller"

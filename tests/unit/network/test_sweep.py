@@ -25,7 +25,7 @@ from plan.campaign import load_campaign
 from plan.design import plan_design
 from plan.sweeps import planned_sweeps
 from ranks import sweep as rank_program
-from runs import alone
+from runs import other_measurements
 from support.trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
@@ -107,7 +107,7 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
     assert record["transport"] == ("ring over grpc" if by_grpc else "gloo") + " over tcp lo"
     assert [size["bytes"] for size in record["sizes"]] == [1024, 4096, 16384, 65536]
     for size in record["sizes"]:
-        assert len(size["rounds"]) == rank_program.ROUNDS
+        assert len(size["rounds"]) == rank_program.N_ROUNDS
         assert len({len(times) for times in size["rounds"]}) == 1, "every round has as many repetitions"
         assert all(0 < seconds < 5 for times in size["rounds"] for seconds in times)
     # Each of two ranks sends at least n bytes per all-reduce, and loopback counts both.
@@ -151,7 +151,9 @@ def test_every_collective_returns_the_right_values(framework, collective, study,
 def fake(tmp_path, monkeypatch, site):
     """Return a function that fakes a framework by an adapter with one changed line."""
     monkeypatch.setattr(
-        alone, "read_built", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}}
+        other_measurements,
+        "read_built",
+        lambda stamp: {"python": {"executable": sys.executable}, "variables": {}},
     )
 
     def install(old="", new=""):
@@ -356,10 +358,10 @@ def test_ranks_expect_the_result_of_the_collective(collective, ranks):
 
 
 def test_small_messages_are_repeated_more_often():
-    assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
+    assert rank_program.repetitions(1e-4) == rank_program.MAX_REPETITIONS
     assert rank_program.repetitions(0.7) == 1
     assert (
-        rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1
-        <= rank_program.BUDGET_S
+        rank_program.N_ROUNDS * rank_program.repetitions(0.1) * 0.1
+        <= rank_program.SIZE_BUDGET_S
         == cost.SIZE_BUDGET_S
     )

@@ -11,6 +11,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import create_json
+from common.notes import Note
 from declared.site import Site, load_site
 from declared.study import load_study
 from launchers import launch
@@ -21,7 +22,7 @@ from plan.binding import bind_results, check_bound, machine_id, rebind
 from plan.design import plan_design
 from plan.identity import plan_run
 from plan.sweeps import planned_sweeps
-from runs import alone, supervise
+from runs import attempts, other_measurements, supervise
 from support.one_run import one_run
 
 ROUNDS = 40
@@ -101,9 +102,9 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         raise launch.Stopped("the test")
 
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False, setup=(): None)
+    monkeypatch.setattr(launch, "make_launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
-    for module in (supervise, alone):
+    for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
     for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)
@@ -146,6 +147,21 @@ def test_nothing_is_measured_where_another_site_was_first(
         start(load_site("local"), tmp_path)
     assert (refused.value.code, refused.value.got) == ("other-place", {"site": "elsewhere"})
     assert measured == [] and not list(tmp_path.rglob("attempt-*"))
+
+
+def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
+    tmp_path: Path, measured: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise launch.Lost(Note("scheduler-silent", "scontrol: no answer"))
+
+    monkeypatch.setattr(launch, "make_launcher", lose)
+    for start in (run, sweep):
+        with pytest.raises(launch.Lost):
+            start(load_site("local"), tmp_path)
+    reasons = [attempts.unfinished(folder.parent) for folder in tmp_path.rglob("attempt-1")]
+    assert reasons == [[{"attempt": 1, "reason": "lost: scontrol: no answer"}]] * 2
+    assert measured == []
 
 
 def renamed(results: Path, **changes: Any) -> None:

@@ -1,27 +1,33 @@
 """Keys under which campaigns are kept: a change here makes every user measure again, so it needs a reason.
 
-The reasons, newest first (also in the commit that changes kept_keys.yaml, by `python
-tests/unit/plan/test_kept_keys.py`): 12. datasets.prepare and the programs that builds run have other names in
-their code; data and images are the same (November 2026). 11. Names in the code of models are the terms of the
-field (November 2026). 10. What ranks execute is a package of its own: their modules have other names
-(November 2026). 9. Version 0.2.0: digests are of what code does, not of how it is worded, and nothing names
-digests of before any more (November 2026). 8. Strategies run on accelerators, too: the group of their
-messages is told apart from that of their sums (November 2026). 7. LBANN's adapter writes models of sequences;
-of images it writes what it did, but the adapter is in its runs' keys (November 2026). 6. PyTorch's optimizers
-of distributed parameters get each rank's own part of them; pytorch-mesh wraps one rank, too (November 2026).
+The reasons, newest first (also in the commit that changes kept_keys.yaml, by
+`python tests/unit/plan/test_kept_keys.py`):
+
+13. Names in the code of ranks, their libraries and adapters are the terms of the field (November 2026).
+12. datasets.prepare and the programs that builds run have other names in their code; data and images are the
+    same (November 2026).
+11. Names in the code of models are the terms of the field (November 2026).
+10. What ranks execute is a package of its own: their modules have other names (November 2026).
+9. Version 0.2.0: digests are of what code does, not of how it is worded, and nothing names digests of before
+   any more (November 2026).
+8. Strategies run on accelerators, too: the group of their messages is told apart from that of their sums
+   (November 2026).
+7. LBANN's adapter writes models of sequences; of images it writes what it did, but the adapter is in its
+   runs' keys (November 2026).
+6. PyTorch's optimizers of distributed parameters get each rank's own part of them; pytorch-mesh wraps one
+   rank, too (November 2026).
 5. Which weights a tensor axis divides, and how ranks validate together, is told to JAX and to DTensor by
-files of both: JAX's code is other (November 2026). 4. Adapters give collectives for the sweeps, in place of
-sums alone. A sweep's spec names its collective; runs train as before, but
-   adapters are in their keys (November 2026).
+   files of both: JAX's code is other (November 2026).
+4. Adapters give collectives for the sweeps, in place of sums alone. A sweep's spec names its collective; runs
+   train as before, but adapters are in their keys (November 2026).
 3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's, and PyTorch's
-adapters may make
-   the backward pass and the optimizer step (DeepSpeed). Factors microbatches, schedule and sharding came
-   with it, so that every run's spec says more (November 2026).
+   adapters may make the backward pass and the optimizer step (DeepSpeed). Factors microbatches, schedule and
+   sharding came with it, so that every run's spec says more (November 2026).
 2. Models have operators of sequences, samples may be sequences of tokens: other code in every rank (November
-2026). Data keep their digests. 1. Ranks mark the phases of their training and read meters of energy each in
-its scope; PyTorch's batches are sent ahead to accelerators;
-   ranks may be unlike. Factors trace and shares came with it, so that every run's spec says more (November
-   2026).
+   2026). Data keep their digests.
+1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are
+   sent ahead to accelerators; ranks may be unlike. Factors trace and shares came with it, so that every run's
+   spec says more (November 2026).
 """
 
 from dataclasses import replace

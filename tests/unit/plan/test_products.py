@@ -49,7 +49,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> FigureKind:
     """A kind of figure that stands in the registry alone, and its module."""
 
     def draw_count(records, entry_drawn):
-        drawn = style.new_figure(style.COLUMN_IN, 1)
+        drawn = style.new_figure(style.COLUMN_INCHES, 1)
         drawn.subplots().set_title(f"{len(records.runs)} runs")
         return (
             drawn,

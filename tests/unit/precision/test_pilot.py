@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.intervals import mean
-from analysis.measured import read_timed
+from analysis.measured import read_timing_runs
 from analysis.variance import Components
 from common.errors import InputError
 from common.files import CHECKOUT
@@ -34,14 +34,14 @@ def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs:
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
     """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
-    rows = pilot.compare(components(run=run, epoch=epoch), times, Aim((0.003,)))
+    rows = pilot.build_rows(components(run=run, epoch=epoch), times, Aim((0.003,)))
     assert rows.loc[0, "until"] == 0.003
     assert rows.loc[0, "best_epochs"] == pytest.approx(math.sqrt(fixed_s) * epoch / run, rel=0.15)
     assert (rows["best_s"] <= rows["now_s"]).all()
 
 
 def test_longer_runs_do_not_help_where_only_runs_differ() -> None:
-    rows = pilot.compare(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
+    rows = pilot.build_rows(components(run=0.05, epoch=0.001), {"one": Times(60.0, 1.0)})
     assert (rows["best_epochs"] == 1).all()
 
 
@@ -56,7 +56,7 @@ def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
 
 
 def test_unreachable_target_has_no_number_of_runs() -> None:
-    rows = pilot.compare(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
+    rows = pilot.build_rows(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
     assert (
         rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all()
         and rows["now_runs"].notna().any()
@@ -81,7 +81,7 @@ def test_times_are_split_by_what_grows_with_epochs() -> None:
 def test_kept_campaign_has_the_right_length() -> None:
     """Expect two timed epochs: most time is start-up, and runs differ as much as their epochs."""
     result = pilot.table(
-        read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,))
+        read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,))
     )
     assert result.display["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
@@ -91,7 +91,7 @@ def test_kept_campaign_has_the_right_length() -> None:
 def test_page_has_the_numbers_of_kept_campaigns() -> None:
     shares, cheapest = [], []
     for file in CAMPAIGN.parent.glob("*/runs.csv"):
-        runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
+        runs, epochs = read_timing_runs(file), read_table(file.with_name("epochs.csv"), "epochs")
         if (
             set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2
         ):  # two are timed
@@ -104,7 +104,7 @@ def test_page_has_the_numbers_of_kept_campaigns() -> None:
 
 
 def test_single_runs_are_refused() -> None:
-    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
+    runs, epochs = read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     with pytest.raises(InputError) as refused:
         pilot.table(runs[runs["replicate"] == 1], epochs)
     assert refused.value.code == "too-few-runs"
@@ -120,14 +120,14 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
     times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
     spread = components(run=0.02, epoch=0.01)
     plain, by_rule = (
-        pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study))
+        pilot.build_rows(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study))
     )
     assert (plain.loc[0.2, "now_runs"], by_rule.loc[0.2, "now_runs"]) == (3, 10)
     assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))
 
 
 def test_notes_report_unreachable_aims_and_ratios() -> None:
-    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
+    runs, epochs = read_timing_runs(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
     too_few = find_note(narrow.notes, "at-most-too-few")
     assert too_few.facts["at_most"] == 12 < too_few.facts["runs"] < 20

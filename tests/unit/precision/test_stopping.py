@@ -50,12 +50,16 @@ def test_simulated_intervals_are_the_reported_ones(cells, of_blocks):
         cells + 1, cells, 0.08, naive, at_most=9, of_blocks=of_blocks, correlation=0.5, spreads="5 to 20 %"
     )
     pooling = pooled(runs_of(report.log[0]))
-    assert pooling.cells["n"].tolist() == report.n[0].tolist()
-    half = (pooling.cells["high"] - pooling.cells["low"]) / (2 * pooling.cells["mean"])
+    assert pooling.cell_statistics["n"].tolist() == report.n[0].tolist()
+    half = (pooling.cell_statistics["high"] - pooling.cell_statistics["low"]) / (
+        2 * pooling.cell_statistics["mean"]
+    )
     assert half.to_numpy() == pytest.approx(report.half()[0], rel=1e-6)
-    assert ((pooling.cells["low"] < 1) & (pooling.cells["high"] > 1)).tolist() == report.held[0].tolist()
+    assert (
+        (pooling.cell_statistics["low"] < 1) & (pooling.cell_statistics["high"] > 1)
+    ).tolist() == report.held[0].tolist()
     if cells > 1:
-        names, to = pooling.cells.index, np.arange(cells - 1)
+        names, to = pooling.cell_statistics.index, np.arange(cells - 1)
         rows, ratios = pooling.ratios(names[to].tolist(), names[to + 1].tolist()), report.ratios(to, to + 1)
         assert ((rows["high"] - rows["low"]) / (2 * rows["value"])).to_numpy() == pytest.approx(
             ratios.half[0], rel=1e-6

@@ -14,7 +14,7 @@ from statsmodels.regression.linear_model import WLS
 
 from analysis import conditions
 from analysis.adjusted import adjustment
-from analysis.measured import Records, read_timed
+from analysis.measured import Records, read_timing_runs
 from analysis.terms import linear_columns, quadratic_columns
 from common.errors import InputError
 from common.files import CHECKOUT
@@ -602,7 +602,7 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
     synthetic.network(folder=tmp_path)
     main(**paths(tmp_path))
     message = (tmp_path / "prediction.md").read_text()
-    uncounted = physics.left_out_note(read_timed(tmp_path / "runs.csv"))
+    uncounted = physics.left_out_note(read_timing_runs(tmp_path / "runs.csv"))
     assert set(uncounted.facts["uncounted"]) == set(runs["cell"])
     assert NOTHING_TO_PREDICT in message and uncounted in message
     draw(tmp_path)

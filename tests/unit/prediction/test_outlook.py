@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions
-from analysis.measured import Records, read_timed
+from analysis.measured import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
 from common.options import parse_arguments
@@ -322,7 +322,7 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
     message = (tmp_path / "outlook.md").read_text()
-    left_out = physics.left_out_note(read_timed(tmp_path / "runs.csv"))
+    left_out = physics.left_out_note(read_timing_runs(tmp_path / "runs.csv"))
     assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
     synthetic.written(
         runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path

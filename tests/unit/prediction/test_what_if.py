@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import cells as measured_cells
-from analysis.measured import timed
+from analysis.measured import cell_levels, timing_runs
 from common.notes import codes, find_note
 from prediction import law, what_if
 from support import known_physics as synthetic
@@ -90,7 +89,9 @@ def test_what_can_be_measured_is_what_was_predicted(rows):
 
 def test_an_untraced_epoch_is_what_predictions_start_from(rows, study):
     """So that what tracing costs is not in them."""
-    base = study.timed[np.logical_and.reduce([study.timed[name] == level for name, level in BASE.items()])]
+    base = study.timing_runs[
+        np.logical_and.reduce([study.timing_runs[name] == level for name, level in BASE.items()])
+    ]
     assert rows["epoch_time_s"].unique().tolist() == [pytest.approx(base["epoch_time_s"].mean())]
     assert rows["predicted_s"].tolist() == pytest.approx((rows["ratio"] * rows["epoch_time_s"]).tolist())
     assert rows["replay_off"].max() < 1e-9
@@ -141,7 +142,7 @@ def test_the_table_says_how_far_it_is_off(rows, study):
         and abs(errors["worst"]) == rows["error"].abs().max()
     )
     assert built.display["error (%)"].tolist().count("–") == len(rows) - 4
-    assert built.notes[-1] == what_if.conditions.setting_note(timed(study.runs))
+    assert built.notes[-1] == what_if.conditions.setting_note(timing_runs(study.runs))
 
 
 def test_errors_have_a_sign_as_numbers_elsewhere_have():
@@ -157,7 +158,7 @@ def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
         for nodes in (2, 1)
     )
     rows = what_if.predict(replace(study, runs=runs, steps=campaigns))
-    order = [cell for cell in measured_cells(runs)["cell"] if cell in set(rows["cell"])]
+    order = [cell for cell in cell_levels(runs)["cell"] if cell in set(rows["cell"])]
     assert list(dict.fromkeys(rows["cell"])) == order and ".n1." in order[0]
 
 
@@ -181,7 +182,7 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     assert none.empty
     assert what_if.table(none, reduced).notes == [
         what_if.NO_TRACE,
-        what_if.conditions.setting_note(timed(study.runs)),
+        what_if.conditions.setting_note(timing_runs(study.runs)),
     ]
 
 

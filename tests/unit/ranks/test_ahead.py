@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ranks.libraries.ahead import SLOTS, Ahead
+from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.worker.batches import Batch, Noise
 from support.streams import COPY_S, Point, Stream, ThreadLane
 from support.trainings import Trainings, assert_same, epochs, weights
@@ -108,7 +108,7 @@ def test_memory_does_not_grow_with_the_batches_nor_with_the_epochs() -> None:
     for number in (5, 20):
         assert are_equal(through(lane, batches(number), ahead)[1], batches(number))
     image, label = 8 * 4 * 4 * 3, 8 * 8
-    assert [sorted(side) for side in lane.on_either_side] == [[label] * SLOTS + [image] * SLOTS] * 2
+    assert [sorted(side) for side in lane.on_either_side] == [[label] * N_SLOTS + [image] * N_SLOTS] * 2
 
 
 def test_buffers_grow_with_a_larger_batch() -> None:
@@ -116,7 +116,7 @@ def test_buffers_grow_with_a_larger_batch() -> None:
     ahead = Ahead(lane)
     for size in (8, 32, 8):
         assert are_equal(through(lane, batches(10, size), ahead)[1], batches(10, size))
-    assert sum(lane.on_either_side[0]) == sum(lane.on_either_side[1]) == SLOTS * (8 + 32) * (4 * 4 * 3 + 8)
+    assert sum(lane.on_either_side[0]) == sum(lane.on_either_side[1]) == N_SLOTS * (8 + 32) * (4 * 4 * 3 + 8)
 
 
 def test_no_more_is_read_ahead_than_there_are_slots() -> None:
@@ -131,10 +131,10 @@ def test_no_more_is_read_ahead_than_there_are_slots() -> None:
     handed = Ahead(lane).batches(counted(), User(lane.training))
     next(handed)
     deadline = time.monotonic() + 5
-    while len(read) < 1 + SLOTS + 1 and time.monotonic() < deadline:
+    while len(read) < 1 + N_SLOTS + 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.1)
-    assert len(read) == 1 + SLOTS + 1, "one used, the slots, and one in the hand of who reads"
+    assert len(read) == 1 + N_SLOTS + 1, "one used, the slots, and one in the hand of who reads"
 
 
 def test_an_error_of_the_reading_thread_arrives_after_the_batches_before_it() -> None:
@@ -164,7 +164,7 @@ def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
     handed.close()
     assert threading.active_count() == threads
     assert are_equal(through(lane, batches(6), ahead)[1], batches(6))
-    assert len(lane.on_either_side[0]) == 2 * SLOTS, "the next epoch has the same buffers"
+    assert len(lane.on_either_side[0]) == 2 * N_SLOTS, "the next epoch has the same buffers"
 
 
 def test_two_at_once_do_not_share_buffers() -> None:

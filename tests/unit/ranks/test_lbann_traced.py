@@ -13,7 +13,7 @@ from declared.frameworks import load_framework
 from launchers import launch
 from ranks.worker.phases import WINDOW_STEPS
 from runs.phases import damage_reason, merge_phases
-from runs.supervise import job
+from runs.supervise import rank_input
 from support.installed_site import SITE
 from support.one_run import one_run
 
@@ -51,8 +51,8 @@ def test_lbanns_layers_become_phases_and_operators(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     program.chmod(0o755)
     environment = {"python": {"executable": sys.executable}, "variables": {"RINGSIDE_PROGRAM": str(program)}}
-    ranks = launch.launcher(SITE, spec)
-    contents = job(spec, load_framework("lbann"), environment, run.graph.to_json(), data, ranks.hosts)
+    ranks = launch.make_launcher(SITE, spec)
+    contents = rank_input(spec, load_framework("lbann"), environment, run.graph.to_json(), data, ranks.hosts)
     (folder / "spec.json").write_text(json.dumps(contents))
     outcome = launch.run(ranks, environment, folder, spec, SITE)
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-2000:]

@@ -61,7 +61,7 @@ def test_every_node_counts_the_epoch_that_rank_0_is_told_of(
         for _ in range(2):
             if group.rank == 0:
                 time.sleep(EPOCH_S)  # reads what the program prints
-            rank_meter.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
+            rank_meter.record_epoch({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
 
     began = time.time()
     on_ranks(2, tmp_path, work)

@@ -149,7 +149,7 @@ def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
     monkeypatch.setattr("os.sched_setaffinity", lambda _, own: bound.__setitem__(-1, set(own)))
     for rank in range(3):
         bound.append(None)
-        process.bind_unlike(
+        process.bind_heterogeneous(
             Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None))
         )
     assert bound == cores
@@ -174,11 +174,11 @@ def test_processes_may_have_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "other bytes"])
 def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / f"{process.TEMPORARY}strange"
+    folder = tmp_path / f"{process.TEMPORARY_PREFIX}strange"
     folder.mkdir()
     if kind == "pipe":
         os.mkfifo(folder / process.LOCK_FILE)
     else:
         (folder / process.LOCK_FILE).write_bytes(b"\xff\xfe")
-    process._remove_unless_held(folder)
+    process._remove_unless_locked(folder)
     assert folder.exists()

@@ -21,12 +21,12 @@ def adapter() -> ModuleType:
 
 
 def test_the_second_job_waits_until_the_first_has_ended(adapter: ModuleType) -> None:
-    second_job = f"import runpy; found = runpy.run_path({str(ADAPTER)!r}); held = found['alone_with_the_ports']({NAME!r}); print('has them')"
-    lock = adapter.alone_with_the_ports(NAME)
+    second_job = f"import runpy; found = runpy.run_path({str(ADAPTER)!r}); held = found['lock_ports']({NAME!r}); print('has them')"
+    lock = adapter.lock_ports(NAME)
     second = subprocess.Popen([sys.executable, "-c", second_job], stdout=subprocess.PIPE, text=True)
     assert second.stdout is not None
     assert "waiting for another job on this machine that uses GPI-2" in second.stdout.readline()
     assert second.poll() is None
     lock.close()
     assert second.communicate()[0] == "has them\n"
-    adapter.alone_with_the_ports(NAME).close()  # freed by the end of a process, too
+    adapter.lock_ports(NAME).close()  # freed by the end of a process, too

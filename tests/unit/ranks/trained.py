@@ -66,7 +66,9 @@ def noise(trainer: Any) -> np.ndarray:
         trainer.module.train()
         inputs = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
         logits_of_draws = [trainer.module(inputs).detach().numpy() for _ in range(2)]
-    elif (jax := sys.modules.get("jax")) is not None:
+    elif "ranks.libraries.jax_training" in sys.modules:  # TensorFlow 2.12 imports jax, too
+        import jax
+
         from ranks.libraries.jax_model import forward
 
         weights, rank = trainer.weights(), trainer.context.rank
@@ -102,9 +104,8 @@ def train(folder: Path) -> None:
 
     def init(self: Any, context: Any) -> None:
         begun(self, context)
-        if {"jax", "ranks.libraries.dtensor"} & set(
-            sys.modules
-        ):  # whose steps can call nothing where they are divided
+        # Their steps can call nothing where they are partitioned.
+        if {"ranks.libraries.jax_training", "ranks.libraries.dtensor"} & set(sys.modules):
             context.epoch = keep_inputs(context.epoch)
         else:
             Spy(self)

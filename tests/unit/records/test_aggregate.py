@@ -20,7 +20,7 @@ from declared.study import Replicates, load_study
 from plan.campaign import Campaign
 from plan.design import Run, plan_design
 from plan.identity import cores_per_rank, digests, plan_run
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
 from records.ways import CampaignArguments, arguments_for

@@ -6,7 +6,7 @@ import pytest
 from common.notes import find_note
 from common.text import suggest_pattern
 from network.gather import summary
-from plan.recorded import STATUSES
+from plan.record_checks import STATUSES
 from records.repeat import count_by_kind
 from records.ways import CampaignArguments, repeat_notes
 

@@ -16,6 +16,7 @@ import pytest
 from common.errors import exit_status
 from common.files import utc
 from common.notes import find_note
+from common.shell import Unanswered
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
@@ -286,7 +287,7 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
 
 def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: str, patience_s: float) -> str:
-        raise slurm.Unanswered("squeue: no answer within 5 s")
+        raise Unanswered("squeue: no answer within 5 s")
 
     monkeypatch.setattr(slurm, "ask", silent)
     measured = campaign("virtual")

@@ -233,6 +233,6 @@ def test_a_table_that_is_read_is_the_one_that_was_written(tmp_path: Path) -> Non
     )
     tables.write(table, tmp_path / "one")
     again = tables.read(tmp_path / "one")
-    assert (again.title, again.notes, again.words) == (table.title, table.notes, table.words)
+    assert (again.title, again.notes, again.left_aligned) == (table.title, table.notes, table.left_aligned)
     pd.testing.assert_frame_equal(again.display, frame)
     pd.testing.assert_frame_equal(again.data, table.data)

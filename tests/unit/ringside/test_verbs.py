@@ -300,7 +300,7 @@ def test_a_shell_completes(
 
 
 def test_profiles_and_statuses_are_those_there_are() -> None:
-    from plan.recorded import STATUSES
+    from plan.record_checks import STATUSES
 
     assert {folder.name for folder in (CHECKOUT / "profiles").iterdir() if folder.is_dir()} == {
         *arguments.PROFILES,

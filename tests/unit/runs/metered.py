@@ -24,7 +24,7 @@ def burn(counter: Path) -> None:
 
 
 def work(folder: Path) -> None:
-    energy.POWERCAP, energy.SAMPLE_S, idle.IDLE_S = (
+    energy.POWERCAP, energy.POWER_SAMPLE_S, idle.IDLE_S = (
         folder / f"powercap-{os.environ['RINGSIDE_RANK']}",
         0.2,
         1.0,

@@ -168,17 +168,38 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
 
     folder = published.parent
     with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
-        holder = attempts.holder(attempt)
+        holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
         absent = attempts.absence_reason(published)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
-        assert f"process {os.getpid()} on" in (attempts.machine_holder() or "")
+        assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
         raise Stopped("SIGTERM")
     absent = attempts.absence_reason(published)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
-    assert attempts.current_attempt(published.parent) is None and attempts.machine_holder() is None
+    assert attempts.current_attempt(published.parent) is None and attempts.machine_locked_by() is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "job"),
+    [
+        ("SLURM_JOB_ID", "17", "17"),
+        ("OAR_JOB_ID", "4711", "4711"),
+        ("PBS_JOBID", "4711.head", "4711.head"),
+        ("FLUX_ENCLOSING_ID", "ƒpEk7nF", "fpEk7nF"),
+    ],
+)
+def test_an_attempt_names_its_schedulers_job(
+    variable: str, value: str, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in attempts.JOB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with attempts.new_attempt(tmp_path / "without") as attempt:
+        assert attempts.read_holder(attempt)["job"] is None
+    monkeypatch.setenv(variable, value)
+    with attempts.new_attempt(tmp_path / "with") as attempt:
+        assert attempts.read_holder(attempt)["job"] == job
 
 
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from launchers.local import rank_cores
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import failure, judge, measurement, startup_time, with_last_line
+from runs.supervise import failure_or_lost, judge, measurement, startup_time, with_last_line
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -233,12 +233,12 @@ def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) 
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")
     with pytest.raises(Lost) as lost:
-        failure(Note("rank-failed", "rank 0 ended with status 1"), log)
+        failure_or_lost(Note("rank-failed", "rank 0 ended with status 1"), log)
     note = lost.value.args[0]
     assert (note.code, note.facts["error"]) == ("machine-error", errno.errorcode[number])
 
 
 def test_other_errors_are_failures(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"\xffValueError: wrong shape\n")
-    reason = failure(Note("rank-failed", "rank 0 ended with status 1"), tmp_path / "log.txt")
+    reason = failure_or_lost(Note("rank-failed", "rank 0 ended with status 1"), tmp_path / "log.txt")
     assert reason.code == "rank-failed" and reason.endswith("ValueError: wrong shape")

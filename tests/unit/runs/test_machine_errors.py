@@ -18,10 +18,10 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import Replicates
 from plan import binding, decisions
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from records import power
 from records.aggregate import epoch_lines
-from runs import alone, attempts
+from runs import attempts, other_measurements
 
 
 def gather_power(file: Path) -> Any:
@@ -40,7 +40,7 @@ def gather_power(file: Path) -> Any:
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
-        ("sweep.json", lambda file: alone.read_measurement(file, "sweep")),
+        ("sweep.json", lambda file: other_measurements.read_measurement(file, "sweep")),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),
     ],
 )

@@ -18,7 +18,7 @@ from declared.site import Site, load_site
 from launchers import launch
 from runs import meters
 from runs.epochs import read_epochs
-from runs.supervise import epoch_energy, job, measurement
+from runs.supervise import epoch_energy, measurement, rank_input
 from support.kwollect import Kwollect, kwollect
 from support.one_run import one_run
 
@@ -53,8 +53,8 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     )
     folder.mkdir(parents=True)
     prepare(DATA, folder / "data")
-    ranks = launch.launcher(local_site, spec)
-    content = job(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
+    ranks = launch.make_launcher(local_site, spec)
+    content = rank_input(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
     (folder / "spec.json").write_text(json.dumps(content))
     outcome = launch.run(ranks, environment, folder, spec, local_site, program="metered")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
@@ -128,7 +128,7 @@ def test_idle_power_is_measured_once_for_a_session(
         )
         powers = [
             meters.idle_power(
-                tmp_path, name, local_site, spec, environment, lambda: launch.launcher(local_site, spec)
+                tmp_path, name, local_site, spec, environment, lambda: launch.make_launcher(local_site, spec)
             )
             for name in "aab"
         ]

@@ -16,7 +16,7 @@ from common.code import SCRIPTS
 from ranks.worker import phases
 from ranks.worker.group import Group
 from ranks.worker.operators import CLOCK, RAW, Event, moved
-from ranks.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
+from ranks.worker.phases import MAX_TRACED_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
 from runs.phases import NAMES, damage_reason, merge_phases
 from support.ranks import on_ranks
 from support.traces_made import attempt
@@ -89,7 +89,7 @@ def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) 
 def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phases, "MOST_STEPS", 2)
+    monkeypatch.setattr(phases, "MAX_TRACED_STEPS", 2)
     phases_of_rank = Phases(tmp_path, 0, steps=6)
     phases_of_rank.open_epoch(1)
     for _ in range(6):
@@ -140,7 +140,7 @@ def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
     phases_of_rank.put("communication", 0.0, 1.0)
     phases_of_rank.leave_steps()
     phases_of_rank.close_epoch()
-    assert not phases_of_rank.on
+    assert not phases_of_rank.is_traced
     assert not list(tmp_path.iterdir())
 
 
@@ -254,7 +254,7 @@ class Watching:
 
 @pytest.mark.parametrize(("steps", "stopped"), [(10, WINDOW_STEPS), (2, 2)])
 def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps: int, stopped: int) -> None:
-    phases = Full(tmp_path, 0, steps=10 * MOST_STEPS, last=2)
+    phases = Full(tmp_path, 0, steps=10 * MAX_TRACED_STEPS, last=2)
     profiler = Watching(phases)
     phases.profile_by(profiler)
     phases.close_epoch()
@@ -316,7 +316,7 @@ def test_phases_of_all_ranks_epochs_and_steps_are_whole(traced_attempt: Path) ->
 
 def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `trace: full` has them."""
-    monkeypatch.setattr("runs.phases.MOST_STEPS", 4)
+    monkeypatch.setattr("runs.phases.MAX_TRACED_STEPS", 4)
     traced = attempt([0.0, 1.0], epochs=EPOCHS, steps=12, every=3)
     fully = attempt([0.0, 1.0], epochs=EPOCHS, steps=12).query(f"epoch == {EPOCHS} and step in (2, 3)")
     pd.concat([traced, fully]).to_csv(traced_attempt / "phases.csv", index=False)

@@ -16,7 +16,7 @@ from declared.study import load_study
 from launchers import launch
 from plan.design import plan_design
 from plan.identity import plan_run
-from ranks.reference_work import KINDS, USUAL
+from ranks.reference_work import DEFAULT_KIND, KINDS
 from runs import reference, supervise
 from runs.reference import (
     ReferenceTime,
@@ -30,7 +30,7 @@ from support.one_run import one_run
 
 NODE_LOST = Note("node-unreachable", "a node is gone")
 SITE = replace(load_site("local"), cores=2, ranks_per_node=1)
-KIND = f"{USUAL}-{KINDS[USUAL].version}"
+KIND = f"{DEFAULT_KIND}-{KINDS[DEFAULT_KIND].version}"
 
 
 def spec(**changes: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
         run_spec,
         ["torch"],
         environment,
-        lambda: launch.launcher(SITE, run_spec),
+        lambda: launch.make_launcher(SITE, run_spec),
         SITE,
     )
     assert result.kind == KIND and result.reason is None
@@ -76,7 +76,7 @@ work.DEVICE_SIDE = 8
 work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
-name, workers = work.chosen(SimpleNamespace(spec=spec, job={"modules": ["torch"]}, local_rank=1, cores=1))
+name, workers = work.chosen(SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, cores=1))
 for steps in workers:
     steps(3)
 print(name, devices)
@@ -111,7 +111,9 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     run_spec = spec(nodes=1, ranks=1)
     environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(tmp_path)}}
     folder = tmp_path / "reference-before"
-    result = run_benchmark(folder, run_spec, [], environment, lambda: launch.launcher(SITE, run_spec), SITE)
+    result = run_benchmark(
+        folder, run_spec, [], environment, lambda: launch.make_launcher(SITE, run_spec), SITE
+    )
     assert (result.kind, result.times) == (None, None) and result.reason is not None
     assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith(
         "reference-before: "

@@ -37,7 +37,7 @@ def prefix(tmp_path: Path) -> Path:
 def attempt(tmp_path: Path) -> Path:
     """As the ranks and Score-P leave it."""
     folder = tmp_path / "attempt"
-    (folder / scorep.STARTER).mkdir(parents=True)
+    (folder / scorep.START_FOLDER).mkdir(parents=True)
     (folder / scorep.ANCHOR).parent.mkdir()
     (folder / scorep.ANCHOR).touch()
     write_json(folder / "result.json", {"ranks": [{"machine": machine()}, {"machine": "another"}]})
@@ -49,11 +49,11 @@ def attempt(tmp_path: Path) -> Path:
 
 def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
     site = replace(load_site("local"), scorep=prefix)
-    started = score_p.start(ENVIRONMENT, site, "8.4", prefix)
-    assert started["variables"] == {PROGRAM_VARIABLE: str(prefix / scorep.STARTER / "lbann"), "X": "1"}
+    started = score_p.wrap_program(ENVIRONMENT, site, "8.4", prefix)
+    assert started["variables"] == {PROGRAM_VARIABLE: str(prefix / scorep.START_FOLDER / "lbann"), "X": "1"}
     assert started["packages"] == {"lbann": "0.104", "scorep": "8.4"}
     with pytest.raises(InputError) as refused:
-        score_p.start(ENVIRONMENT, site, "9.0", prefix)
+        score_p.wrap_program(ENVIRONMENT, site, "9.0", prefix)
     error = refused.value
     assert (error.code, error.file, error.key) == (
         "changed-since-planned",
@@ -64,7 +64,7 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
 
 
 def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
-    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.STARTER).exists()
+    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
     assert read_json(attempt / scorep.CLOCK)["rank_0_began"] == pytest.approx(time.time() - 7, abs=2)
 
 

@@ -1,5 +1,6 @@
 """One measurement ends in a line at SIGTERM, SIGINT and SIGHUP, and nobody needs to read what it says."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from common.files import CHECKOUT
+from common.shell import UNSEEN_STATUS
 
 PROGRAM = """
 import signal, sys, time
@@ -20,6 +22,16 @@ with report_interruptions("a run", Path("results")):
         sys.stdin.readline()
     else:
         time.sleep(60)
+"""
+RAISES = """
+import errno, os
+from pathlib import Path
+from common.notes import Note
+from common.shell import not_seen
+from launchers.launch import Lost
+from runs.supervise import report_interruptions
+with report_interruptions("a run", Path("results")):
+    raise {error}
 """
 UNREAD = """
 import sys
@@ -48,6 +60,21 @@ def test_a_signal_stops_a_measurement(signum: signal.Signals) -> None:
     program.send_signal(signum)
     _, errors = program.communicate(timeout=30)
     assert program.returncode == 130 and signum.name in errors and len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ("Lost(Note('job-ended', 'job 17 ended'))", os.EX_TEMPFAIL),
+        ("Lost(not_seen('node1', '/shared'))", UNSEEN_STATUS),
+        ("OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))", os.EX_TEMPFAIL),
+    ],
+    ids=["lost", "not seen", "full disk"],
+)
+def test_exit_status_says_why_there_is_no_record(error: str, status: int) -> None:
+    program = start(RAISES.format(error=error))
+    _, errors = program.communicate(timeout=30)
+    assert program.returncode == status and len(errors.splitlines()) == 1
 
 
 def test_nohup_is_left_alone() -> None:

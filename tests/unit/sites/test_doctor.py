@@ -227,14 +227,14 @@ class TestNodes:
 
     def test_enough_although_one_is_lost(self, site: Site) -> None:
         result = verdicts.nodes(slurm.nodes(NODES)[:4], self.ALL_NODES, site)
-        assert (result.verdict, result.code) == ("warn", "nodes-lost")
-        assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "lost": ["node3"]}
+        assert (result.verdict, result.code) == ("warn", "nodes-unusable")
+        assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "unusable": ["node3"]}
         assert result.text == "3 are usable, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
 
     def test_too_few(self, site: Site) -> None:
         result = verdicts.nodes(slurm.nodes(NODES)[:3], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("FAIL", "too-few-nodes")
-        assert result.facts == {"usable": 2, "wanted": 3, "lost": ["node3"]}
+        assert result.facts == {"usable": 2, "wanted": 3, "unusable": ["node3"]}
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
         nodes = [node("node1"), node("node2"), node("node3")]
@@ -299,10 +299,11 @@ class TestTimes:
         assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
 
     @pytest.mark.parametrize(
-        ("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")]
+        ("timeout", "repeated"), [("101 sec", False), ("100 sec", True), ("0 sec", False)]
     )
-    def test_lost_node(self, site: Site, timeout: str, verdict: str) -> None:
-        assert verdicts.lost_node({"SlurmdTimeout": timeout}, site).verdict == verdict
+    def test_lost_node(self, site: Site, timeout: str, repeated: bool) -> None:
+        finding = verdicts.lost_node({"SlurmdTimeout": timeout}, site)
+        assert finding.verdict == "ok" and finding.facts["repeated"] is repeated
 
 
 class TestMemory:

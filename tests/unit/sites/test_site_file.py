@@ -339,7 +339,7 @@ class TestCluster:
         assert result.bandwidth_bytes_s == settings.bandwidth_bytes_s, (
             "to the last digit: the doctor compares them"
         )
-        assert result.time_limit_s == 100, "below SlurmdTimeout"
+        assert result.time_limit_s == 100
         unshaped = replace(virtual, virtual=replace(settings, bandwidth_bytes_s=None, cpu_share=None))
         assert (site(unshaped).bandwidth_bytes_s, site(unshaped).cpu_share) == (None, None)
 

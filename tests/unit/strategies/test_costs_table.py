@@ -3,14 +3,14 @@
 import pytest
 
 from common.notes import find_note
-from strategies.costs_table import compare, message_notes, table
+from strategies.costs_table import build_rows, message_notes, table
 from support.timed_parts import handled, run_of, timed
 
 
 def test_table_has_each_layer_and_its_smallest_parts() -> None:
     run = run_of()
     result = table(timed(run), handled())
-    conv = compare(timed(run)).set_index("layer").loc["conv1"]
+    conv = build_rows(timed(run)).set_index("layer").loc["conv1"]
     assert (conv["forward_s"], conv["backward_s"], conv["update_s"]) == (1.0, 2.0, 0.5)
     assert (conv["parts_by_samples"], conv["by_samples_s"], conv["otherwise_s"]) == (4, 1.25, 1.25)
     assert result.display["layer"].tolist()[:2] == ["conv1", "average_pool1"]

@@ -23,7 +23,7 @@ from records.aggregate import planned_row
 from strategies.measured import Measurements
 from strategies.simulated import (
     Simulator,
-    compare,
+    build_rows,
     count_correct_orders,
     findings,
     rank_correlations,
@@ -89,7 +89,7 @@ def cells(campaign: Campaign) -> dict[str, object]:
 def test_time_outside_layers_is_added_to_all_cells(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, missing = compare(runs, cells(campaign), simulator)
+    data, missing = build_rows(runs, cells(campaign), simulator)
     (cell,) = [run.cell for run in campaign.runs if run.lacks_strategy and run.replicate == 1]
     assert find_note(missing, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
     assert len(missing) == 1 and cell in missing[0]
@@ -111,7 +111,7 @@ def test_no_time_is_added_without_single_rank_cell(
 ) -> None:
     multi_rank = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
     runs = runs[runs["nodes"] > 1]
-    result = table(runs, *compare(runs, multi_rank, simulator))
+    result = table(runs, *build_rows(runs, multi_rank, simulator))
     assert result.data["rest_s"].isna().all() and result.data["error"].notna().all()
     assert find_note(result.notes, "no-rest").facts == {"models": ["lenet-5"]}
 
@@ -119,7 +119,7 @@ def test_no_time_is_added_without_single_rank_cell(
 def test_table_is_sorted_by_model_link_and_strategy(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, missing = compare(runs, cells(campaign), simulator)
+    data, missing = build_rows(runs, cells(campaign), simulator)
     rates = {cell: rate for rate, cell in zip(itertools.cycle((1000, 100)), data["cell"], strict=False)}
     result = table(runs, data.assign(bandwidth=data["cell"].map(rates)), missing)
     assert list(result.display)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
@@ -152,7 +152,7 @@ def test_cells_without_strategy_keep_measured_times(
         else run
         for cell, run in cells(campaign).items()
     }
-    data, missing = compare(runs, unfound, simulator)
+    data, missing = build_rows(runs, unfound, simulator)
     (note,) = missing
     assert (note.code, note.facts["reason"], len(note.facts["cells"])) == (
         "not-simulated",
@@ -182,7 +182,7 @@ def test_cells_without_strategy_keep_measured_times(
 def test_orders_and_speedups_compare_only_strategies(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, _ = compare(runs, cells(campaign), simulator)
+    data, _ = build_rows(runs, cells(campaign), simulator)
     assert rank_correlations(data) == [1.0]
     assert speedups(data, pooled(runs)) == [], "nothing was found"
     renamed = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
@@ -203,7 +203,7 @@ def test_orders_and_speedups_compare_only_strategies(
 def test_order_counts_only_resolved_pairs(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, _ = compare(runs, cells(campaign), simulator)
+    data, _ = build_rows(runs, cells(campaign), simulator)
     assert count_correct_orders(data, pooled(runs)) == (3, 3)
     assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
     by_name = data[data["ranks"] > 1].set_index("parallelism")["cell"]
@@ -219,7 +219,7 @@ def test_order_counts_only_resolved_pairs(
 def test_figure_has_marker_per_multi_rank_cell(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
-    data, _ = compare(runs, cells(campaign), simulator)
+    data, _ = build_rows(runs, cells(campaign), simulator)
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
     records = Records(

@@ -25,7 +25,7 @@ from plan.campaign import load_campaign
 from plan.design import plan_design
 from plan.sweeps import message_sizes
 from plan.timings import MESSAGES, Timing, output, planned_timings
-from runs import alone
+from runs import other_measurements
 from strategies import found, gather, measure
 
 NAME = "quickstart"
@@ -175,7 +175,7 @@ def test_a_timing_that_fails_is_data(
     outcome: Outcome, result: dict[str, Any] | None, status: str, words: list[str] | None
 ) -> None:
     with_ranks = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
-    became, reason = alone.judge(outcome, with_ranks, load_site("local"), ["node1"])
+    became, reason = other_measurements.judge(outcome, with_ranks, load_site("local"), ["node1"])
     assert became == status
     assert reason is None if words is None else bool(reason) and all(word in reason for word in words)
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis import conditions, intervals
 from analysis.intervals import Estimate
-from analysis.measured import timed
+from analysis.measured import timing_runs
 from analysis.pooling import pooled
 from common.notes import Note, codes, find_note
 from common.schemas import schema
@@ -70,7 +70,7 @@ def test_the_path_of_a_cell_is_as_long_as_its_step(built):
 
 
 def test_what_tracing_costs_is_the_ratio_of_epoch_times(built):
-    data = cost.compare(built.runs)
+    data = cost.build_rows(built.runs)
     assert len(data) == built.measured.runs["cell"].nunique()
     assert data["ratio"].to_numpy() == pytest.approx(1.01)
     group = row(data, TRACED)
@@ -79,7 +79,7 @@ def test_what_tracing_costs_is_the_ratio_of_epoch_times(built):
     assert group["untraced_cell"] == DDP
     facts = find_note(cost.table(built.runs).notes, "tracing-costs").facts
     assert facts == {"cells": 19, "unknown": 0, "shown": 0, "more": 0, "unsure": 19}
-    assert cost.table(timed(built.runs)).display.empty
+    assert cost.table(timing_runs(built.runs)).display.empty
 
 
 def one_replicate(built):
@@ -97,7 +97,7 @@ def test_what_tracing_costs_cannot_be_told_without_replicates(built):
 
 
 def test_where_some_cells_have_no_interval_it_is_said_of_them(built):
-    data = cost.compare(built.runs)
+    data = cost.build_rows(built.runs)
     data.loc[:1, ["ratio_low", "ratio_high", "p"]] = np.nan
     assert cost._verdict(data).facts == {"cells": 17, "unknown": 2, "shown": 0, "more": 0, "unsure": 17}
 
@@ -123,7 +123,7 @@ def test_a_study_whose_traced_runs_failed_is_not_told_to_trace(built):
     runs = built.runs.copy()
     runs.loc[runs["trace"] != "none", ["status", "epoch_time_s"]] = ["failed", None]
     assert codes(cost.table(runs).notes)[0] == "not-measured"
-    assert codes(cost.table(timed(runs)).notes)[0] == "not-planned"
+    assert codes(cost.table(timing_runs(runs)).notes)[0] == "not-planned"
 
 
 def test_start_up_is_listed_in_the_order_of_time(built):

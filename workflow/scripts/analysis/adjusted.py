@@ -57,7 +57,7 @@ from scipy import special
 from analysis import conditions, intervals, tables
 from analysis.covariance import MIN_GAIN, MIN_SLOPE_DF, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import block_of, cache_last, cells, level_text, successful, title, varying
+from analysis.measured import block_of, cache_last, cell_levels, level_text, successful, title, varying
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, pooled
 from common.notes import Note
 from common.text import number_of
@@ -115,18 +115,18 @@ class Adjusted(Pooling):
         return np.sqrt(np.einsum("ni,ij,nj->n", distance, covariance, distance))
 
     @cached_property
-    def cells(self) -> pd.DataFrame:
-        """As `Pooling.cells`, with the error of the slopes in low and high."""
-        rows = super().cells
+    def cell_statistics(self) -> pd.DataFrame:
+        """As `Pooling.cell_statistics`, with the error of the slopes in low and high."""
+        rows = super().cell_statistics
         of_cells = [[values.groups[cell].mean() for values in self.distances] for cell in rows.index]
         distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
         error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.error_of_slopes(distance))
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
 
-    def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        seconds, logs = super()._compared(to, base)
-        compared = [values.compared(to, base, MIN_SHARED_BLOCKS) for values in self.distances]
+    def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        seconds, logs = super()._compare_pairs(to, base)
+        compared = [values.compare_pairs(to, base, MIN_SHARED_BLOCKS) for values in self.distances]
         error = self.error_of_slopes(
             np.column_stack([(rows["to"] - rows["base"]).to_numpy(float) for rows in compared])
         )
@@ -176,15 +176,15 @@ class Adjustment:
         """Whether ratios within blocks are adjusted, because their intervals are MIN_GAIN narrower."""
         return self.narrower_ratios >= MIN_GAIN
 
-    def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
         """Return value, low and high of the adjusted ratio of each pair of cells, as `Pooling.ratios`.
 
         Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted where means
         are.
         """
         if self.adjusted is None:
-            return pd.DataFrame(math.nan, index=range(len(to)), columns=["value", "low", "high"])
-        rows = self.adjusted.ratios(to, base)
+            return pd.DataFrame(math.nan, index=range(len(numerator)), columns=["value", "low", "high"])
+        rows = self.adjusted.ratios(numerator, denominator)
         is_adjusted = np.where(rows["within_blocks"] > 0, self.adjusts_ratios, self.means is not None)
         return rows[["value", "low", "high"]].where(pd.Series(is_adjusted, index=rows.index), axis="index")
 
@@ -375,8 +375,8 @@ def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
     """
     if result.means is None:
         return pd.DataFrame(columns=["cell"])
-    plain, adjusted = result.plain.cells, result.means.cells
-    rows = cells(runs).set_index("cell", drop=False)
+    plain, adjusted = result.plain.cell_statistics, result.means.cell_statistics
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(plain.index)]
     rows["n"] = plain["n"].reindex(rows.index)
     for name, means in (("epoch_time_s", plain), ("adjusted_s", adjusted)):

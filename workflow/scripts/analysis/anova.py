@@ -346,8 +346,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         [note for note in _notes(runs, analysis) if note],
-        words=["term"],
-        parts=[int((data["term"] == ERROR).argmax())],
+        left_aligned=["term"],
+        rules_above=[int((data["term"] == ERROR).argmax())],
     )
 
 
@@ -444,9 +444,10 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
     if data["F"].notna().any() and (spread := pooled(runs)).differ:
         text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
-            f"s.d. is {spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
+            f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "
+            f"{p_text(spread.p)})."
         )
-        notes.append(Note("unequal-spread", text, times=spread.apart, p=spread.p))
+        notes.append(Note("unequal-spread", text, times=spread.largest_spread_ratio, p=spread.p))
     if analysis.too_many:
         text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
         notes.append(Note("too-many-levels", text, terms=analysis.too_many))

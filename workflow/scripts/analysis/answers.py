@@ -19,8 +19,8 @@ from analysis import tables
 from analysis.effects import EQUAL, factors_in_order
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm
 from analysis.measured import (
+    cell_levels,
     cell_words,
-    cells,
     level_text,
     levels_in_order,
     successful,
@@ -141,7 +141,7 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[C
     """Yield a contrast for each pair of cells that differ in this factor only and have a ratio."""
     if "ratio" not in own:
         return
-    levels, words = cells(runs).set_index("cell")[factor].astype(object), cell_words(runs, but=[factor])
+    levels, words = cell_levels(runs).set_index("cell")[factor].astype(object), cell_words(runs, but=[factor])
     alone = {name for name, word in words.items() if word == name}  # no other factor varies
     for row in own[own["ratio"].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])

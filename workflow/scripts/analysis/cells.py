@@ -5,7 +5,7 @@ Costs have arithmetic means, rates have harmonic means (Hoefler & Belli, SC'15, 
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from scipy import stats
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cells, level_text, successful, title, varying
+from analysis.measured import cell_levels, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 
@@ -30,22 +30,31 @@ BOOTSTRAP_BATCH = 10_000_000  # limits memory
 
 @dataclass(frozen=True)
 class Response:
-    """A measured column: heading, possible range, and factor from its unit to the displayed one."""
+    """A measured column and how it is displayed.
+
+    Attributes:
+        column: Column in runs.csv.
+        heading: Heading with the displayed unit.
+        minimum: Smallest possible value, in the column's unit.
+        maximum: Largest possible value.
+        scale: Factor from the column's unit to the displayed one.
+        digits: Significant digits displayed.
+    """
 
     column: str
     heading: str
-    maximum: float = math.inf
-    scale: float = 1.0
-    digits: int = 3
-    minimum: float = 0.0
+    minimum: float = field(default=0.0, kw_only=True)
+    maximum: float = field(default=math.inf, kw_only=True)
+    scale: float = field(default=1.0, kw_only=True)
+    digits: int = field(default=3, kw_only=True)
 
 
 RESPONSES = [
     Response(TIME, "epoch time (s)"),
     Response("throughput_samples_s", "throughput (samples/s)"),
     Response("throughput_tokens_s", "throughput (tokens/s)"),
-    Response("train_accuracy", "training accuracy (%)", 1, 100),
-    Response("validation_accuracy", "validation accuracy (%)", 1, 100),
+    Response("train_accuracy", "training accuracy (%)", maximum=1, scale=100),
+    Response("validation_accuracy", "validation accuracy (%)", maximum=1, scale=100),
     Response("perplexity", "perplexity", minimum=1),
     Response("step_time_median_s", "step, median (ms)", scale=1e3),
     Response("step_time_p95_s", "step, 95 % quantile (ms)", scale=1e3),
@@ -62,7 +71,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
     """
     ok, pooling = successful(runs), pooled(runs)
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
     for response in RESPONSES:
@@ -70,7 +79,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         values = ok[response.column].astype(float)
         if response.column == TIME:
-            estimates = pooling.cells.rename(columns={"mean": "value"})
+            estimates = pooling.cell_statistics.rename(columns={"mean": "value"})
         elif response.column in RATES:
             estimates = _harmonic_means(values, ok["cell"], pooling)
         else:
@@ -87,7 +96,7 @@ def _harmonic_means(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.D
 
     Rate times epoch time is constant in a cell, so the interval is that of epoch times, inverted.
     """
-    times = pooling.cells
+    times = pooling.cell_statistics
     inverse = intervals.means(1 / rates, cell).reindex(times.index)
     value = 1 / inverse["value"]
     low, high = (value * times["mean"] / times[bound] for bound in ("high", "low"))
@@ -147,7 +156,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
         ),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have "
-        "t intervals of each cell by itself, cut at the range that is possible. CV (standard deviation "
+        "t intervals from the runs of their own cell alone, cut at the range that is possible. CV (standard deviation "
         "divided by mean) is that of epoch time.",
         _median_note(data),
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
@@ -158,7 +167,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data=data.dropna(axis="columns", how="all"),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        words=[title("framework"), title("model"), title("dataset")],
+        left_aligned=[title("framework"), title("model"), title("dataset")],
     )
 
 

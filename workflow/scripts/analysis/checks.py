@@ -131,7 +131,7 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, outlier
 
 
-def run_checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
+def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs."""
     if not pooling.df or not pooling.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
@@ -392,7 +392,7 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
     The size uses the s.d. of all cells together; the verdict has the range over cells. Differences are within
     blocks if cells are compared so, in s.d. of the residuals after blocks.
     """
-    counts = pooling.cells["n"]
+    counts = pooling.cell_statistics["n"]
     n = int(counts[counts > 1].mode().max())
     within, df = pooling.resolution(n)
     for name, width, spread in (
@@ -426,7 +426,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     """Return the table of checks of a study; `data` are its `residuals`."""
     data = residuals(runs) if data is None else data
     pooling = pooled(runs)
-    rows = run_checks(runs, data, pooling)
+    rows = run_checks(data, pooling)
     frame = pd.DataFrame([asdict(row) for row in rows])
     outliers = [row for row in rows if row.run_id]
     listed_ids = {row.run_id for row in outliers[:MAX_LISTED_OUTLIERS]}
@@ -463,7 +463,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         frame,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=["assumption", "test", "verdict"],
+        left_aligned=["assumption", "test", "verdict"],
     )
 
 

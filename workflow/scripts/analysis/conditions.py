@@ -72,7 +72,7 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
     return [sentences for sentences in paragraphs if sentences]
 
 
-def replicas_note(runs: pd.DataFrame) -> str:
+def device_count_note(runs: pd.DataFrame) -> str:
     """Say that replicas are counted in devices, if some cell uses model parallelism; else return ""."""
     layouts = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
     divided = any(divides_more(level, int(ranks)) for level, ranks in layouts)
@@ -120,7 +120,7 @@ def setting_note(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     notes: list[str] = []
     if placements:
-        text = f"Placement: {'; '.join(_SHORT_PLACEMENTS[name] for name in placements)}{_node_size_text(ok)}."
+        text = f"Placement: {'; '.join(_SHORT_PLACEMENTS[name] for name in placements)}{_bracketed_node_limits(ok)}."
         notes.append(Note("placement", text, placements=placements))
     notes += [software_note(runs), algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
@@ -151,8 +151,8 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _node_size_text(runs: pd.DataFrame) -> str:
-    """Return the size of a node where the site limits it, such as ` (0.6 core, 31 to 125 MB/s)`."""
+def _bracketed_node_limits(runs: pd.DataFrame) -> str:
+    """Return limits of nodes as a range in brackets, such as ` (0.6 core, 31 to 125 MB/s)`; "" for none."""
     columns = ((runs["cpu_share"], 1.0, "core"), (runs["bandwidth_bytes_s"], 1e6, "MB/s"))
     parts = (
         [f"heterogeneous: {max(shares, key=len)} core"] if len(shares := runs["cpu_shares"].dropna()) else []
@@ -249,7 +249,7 @@ def spread_note(pooling: Pooling) -> Note:
         "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean "
         "× exp(∓ t s / √n)"
     )
-    prior, single, two = pooling.prior, *(bool((pooling.cells["n"] == n).any()) for n in (1, 2))
+    prior, single, two = pooling.prior, *(bool((pooling.cell_statistics["n"] == n).any()) for n in (1, 2))
     facts = {
         "moderated": prior.df > 0,
         "prior_df": prior.df,
@@ -330,7 +330,9 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
         described = "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements)
-        notes.append(Note("placement", f"Placement: {described}{_node_text(ok)}.", placements=placements))
+        notes.append(
+            Note("placement", f"Placement: {described}{_full_node_limits(ok)}.", placements=placements)
+        )
     scopes = sorted(set(runs["batch_scope"].dropna()))
     if scopes:
         text = "Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + "."
@@ -379,8 +381,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _node_text(runs: pd.DataFrame) -> str:
-    """Return the size of a node if the site limits it, such as `, each with 0.6 core, links of 125 MB/s`."""
+def _full_node_limits(runs: pd.DataFrame) -> str:
+    """Return every limit of nodes in words, such as `, each with 0.6 core, links of 125 MB/s`; "" for none."""
     shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
     heterogeneous = max(runs["cpu_shares"].dropna(), key=len, default="")
     parts = [

@@ -21,12 +21,11 @@ from analysis.effects import (
     THROTTLED,
     cells_without_runs_note,
     contrasts,
-    interval_texts,
     no_shared_session_note,
 )
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
-    cells,
+    cell_levels,
     level_text,
     levels_in_order,
     title,
@@ -125,7 +124,7 @@ def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Le
     ]
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
     context = varying(runs, but=treated)
-    rows = cells(runs)
+    rows = cell_levels(runs)
     by_levels = {tuple(row[name] for name in (*context, *treated)): row for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
@@ -230,8 +229,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TOTAL if part == TOTAL else f"{before} → {after}"
         for part, before, after in data[["part", "from", "to"]].itertuples(index=False)
     ]
-    display["difference (s)"] = interval_texts(data, "difference_s")
-    display["ratio"] = interval_texts(data, "ratio")
+    display["difference (s)"] = tables.difference_texts(data, "difference_s")
+    display["ratio"] = tables.difference_texts(data, "ratio")
     total = _total_note(data) if has_total else ""
     notes = [
         conditions.paragraph(
@@ -251,7 +250,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         display["network alone (s)"] = _accumulation_texts(data, "network_s")
         display["beyond the network (s)"] = _accumulation_texts(data, "beyond_network_s")
     if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = tables.difference_texts(data, "throttled_difference_s")
         explains = "It can help to explain a difference in seconds, but it is not a part of the sum."
         notes.append(conditions.paragraph("throttling-explains", [THROTTLED, explains]))
     notes += [
@@ -263,13 +262,13 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
-        parts=firsts[1:] if has_total else [],
+        left_aligned=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
+        rules_above=firsts[1:] if has_total else [],
     )
 
 
 def _accumulation_texts(data: pd.DataFrame, name: str) -> list[str]:
-    texts = interval_texts(data, name)
+    texts = tables.difference_texts(data, name)
     return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
 
 

@@ -161,7 +161,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(texts),
         [note for note in notes if note],
-        words=["session", "from (UTC)"],
+        left_aligned=["session", "from (UTC)"],
     )
 
 

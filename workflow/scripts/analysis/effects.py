@@ -12,8 +12,8 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from analysis import adjusted, conditions, intervals, tables
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
+from analysis.intervals import SIGNIFICANCE_LEVEL
+from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
 from common.notes import Note
 from declared.mesh import NEEDS, idle
@@ -51,7 +51,7 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
     of parallelism are compared also where cells differ in factors that only one of them uses, such as
     microbatches.
     """
-    rows = cells(runs)
+    rows = cell_levels(runs)
     names = factors_in_order(runs)
     ranks = pd.DataFrame(
         {
@@ -112,11 +112,11 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     ends = {"from": list(base), "to": list(to)}
     data = pd.DataFrame(index=range(len(ends["to"])))
     means = ok.groupby("cell")[["n_allreduces", "sent_bytes"]].mean().astype(float)
-    compared = pooling.compared(ends["to"], ends["from"])
+    compared = pooling.pair_means(ends["to"], ends["from"])
     for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
         data[f"{end}_n"] = compared[n].to_numpy(int)
         data[f"{end}_s"] = compared[mean].to_numpy(float)
-    ratios = pooling.ratios(ends["to"], ends["from"])
+    ratios = pooling.ratios(numerator=ends["to"], denominator=ends["from"])
     _set_interval(data, "ratio", ratios)
     _set_interval(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
@@ -154,7 +154,7 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
     return shared
 
 
-def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
+def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     """Return factor, from, to, other levels, the columns of `contrasts`, and p_holm per factor of each pair.
 
     Args:
@@ -165,7 +165,7 @@ def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     varied, paired = varying(runs), cell_pairs(runs)
     if paired.empty:
         return pd.DataFrame(columns=["factor", "from", "to", "p", "within_blocks"])
-    by_cell = cells(runs).set_index("cell")[varied].astype(object)
+    by_cell = cell_levels(runs).set_index("cell")[varied].astype(object)
     ends = {end: by_cell.loc[paired[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
     levels = {
         end: [row[factor] for row, factor in zip(table.to_dict("records"), paired["factor"], strict=True)]
@@ -216,8 +216,8 @@ def verdicts(data: pd.DataFrame) -> np.ndarray:
 
 
 def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
-    """Return the table of effects of a study; `margin` as in `compare`."""
-    data = compare(runs, margin)
+    """Return the table of effects of a study; `margin` as in `build_rows`."""
+    data = build_rows(runs, margin)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [NO_PAIR])
     display: dict[str, Any] = {
@@ -232,10 +232,10 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     display["from (s)"] = data["from_s"].map(tables.number)
     display["to (s)"] = data["to_s"].map(tables.number)
     display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
-    display["ratio"] = interval_texts(data, "ratio")
+    display["ratio"] = tables.difference_texts(data, "ratio")
     if data["ratio_adjusted"].notna().any():
-        display["ratio, adjusted"] = interval_texts(data, "ratio_adjusted")
-    display["difference (s)"] = interval_texts(data, "difference_s")
+        display["ratio, adjusted"] = tables.difference_texts(data, "ratio_adjusted")
+    display["difference (s)"] = tables.difference_texts(data, "difference_s")
     display["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
         display["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
@@ -271,7 +271,7 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     if (data["shared_sessions"] == 0).any():
         display["same session"] = data["shared_sessions"].map(_shared_session_text)
     if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = tables.difference_texts(data, "throttled_difference_s")
         notes.insert(-4, THROTTLED)
     if data[["from_sent_bytes", "to_sent_bytes"]].notna().any(axis=None):
         display["sent (MB)"] = [
@@ -285,16 +285,10 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
+        left_aligned=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
         + ["same session", "verdict"],
-        parts=firsts[1:],
+        rules_above=firsts[1:],
     )
-
-
-def interval_texts(data: pd.DataFrame, name: str) -> list[str]:
-    """Return the column `name` with its interval as text."""
-    bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.difference(Estimate(*row)) for row in bounds.itertuples(index=False)]
 
 
 def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:

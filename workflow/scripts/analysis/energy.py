@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import Estimate
-from analysis.measured import cells, level_text, scaled, successful, title, varying
+from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
 from analysis.pooling import Pooling, Values
 from analysis.speedup import base_cells
 from common.notes import Note
@@ -158,12 +158,12 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     if scope is None:
         return pd.DataFrame(columns=["cell"])
     energies = energy_of_runs(runs, scope)
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(set(energies["cell"]))]
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)
     for response in RESPONSES:
-        of_cells = pool_response(energies, response).cells.reindex(rows.index)
+        of_cells = pool_response(energies, response).cell_statistics.reindex(rows.index)
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{response}{end}"] = of_cells[part]
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
@@ -175,7 +175,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows["base_cell"] = rows["cell"].map(base)
     ratios = (
         pool_response(energies, "energy_j")
-        .ratios(list(base), list(base.values()))
+        .ratios(numerator=list(base), denominator=list(base.values()))
         .set_index(pd.Index(list(base)))
     )
     own = rows["cell"] == rows["base_cell"]
@@ -192,7 +192,7 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     is_complete = reached.groupby("cell").size().reindex(rows.index, fill_value=0) == rows["n"]
     of_cells = (
         pool_response(reached, "spent")
-        .cells.reindex(rows.index)[["mean", "low", "high"]]
+        .cell_statistics.reindex(rows.index)[["mean", "low", "high"]]
         .where(is_complete, axis=0)
     )
     return rows.assign(

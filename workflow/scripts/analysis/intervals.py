@@ -1,7 +1,7 @@
 """Means over replicates and their confidence intervals. Replicates are independent runs with one value each.
 
 Quantiles, tests and corrections come from scipy and statsmodels. `analysis.pooling` computes the intervals of
-epoch times.
+mean epoch times.
 """
 
 import math
@@ -27,7 +27,15 @@ ESTIMATE_COLUMNS = ["value", "low", "high", "n"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its confidence interval; `low` and `high` are NaN if there is none."""
+    """A value with its confidence interval.
+
+    Attributes:
+        value: The estimate; NaN without data.
+        low: Lower bound; NaN without an interval.
+        high: Upper bound.
+        n: Number of values behind it, such as runs; 0 if unknown.
+        cv: Their coefficient of variation, standard deviation over mean; NaN if unknown.
+    """
 
     value: float
     low: float = math.nan

@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_results, read_table
 from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels are clear without a title
@@ -21,7 +21,9 @@ _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a study, and tables computed from them. Each file is read when first needed.
+    """The tables of records of a study, such as runs.csv, and tables of results, each read when first needed.
+
+    The stage `records` collects the tables of records (`declared.records`) from each run's record.json.
 
     Attributes:
         runs_csv: The table of runs.
@@ -47,8 +49,8 @@ class Records:
 
     @functools.cached_property
     def runs(self) -> pd.DataFrame:
-        """Runs that tables of time use (`timed`)."""
-        return timed(self.every_run)
+        """Runs that tables of time use (`timing_runs`)."""
+        return timing_runs(self.every_run)
 
     @functools.cached_property
     def epochs(self) -> pd.DataFrame:
@@ -73,7 +75,7 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
     Raises:
         InputError: If the file cannot be read.
     """
-    if name in RECORDS:
+    if name in RECORD_TABLES:
         return (
             pd.DataFrame(columns=list(schema(name)["properties"])) if file is None else read_table(file, name)
         )
@@ -86,18 +88,23 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Return all runs of runs.csv.
+    """Return all runs of runs.csv, with devices in the column `replicas` (`count_devices_as_replicas`)."""
+    return count_devices_as_replicas(read_table(path, "runs"))
 
-    `replicas`, by which tables compare times, counts devices here: ranks that share a copy of the model count
-    each.
+
+def count_devices_as_replicas(runs: pd.DataFrame) -> pd.DataFrame:
+    """Replace `replicas`, the copies of the model in runs.csv, by the number of devices.
+
+    They differ with model parallelism, where the ranks that share a copy count each. Speed-up and efficiency
+    are relative to devices, so every table and figure has devices under this name
+    (`conditions.device_count_note`).
     """
-    runs = read_table(path, "runs")
     return runs.assign(replicas=runs[["ranks", "replicas"]].max(axis=1))
 
 
-def read_timed(path: Path) -> pd.DataFrame:
-    """Return the runs of runs.csv that tables and figures of time use (`timed`)."""
-    return timed(read_runs(path))
+def read_timing_runs(path: Path) -> pd.DataFrame:
+    """Return the runs of runs.csv that tables and figures of time use (`timing_runs`)."""
+    return timing_runs(read_runs(path))
 
 
 def factors() -> list[str]:
@@ -207,7 +214,7 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     return sorted(levels, key=words.index if words else None)
 
 
-def timed(runs: pd.DataFrame) -> pd.DataFrame:
+def timing_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that tables and figures of time use: the untraced ones, or all if all were traced."""
     untraced = runs["trace"] == UNTRACED
     return runs[untraced] if untraced.any() and not untraced.all() else runs
@@ -302,7 +309,7 @@ def framework_order(runs: pd.DataFrame) -> list[str]:
     return first + sorted(set(runs["framework"]) - set(first))
 
 
-def cells(runs: pd.DataFrame) -> pd.DataFrame:
+def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, every factor, replicas and base of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
     rows = runs[["cell", *factors(), "replicas", "base"]].drop_duplicates("cell")

@@ -24,5 +24,5 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data=data,
         display=data.rename(columns={"run_id": "run"}),
         notes=[note],
-        words=["run", "status", "reason"],
+        left_aligned=["run", "status", "reason"],
     )

@@ -1,27 +1,36 @@
-"""Spread within cells and comparisons of cells: the only place that computes intervals of epoch times.
+"""Means of epoch times and ratios of means, with 95 % intervals from spreads that cells share.
 
-Times are compared as ratios, so spreads are those of natural logarithms; a cell's number stays its arithmetic
-mean (Hoefler & Belli, SC'15, rule 3). Three runs estimate a cell's variance poorly, and cells need not share
-one variance. So variances are always moderated (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in
-limma): a cell's variance is the mean of its own and of the typical one of all cells, weighted by degrees of
-freedom. Those of the typical variance express how similar the cells' variances are and are estimated from
-them (`estimate_prior`), at most MAX_PRIOR_DF. No test switches between methods, because it would switch on
-noise.
+Times are compared as ratios, so spreads are those of natural logarithms. A cell's number stays the arithmetic
+mean m of its n runs (Hoefler & Belli, SC'15, rule 3):
 
-MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, normal logarithms, equal spreads of 10
-%, spreads of 5 to 20 %, half of the cells with twice and one with three times the spread of the others,
-without and with blocks of 10 % and autocorrelation of 0.5 (make statistics-test;
-docs/explanation/statistics.md has the table). A larger value narrows intervals, and those of the noisiest
-cell then cover the true value too rarely.
+    mean      m exp(-+ t(df) s / sqrt(n))              `Pooling.cell_statistics`
+    ratio     m1 / m2 exp(-+ t(df) e)                  `Pooling.ratios`
+              e^2 = d^2 / b                            within b shared blocks (paired t test)
+              e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
+    s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
 
-Designs are randomized complete block designs, so cells are compared within blocks: over the blocks in which
-both have a run, what a block does to both cancels in the ratio and its error. The variance is that of the
-cells' differences (paired t test), moderated by the residual of all logarithms after cells and blocks
-(two-way additive model by least squares; Montgomery, Design and Analysis of Experiments, 8th ed. (2013),
-section 4.1). Cells that share fewer than MIN_SHARED_BLOCKS blocks are compared as independent groups, whose
-intervals blocks can only widen. A run belongs to its planned block if it ran in one session with the others.
-A cell's own mean keeps blocks in its spread: another replicate would be in another block. The contribution of
-blocks is known from the blocks alone, however many cells there are (`Pooling.effective_df`).
+v is a cell's own variance of logarithms with f degrees of freedom, or that of the differences of two cells
+within blocks; u is the typical one of all cells, and w its weight in degrees of freedom, at most
+MAX_PRIOR_DF (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in limma).
+
+Assumes:
+
+* Logarithms are normal and independent, except that a block adds the same to all of its cells (two-way
+  additive model; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 4.1).
+* Cells' variances are similar, but need not be equal. `estimate_prior` estimates w from how similar they are.
+* A run belongs to its planned block if it ran in one session with the others.
+
+Two cells are compared within the blocks in which both have a run, if there are MIN_SHARED_BLOCKS or more:
+what a block does to both cancels. Otherwise they are independent groups, whose intervals blocks can only widen. A
+cell's own mean keeps blocks in its spread, because another replicate would be in another block.
+
+Variances are always moderated, since three runs estimate a variance poorly. No test decides on it, because it
+would switch on noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, with equal and
+unequal spreads and with blocks (make bench-intervals; make statistics-test checks it): a larger value narrows
+intervals, and those of the noisiest cell then cover the true value too rarely.
+
+Other modules have the intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
+adjusted times (analysis.adjusted).
 """
 
 import math
@@ -75,25 +84,25 @@ class Values:
         """Natural logarithms of the values."""
         return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
 
-    def compared(
-        self, to: Sequence[str], base: Sequence[str], fewest: int = MIN_PAIRED_DF + 1
+    def compare_pairs(
+        self, to: Sequence[str], base: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
     ) -> pd.DataFrame:
-        """Compare pairs of cells within blocks if they share `fewest` of them, else as independent groups.
+        """Compare pairs of cells within blocks if they share enough of them, else as independent groups.
 
         Returns:
             A row per pair as of `intervals.paired` or `intervals.welch`, with within_blocks, the number of
             shared blocks or 0.
         """
         shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
-        apart = np.flatnonzero(shared["n"] < fewest)
-        ends = (np.asarray(cells, dtype=object)[apart].tolist() for cells in (to, base))
-        pairs = intervals.welch(self.groups, *ends).set_index(apart)
-        within = shared.assign(within_blocks=shared["n"]).drop(apart)
+        unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)
+        ends = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (to, base))
+        pairs = intervals.welch(self.groups, *ends).set_index(unpaired)
+        within = shared.assign(within_blocks=shared["n"]).drop(unpaired)
         return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """Return the difference of means of each pair (`intervals.difference_intervals`)."""
-        return intervals.difference_intervals(self.compared(to, base))
+        return intervals.difference_intervals(self.compare_pairs(to, base))
 
 
 @dataclass(frozen=True)
@@ -213,7 +222,7 @@ class Spread:
         return self.bartlett[1]
 
     @property
-    def apart(self) -> float:
+    def largest_spread_ratio(self) -> float:
         """Largest of `spreads` over the smallest; infinite if only some are 0, NaN without spreads."""
         with np.errstate(all="ignore"):
             return float(self.spreads.max() / self.spreads.min()) if len(self.spreads) else math.nan
@@ -221,7 +230,7 @@ class Spread:
     @property
     def differ(self) -> bool:
         """Whether the values show that cells do not share one standard deviation."""
-        return self.p < SIGNIFICANCE_LEVEL or self.apart > MAX_SPREAD_RATIO
+        return self.p < SIGNIFICANCE_LEVEL or self.largest_spread_ratio > MAX_SPREAD_RATIO
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,7 @@ class Pooling(Spread):
         return self.seconds.groups
 
     @cached_property
-    def cells(self) -> pd.DataFrame:
+    def cell_statistics(self) -> pd.DataFrame:
         """Statistics by cell: n, mean, low, high (s), cv, log_sd, and the moderated s with its df.
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
@@ -260,12 +269,12 @@ class Pooling(Spread):
     @property
     def half_widths(self) -> "pd.Series[float]":
         """Half the 95 % interval of each cell's mean on the log scale, about a share of the mean."""
-        return np.log(self.cells["high"] / self.cells["low"]) / 2
+        return np.log(self.cell_statistics["high"] / self.cell_statistics["low"]) / 2
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Cell -> mean epoch time in s, with its interval."""
-        rows = self.cells[["mean", "low", "high", "n", "cv"]].itertuples(name=None)
+        rows = self.cell_statistics[["mean", "low", "high", "n", "cv"]].itertuples(name=None)
         return {cell: Estimate(mean, low, high, int(n), cv) for cell, mean, low, high, n, cv in rows}
 
     def cell_mean(self, cell: str) -> Estimate:
@@ -317,8 +326,8 @@ class Pooling(Spread):
             return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
         return self, float(min(2 * (self.prior.df + n - 1), self.effective_df))
 
-    def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return the ratio of mean epoch times of each pair of cells.
+    def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
+        """Return the mean epoch time of each cell in `numerator` over that of its partner in `denominator`.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
 
@@ -326,7 +335,7 @@ class Pooling(Spread):
             A row per pair: value, low, high, df, n (the smaller), p that the ratio is 1; within_blocks, the
             number of blocks behind it, 0 for independent groups, NaN without an interval.
         """
-        seconds, logs = self._compared(to, base)
+        seconds, logs = self._compare_pairs(numerator, denominator)
         value = seconds["to"] / seconds["base"]
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
@@ -340,12 +349,12 @@ class Pooling(Spread):
 
     def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
         """Return the differences of mean logarithms of pairs of cells over the compared runs, [pairs]."""
-        logs = self.seconds.log.compared(to, base, MIN_SHARED_BLOCKS)
+        logs = self.seconds.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         return (logs["to"] - logs["base"]).to_numpy(float)
 
     def equal(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
         """Return p that each ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin."""
-        logs, limit = self._compared(to, base)[1], math.log1p(margin)
+        logs, limit = self._compare_pairs(to, base)[1], math.log1p(margin)
         value, error, df = (
             (logs["to"] - logs["base"]).to_numpy(float),
             *(logs[name].to_numpy(float) for name in ("error", "df")),
@@ -354,24 +363,24 @@ class Pooling(Spread):
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """Return the difference of mean epoch times of each pair in s, with interval and n (the smaller)."""
-        return intervals.difference_intervals(self._compared(to, base)[0]).drop(columns="p")
+        return intervals.difference_intervals(self._compare_pairs(to, base)[0]).drop(columns="p")
 
-    def compared(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    def pair_means(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """Return mean epoch times `to` and `base` (s) of each pair's compared runs, with n and base_n."""
-        return self.seconds.compared(to, base, MIN_SHARED_BLOCKS)[["to", "base", "n", "base_n"]]
+        return self.seconds.compare_pairs(to, base, MIN_SHARED_BLOCKS)[["to", "base", "n", "base_n"]]
 
-    def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return `Values.compared` of seconds and of logarithms for each pair, with moderated variances.
+    def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return `Values.compare_pairs` of seconds and of logarithms for each pair, with moderated variances.
 
         By the delta method, the typical variance of a difference in seconds is that of logarithms times the
         squared means.
         """
         seconds, logs = (
-            values.compared(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log)
+            values.compare_pairs(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log)
         )
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
-        prior, own = self.within.prior, self.cells[["s", "df"]]
+        prior, own = self.within.prior, self.cell_statistics[["s", "df"]]
         df_share = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
         (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
         for pairs, scale, base_scale in ((logs, 1.0, 1.0), (seconds, mean, base_mean)):

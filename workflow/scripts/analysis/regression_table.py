@@ -93,8 +93,8 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         data=long_table(fits),
         display=pd.DataFrame(display),
         notes=[note for note in _notes(runs, fits) if note],
-        words=[""],
-        parts=[len(names)],
+        left_aligned=[""],
+        rules_above=[len(names)],
     )
 
 

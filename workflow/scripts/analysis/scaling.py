@@ -17,12 +17,11 @@ from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from analysis import conditions, tables
-from analysis.effects import interval_texts
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
-from analysis.measured import cells, combination_text, level_text, successful, title, varying
+from analysis.measured import cell_levels, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
-from analysis.speedup import first_cells, karp_flatt
+from analysis.speedup import karp_flatt, one_replica_cells_by_batch_size
 from common.notes import Note
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
@@ -141,16 +140,16 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
     cell of other levels, because some factors have no effect on one replica (analysis.speedup). In table
     order; if both nodes and devices vary, series over nodes come first.
     """
-    factors, first = varying(runs), first_cells(runs)
+    varied, first = varying(runs), one_replica_cells_by_batch_size(runs)
     ok = successful(runs)
-    for scaled in [name for name in SCALES if name in factors] or SCALES[:1]:
-        names = [name for name in factors if name != scaled]
+    for scaled in [name for name in SCALES if name in varied] or SCALES[:1]:
+        names = [name for name in varied if name != scaled]
         other_scales = [name for name in SCALES if name in names]
         measured = ok[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
         if not names and len(measured):
             yield scaled, {}, measured
         samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
-        for levels in cells(runs)[names].drop_duplicates().itertuples(index=False, name=None):
+        for levels in cell_levels(runs)[names].drop_duplicates().itertuples(index=False, name=None):
             if levels in samples:
                 own = samples[levels]
                 if (own["replicas"] > 1).all():
@@ -163,7 +162,7 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
                 yield scaled, dict(zip(names, levels, strict=True)), own
 
 
-def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return one row per series with at least two replica counts, and a sentence on the other series.
 
     If both nodes and devices vary, a row has its levels of both.
@@ -172,7 +171,7 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     single_counts: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
-    pooling, factors = pooled(runs), varying(runs)
+    pooling, varied = pooled(runs), varying(runs)
     for scaled, levels, sample in scaling_series(runs):
         name = combination_text(levels) or "the study"
         if sample["replicas"].nunique() < 2:
@@ -181,15 +180,15 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         drawn |= set(sample["cell"])
         if law := fit_amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
             by_count = dict(sorted(zip(sample["replicas"].astype(int), sample["cell"], strict=True)))
-            if set(SCALES) <= set(factors):
+            if set(SCALES) <= set(varied):
                 levels = levels | {scaled: ", ".join(map(level_text, sorted(sample[scaled].unique())))}
-            row = {factor: levels[factor] for factor in factors if factor in levels} | {"scaled": scaled}
+            row = {factor: levels[factor] for factor in varied if factor in levels} | {"scaled": scaled}
             fits.append((row, law, by_count))
         else:
             unfitted.append(name)
     fewest = [by_count[min(by_count)] for *_, by_count in fits]
     fastest = [by_count[_fastest_count(by_count, pooling)] for *_, by_count in fits]
-    speedups = pooling.ratios(fewest, fastest).to_dict(
+    speedups = pooling.ratios(numerator=fewest, denominator=fastest).to_dict(
         "records"
     )  # together: one call per pair took most of the time
     rows = [
@@ -257,21 +256,21 @@ def _series_row(
 
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of scaling laws of a study."""
-    data, sentences = compare(runs)
+    data, sentences = build_rows(runs)
     if data.empty:
         notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
-    fractions = set(SCALES) <= set(names)
+    both_scales_vary = set(SCALES) <= set(names)
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
     display["replicas"] = data["replicas"]
     display["n"] = data["n"].map(str)
-    display["base (s)"] = interval_texts(data, "base_epoch_time_s")
-    display["serial fraction f"] = interval_texts(data, "serial_fraction")
-    display["limit 1/f"] = [text.replace("inf", "∞") for text in interval_texts(data, "limit")]
-    display["largest speed-up"] = interval_texts(data, "speedup")
+    display["base (s)"] = tables.difference_texts(data, "base_epoch_time_s")
+    display["serial fraction f"] = tables.difference_texts(data, "serial_fraction")
+    display["limit 1/f"] = [text.replace("inf", "∞") for text in tables.difference_texts(data, "limit")]
+    display["largest speed-up"] = tables.difference_texts(data, "speedup")
     display["on replicas"] = data["speedup_replicas"].map(str)
-    display["efficiency"] = interval_texts(data, "efficiency")
+    display["efficiency"] = tables.difference_texts(data, "efficiency")
     display["Karp–Flatt"] = [
         " → ".join(tables.number(value, 2) for value in dict.fromkeys(fractions))
         for fractions in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)
@@ -307,8 +306,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
             f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
             readings=list(read),
         ),
-        NODES_AND_DEVICES if fractions else "",
-        conditions.replicas_note(runs),
+        NODES_AND_DEVICES if both_scales_vary else "",
+        conditions.device_count_note(runs),
         *sentences,
         conditions.setting_note(runs),
     ]
@@ -317,10 +316,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[
+        left_aligned=[
             *(title(name) for name in ("framework", "model", "dataset", "training_loop")),
             "replicas",
             "reads as",
         ],
-        parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
+        rules_above=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )

@@ -3,17 +3,17 @@
     computation = batches of an epoch x time of a batch, communication = epoch time - computation
 
 The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.own_cells). So communication is everything that more replicas cost: exposed
-communication, waiting for the slowest rank, and memory or processors that replicas share. A cell on one
-replica has none.
+batch and treatment (speedup.one_replica_cells_by_local_batch). So communication is everything that more
+replicas cost: exposed communication, waiting for the slowest rank, and memory or processors that replicas
+share. A cell on one replica has none.
 """
 
 import numpy as np
 import pandas as pd
 
-from analysis.measured import Records, cells, scaled, successful
+from analysis.measured import Records, cell_levels, scaled, successful
 from analysis.pooling import pooled
-from analysis.speedup import own_cells
+from analysis.speedup import one_replica_cells_by_local_batch
 
 # Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.
 PARTS = {
@@ -33,18 +33,18 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     Returns:
         By cell: epoch_time_s; alone, the cell on one replica that gives the time of a batch, or "";
         communication with communication_low and communication_high; n; within_blocks. The interval is that of
-        the ratio of the two cells' epoch times. The share is negative if computation alone would take longer than the epoch; 0
-        without an interval on one replica; NaN if unknown.
+        the ratio of the two cells' epoch times. The share is negative if computation alone would take longer
+        than the epoch; 0 without an interval on one replica; NaN if unknown.
     """
-    pooling, own = pooled(runs), own_cells(runs)
-    rows = cells(runs).set_index("cell")
+    pooling, own = pooled(runs), one_replica_cells_by_local_batch(runs)
+    rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
     batches = scaled(successful(runs), "steps").groupby(successful(runs)["cell"]).mean()
     batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
-    ratio = pooling.ratios(alone.tolist(), rows.index.tolist())
+    ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["replicas"] == 1).to_numpy(bool)
-    data = pd.DataFrame({"epoch_time_s": pooling.cells["mean"].reindex(rows.index), "alone": alone})
+    data = pd.DataFrame({"epoch_time_s": pooling.cell_statistics["mean"].reindex(rows.index), "alone": alone})
     data["communication"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
     data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
     data["communication_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cells, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 from common.notes import Note
 
@@ -28,54 +28,65 @@ def base_cells(runs: pd.DataFrame) -> dict[str, str]:
     return _one_replica_cells(runs, ("base", "framework"), "batch_size")
 
 
-def first_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Map cells to the measured cell on one replica of the same framework and batch size."""
+def one_replica_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
+    """Map cells to the framework's own measured cell on one replica with the same `batch_size`.
+
+    This is where a series over nodes begins: with a global batch, one replica has all samples of a step.
+    """
     return _one_replica_cells(runs, ("framework",), "batch_size")
 
 
-def own_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Map cells to the measured cell on one replica of the same framework and local batch."""
+def one_replica_cells_by_local_batch(runs: pd.DataFrame) -> dict[str, str]:
+    """Map cells to the framework's own measured cell on one replica with the same `local_batch`.
+
+    Its steps compute as much as those of each replica, so it measures their computation.
+    """
     return _one_replica_cells(runs, ("framework",), "local_batch")
 
 
 def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batch: str) -> dict[str, str]:
     """Map cells to measured cells on one replica at the same levels.
 
+    `batch` and all varying factors but framework, nodes and devices have to match. Of those without effect on
+    one replica, only the ones count in which the framework's own cells on one replica differ. Example:
+    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with 1
+    and with 4. If it was planned with both, each cell matches the one at its own level.
+
     Args:
         runs: Runs of the study.
         framework_columns: Columns that name the framework of the baseline; the first one with a match counts.
         batch: The column that must be equal for equal batches.
     """
-    rows = cells(runs)
+    rows = cell_levels(runs)
     local = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows = rows.assign(local_batch=rows["cell"].map(local).fillna(rows["batch_size"]))
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
-    everywhere = [*varying(rows, but=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
-    compared = {
-        name: [f for f in everywhere if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
+    candidates = [*varying(rows, but=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
+    factors_to_match = {
+        name: [f for f in candidates if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
         for name, group in rows[rows["replicas"] == 1].groupby("framework")
     }
     at_levels = {
         (framework, *levels): cell
         for framework, group in measured.groupby("framework")
-        for cell, *levels in group[["cell", *compared[framework]]].itertuples(index=False)
+        for cell, *levels in group[["cell", *factors_to_match[framework]]].itertuples(index=False)
     }
     matches = {}
     for cell in rows.itertuples(index=False):
         for framework in (getattr(cell, name) for name in framework_columns):
-            levels = [getattr(cell, name) for name in compared.get(framework, [])]
+            levels = [getattr(cell, name) for name in factors_to_match.get(framework, [])]
             if (framework, *levels) in at_levels:
                 matches[cell.cell] = at_levels[framework, *levels]
                 break
     return matches
 
 
-def compare(runs: pd.DataFrame) -> pd.DataFrame:
+def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per measured cell: epoch time, baseline, speed-up and efficiency, with intervals."""
     bases = base_cells(runs)
     pooling = pooled(runs)
-    by_cell = cells(runs).set_index("cell", drop=False)
-    ratios = pooling.ratios(list(bases.values()), list(bases))
+    by_cell = cell_levels(runs).set_index("cell", drop=False)
+    ratios = pooling.ratios(numerator=list(bases.values()), denominator=list(bases))
     speedups = dict(
         zip(bases, (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)), strict=True)
     )
@@ -134,7 +145,7 @@ def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
 
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of speed-ups of a study."""
-    data = compare(runs)
+    data = build_rows(runs)
     notes = [
         conditions.run_counts_note(runs),
         (
@@ -149,7 +160,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Base: the single-device framework named in the row, at the same levels of all other factors that "
         "it varies; where there is none, the framework's own cell with one replica. A row that is its own "
         "base has speed-up 1 by definition, without an interval.",
-        conditions.replicas_note(runs),
+        conditions.device_count_note(runs),
         conditions.setting_note(runs),
     ]
     if data.empty:
@@ -165,21 +176,16 @@ def table(runs: pd.DataFrame) -> tables.Table:
     }
     if (data["replicas"] != data["nodes"]).any():
         display["replicas"] = data["replicas"].map(str)
-    display["epoch time (s)"] = _interval_texts(data, "epoch_time_s")
+    display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
     display["base"] = data["base_framework"].where(data["base_framework"].notna(), tables.DASH)
-    display["base (s)"] = _interval_texts(data, "base_epoch_time_s")
-    display["speed-up"] = _interval_texts(data, "speedup")
-    display["efficiency"] = _interval_texts(data, "efficiency")
-    display["serial fraction"] = _interval_texts(data, "karp_flatt")
+    display["base (s)"] = tables.interval_texts(data, "base_epoch_time_s")
+    display["speed-up"] = tables.interval_texts(data, "speedup")
+    display["efficiency"] = tables.interval_texts(data, "efficiency")
+    display["serial fraction"] = tables.interval_texts(data, "karp_flatt")
     return tables.Table(
         title="Speed-up and efficiency of epoch time with their base in seconds",
         data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        words=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
+        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
     )
-
-
-def _interval_texts(data: pd.DataFrame, name: str) -> list[str]:
-    bounds = data[[name, f"{name}_low", f"{name}_high"]]
-    return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cells, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
 from common.errors import InputError
 from common.notes import Note
 from declared.frameworks import has_strategies
@@ -58,7 +58,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     )
     first = runs.drop_duplicates("cell").set_index("cell")
     rows = []
-    for levels in cells(runs)[["cell", *factors()]].to_dict("records"):
+    for levels in cell_levels(runs)[["cell", *factors()]].to_dict("records"):
         run = first.loc[levels["cell"]]
         if requirements := cell_requirements(levels, run):
             rows.append(

@@ -31,7 +31,7 @@ from analysis import (
     time_to_accuracy,
     variance,
 )
-from analysis.measured import read_runs, timed
+from analysis.measured import read_runs, timing_runs
 from analysis.pooling import pooled
 from common.cores import all_cores
 from common.files import write_text
@@ -87,16 +87,16 @@ class Study:
         tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
 
     def write_variance(self) -> None:
-        """Write the table, the only one that uses epochs of runs."""
+        """Write the table, whose innermost part is the spread of epochs within a run."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
 
     def write_missing(self) -> None:
-        """Write the table of all runs of the design."""
+        """Write the table of the runs of the design that did not succeed."""
         tables.write(missing.table(self.every_run), self.out / "missing")
 
     def write_note(self) -> None:
         """Write the study's methods note, which explains once what captions and table notes omit."""
-        within_blocks = effects.compare(self.runs)["within_blocks"]
+        within_blocks = effects.build_rows(self.runs)["within_blocks"]
         chosen = (
             f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
         )
@@ -171,7 +171,7 @@ def main(
         reference: also write the tables that need the reference benchmark
     """
     every = read_runs(runs)
-    measured = timed(every)
+    measured = timing_runs(every)
     sweeps = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
     study = Study(measured, every, frame, sweeps, out, margin, target_accuracy, replicates or "")
@@ -180,7 +180,7 @@ def main(
         for name in names:
             study.write(name)
         return
-    _ = pooled(measured).cells, pooled(measured).within.prior  # computed once, before workers fork
+    _ = pooled(measured).cell_statistics, pooled(measured).within.prior  # computed once, before workers fork
     _shared_study[:] = [study]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))

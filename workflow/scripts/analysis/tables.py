@@ -50,16 +50,16 @@ class Table:
         data: Values with all digits.
         display: Text of each cell for people.
         notes: Notes, the last one always below the table.
-        words: Columns of `display` that are left-aligned.
-        parts: Rows that LaTeX separates by a rule above.
+        left_aligned: Columns of `display` with words rather than numbers.
+        rules_above: Numbers of the rows that have a rule above in LaTeX.
     """
 
     title: str
     data: pd.DataFrame
     display: pd.DataFrame
     notes: Sequence[str] = field(default_factory=list)
-    words: Sequence[str] = field(default_factory=list)
-    parts: Sequence[int] = ()
+    left_aligned: Sequence[str] = field(default_factory=list)
+    rules_above: Sequence[int] = ()
 
     @cached_property
     def below(self) -> list[str]:
@@ -73,7 +73,7 @@ class Table:
         return [*notes, *self.notes[-1:]]
 
     @cached_property
-    def apart(self) -> list[str]:
+    def notes_elsewhere(self) -> list[str]:
         """The other notes, explanations to look up; reports and papers print them separately."""
         return [note for note in self.notes if note not in self.below]
 
@@ -84,9 +84,12 @@ def write(table: Table, stem: Path) -> None:
     if len(table.display) > MAX_PRINTED_ROWS:
         text = f"The first {MAX_PRINTED_ROWS:,} of {len(table.display):,} rows; all are in {stem.name}.csv."
         first = Note("first-rows", text, rows=MAX_PRINTED_ROWS, of=len(table.display))
-        parts = [row for row in table.parts if row < MAX_PRINTED_ROWS]
+        rules_above = [row for row in table.rules_above if row < MAX_PRINTED_ROWS]
         table = replace(
-            table, display=table.display[:MAX_PRINTED_ROWS], notes=[first, *table.notes], parts=parts
+            table,
+            display=table.display[:MAX_PRINTED_ROWS],
+            notes=[first, *table.notes],
+            rules_above=rules_above,
         )
     write_text(Path(f"{stem}.md"), markdown(table))
     write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
@@ -100,11 +103,11 @@ def write_csv(data: pd.DataFrame, path: Path) -> None:
 def markdown(table: Table) -> str:
     """Return title, table and notes in Markdown; without rows the notes say why."""
     if table.display.empty:
-        apart = [RULE, *table.apart] if table.apart else []
-        return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *apart]) + "\n"
+        elsewhere = [RULE, *table.notes_elsewhere] if table.notes_elsewhere else []
+        return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *elsewhere]) + "\n"
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
-    left = [name in table.words for name in table.display]
+    left = [name in table.left_aligned for name in table.display]
     first, *body = aligned([header, *rows], left, least=3)
     rule = [
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":"
@@ -112,14 +115,14 @@ def markdown(table: Table) -> str:
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
-    lines += [f"\n{note}" for note in [RULE, *table.apart]] if table.apart else []
+    lines += [f"\n{note}" for note in [RULE, *table.notes_elsewhere]] if table.notes_elsewhere else []
     return "\n".join(lines) + "\n"
 
 
 def read(stem: Path) -> Table:
     """Read the table that `write` wrote to `stem`: data from its CSV, the rest from its Markdown.
 
-    Data have the types that pandas infers; `parts` are lost.
+    Data have the types that pandas infers; `rules_above` are lost.
 
     Raises:
         InputError: If the files do not exist or are no such table.
@@ -153,25 +156,25 @@ def read(stem: Path) -> Table:
             hint="remove it, then run the command again",
         )
     header, rule, *body = rows
-    words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
+    left_aligned = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
     return Table(
-        head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _order_notes(parts[1:]), words
+        head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _order_notes(parts[1:]), left_aligned
     )
 
 
 def _order_notes(parts: list[str]) -> list[str]:
     """Return notes in the order of `Table.notes`, the last one below the table at the end."""
     at = parts.index(RULE) if RULE in parts else len(parts)
-    below, apart = parts[:at], parts[at + 1 :]
-    return [*below[:-1], *apart, *below[-1:]]
+    below, elsewhere = parts[:at], parts[at + 1 :]
+    return [*below[:-1], *elsewhere, *below[-1:]]
 
 
 @dataclass(frozen=True)
 class _Layout:
     """Layout of a table: orientation, font size, and the width in em of wrapped columns."""
 
-    across: bool
-    letters: str
+    is_landscape: bool
+    font_command: str
     wrapped: Mapping[str, float]
 
 
@@ -183,9 +186,9 @@ def latex(table: Table, label: str) -> str:
     if table.display.empty:
         return " ".join(f"% {table.title}: {' '.join(table.below or [NO_ROWS])}".split()) + "\n"
     layout = _layout(table)
-    header = " & ".join(_stack_heading(name, name in table.words) for name in table.display) + r" \\"
+    header = " & ".join(_stack_heading(name, name in table.left_aligned) for name in table.display) + r" \\"
     rows = [_row(texts, layout, table) for texts in table.display.itertuples(index=False)]
-    for row in sorted(table.parts, reverse=True):
+    for row in sorted(table.rules_above, reverse=True):
         rows.insert(row, r"\midrule")
     notes = [
         r"\par\medskip\noindent\begin{minipage}{\linewidth}\raggedright",
@@ -195,11 +198,11 @@ def latex(table: Table, label: str) -> str:
     caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
     columns = f"{{@{{}}{''.join(_column(name, layout, table) for name in table.display)}@{{}}}}"
     packages = ["booktabs"] + ["array"] * bool(layout.wrapped)
-    if layout.across or _count_lines(table, layout) > PAGE_ROWS:
-        packages += ["longtable"] + ["pdflscape"] * layout.across
+    if layout.is_landscape or _count_lines(table, layout) > PAGE_ROWS:
+        packages += ["longtable"] + ["pdflscape"] * layout.is_landscape
         lines = [
-            *([r"\begin{landscape}"] if layout.across else []),
-            "{" + layout.letters,
+            *([r"\begin{landscape}"] if layout.is_landscape else []),
+            "{" + layout.font_command,
             rf"\begin{{longtable}}{columns}",
             caption + r"\\",
             r"\toprule",
@@ -216,12 +219,12 @@ def latex(table: Table, label: str) -> str:
             r"\end{longtable}",
             *notes,
             "}",
-            *([r"\end{landscape}"] if layout.across else []),
+            *([r"\end{landscape}"] if layout.is_landscape else []),
         ]
     else:
         lines = [
             r"\begin{table*}",
-            r"\centering" + layout.letters,
+            r"\centering" + layout.font_command,
             caption,
             rf"\begin{{tabular}}{columns}",
             r"\toprule",
@@ -251,7 +254,7 @@ def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:
 def _column(name: str, layout: _Layout, table: Table) -> str:
     if name in layout.wrapped:
         return rf">{{\raggedright\arraybackslash}}p{{{layout.wrapped[name]:.1f}em}}"
-    return "l" if name in table.words else "r"
+    return "l" if name in table.left_aligned else "r"
 
 
 def _stack_heading(heading: str, left: bool) -> str:
@@ -265,36 +268,38 @@ def _stack_heading(heading: str, left: bool) -> str:
 def _layout(table: Table) -> _Layout:
     """Return the layout with the largest font that fits, portrait if possible."""
     widths = _widths(table)
-    long = {name: width for name, width in widths.items() if name in table.words and width > MIN_WRAPPED_EM}
+    long = {
+        name: width for name, width in widths.items() if name in table.left_aligned and width > MIN_WRAPPED_EM
+    }
     short = sum(widths.values()) - sum(long.values())
-    for across, size, wrapping in (
+    for is_landscape, size, wrapping in (
         (False, 0, False),
         (False, 1, False),
         (False, 1, True),
         (True, 1, False),
         (True, 1, True),
     ):
-        letters, letter_pt, gap_pt = FONT_SIZES[size]
-        room = _page_width_em(across, letter_pt, gap_pt, len(widths))
+        font_command, letter_pt, gap_pt = FONT_SIZES[size]
+        room = _page_width_em(is_landscape, letter_pt, gap_pt, len(widths))
         if sum(widths.values()) <= room:
-            return _Layout(across, letters, {})
+            return _Layout(is_landscape, font_command, {})
         if (
             wrapping
             and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
             and long
         ):
-            return _Layout(across, letters, _share_width(long, room - short))
-    letters, letter_pt, gap_pt = FONT_SIZES[2]
+            return _Layout(is_landscape, font_command, _share_width(long, room - short))
+    font_command, letter_pt, gap_pt = FONT_SIZES[2]
     room = _page_width_em(True, letter_pt, gap_pt, len(widths))
     fits = sum(widths.values()) <= room
     return _Layout(
-        True, letters, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
+        True, font_command, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
     )
 
 
-def _page_width_em(across: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
+def _page_width_em(is_landscape: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
     """Return the width in em that a page leaves for the columns."""
-    return ((LANDSCAPE_PT if across else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
+    return ((LANDSCAPE_PT if is_landscape else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
 
 
 def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:
@@ -372,6 +377,18 @@ def difference(estimate: Estimate, digits: int = 3) -> str:
         for number in (estimate.value, estimate.low, estimate.high)
     )
     return f"{value} [{low}, {high}]"
+
+
+def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
+    """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
+    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    return [interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
+
+
+def difference_texts(data: pd.DataFrame, name: str) -> list[str]:
+    """Return `difference` of the columns name, name_low and name_high, by row."""
+    bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    return [difference(Estimate(*row)) for row in bounds.itertuples(index=False)]
 
 
 def p_value(p: float) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cells, level_text, successful, title, varying
+from analysis.measured import cell_levels, level_text, successful, title, varying
 from common.notes import Note
 from common.text import number_of
 
@@ -61,7 +61,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.Dat
     """
     run_accuracies = accuracy_of_runs(runs, epochs, target)
     by_cell = run_accuracies.groupby("cell")
-    rows = cells(runs).set_index("cell", drop=False)
+    rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(set(successful(runs)["cell"]))]
     rows["n"] = by_cell.size().reindex(rows.index, fill_value=0)
     rows["reached"] = by_cell["time_to_accuracy_s"].count().reindex(rows.index, fill_value=0)

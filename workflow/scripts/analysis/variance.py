@@ -6,8 +6,7 @@ estimated by moments (mean squares and their expectations; Searle, Casella, McCu
 
     epoch    variance between the timed epochs of a run, over all runs
     run      residual of the runs' mean logarithms after cells and blocks (two-way additive model), less the
-    part of
-             their epochs; includes blocks if there is only one cell
+             part of their epochs; includes blocks if there is only one cell
     block    variance of block means within a session, less the part of runs
     session  the same for means of sessions with several blocks
     cell     variance of cell means, less the part of runs: the effect of the factors
@@ -37,7 +36,7 @@ PARTS = ("cell", "session", "block", "run", "epoch")
 MEANINGS = {
     "cell": "effect of the factors",
     "session": "another start of the campaign",
-    "block": "another quarter of an hour",
+    "block": "another block of runs",
     "run": "another process, all else equal",
     "epoch": "another epoch of the same run",
 }
@@ -95,8 +94,8 @@ def estimate_components(rows: pd.DataFrame) -> Components:
         block = np.zeros(len(y), int)
         session, (residual, lost) = block, after_blocks(y, cell, block)
     df["run"] = len(y) - len(set(cell)) - lost
-    mean_variance = float((residual**2).sum() / df["run"])
-    variance["run"] = max(0.0, mean_variance - (variance["epoch"] / m if df["epoch"] else 0.0))
+    run_mean_variance = float((residual**2).sum() / df["run"])
+    variance["run"] = max(0.0, run_mean_variance - (variance["epoch"] / m if df["epoch"] else 0.0))
     deviation = y - pd.Series(y).groupby(cell).transform("mean").to_numpy()
     blocks = pd.DataFrame({"session": session, "block": block, "own": deviation})
     means = blocks.groupby(["session", "block"])["own"].agg(["mean", "count"])
@@ -105,17 +104,17 @@ def estimate_components(rows: pd.DataFrame) -> Components:
     df["block"] = len(means) - inside.ngroups
     if df["block"]:
         between = float(((means["mean"] - inside.transform("mean")) ** 2).sum() / df["block"])
-        variance["block"] = max(0.0, between - mean_variance / per_block)
+        variance["block"] = max(0.0, between - run_mean_variance / per_block)
     df["session"] = inside.ngroups - 1
     if df["session"] > 0:
         blocks_per_session = float(1 / (1 / inside.size()).mean())
-        block_variance = (variance["block"] if df["block"] else 0.0) + mean_variance / per_block
+        block_variance = (variance["block"] if df["block"] else 0.0) + run_mean_variance / per_block
         variance["session"] = max(0.0, float(inside.mean().var(ddof=1)) - block_variance / blocks_per_session)
     by_cell = pd.Series(y).groupby(cell).agg(["mean", "count"])
     df["cell"] = len(by_cell) - 1
     if df["cell"]:
         per_cell = float(1 / (1 / by_cell["count"]).mean())
-        variance["cell"] = max(0.0, float(by_cell["mean"].var(ddof=1)) - mean_variance / per_cell)
+        variance["cell"] = max(0.0, float(by_cell["mean"].var(ddof=1)) - run_mean_variance / per_cell)
     return Components(variance, df, m)
 
 
@@ -126,13 +125,14 @@ class MixedModel:
     Attributes:
         block: Variance of blocks.
         run: Variance of the mean logarithms of runs.
-        apart: Largest factor, less 1, between its ratio of two cells and that of the table of effects.
+        largest_disagreement: Largest factor, less 1, between its ratio of two cells and that of the table of
+            effects.
         pairs: Number of compared pairs.
     """
 
     block: float
     run: float
-    apart: float
+    largest_disagreement: float
     pairs: int
 
 
@@ -163,11 +163,13 @@ def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None
     model_logs = np.array(
         [means[to_cell] - means[base_cell] for to_cell, base_cell in zip(to, base, strict=True)]
     )
-    apart = float(np.nanmax(np.abs(model_logs - logs), initial=0.0)) if len(model_logs) else 0.0
-    return MixedModel(float(fit.cov_re.squeeze()), float(fit.scale), math.expm1(apart), len(model_logs))
+    disagreement = float(np.nanmax(np.abs(model_logs - logs), initial=0.0)) if len(model_logs) else 0.0
+    return MixedModel(
+        float(fit.cov_re.squeeze()), float(fit.scale), math.expm1(disagreement), len(model_logs)
+    )
 
 
-def compare(moments: Components, model: MixedModel | None) -> pd.DataFrame:
+def build_rows(moments: Components, model: MixedModel | None) -> pd.DataFrame:
     """Return part, variance, share of the sum, sd of the logarithm, df and mixed_sd of each part."""
     rows = pd.DataFrame({"part": list(PARTS)})
     rows["variance"] = [moments.variance[part] for part in PARTS]
@@ -186,7 +188,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     """Return the table of variance components of a study."""
     log_times = log_times_by_run(runs, epochs)
     moments, model = estimate_components(log_times), fit_mixed_model(runs, log_times)
-    rows = compare(moments, model)
+    rows = build_rows(moments, model)
     if rows.empty:
         return tables.Table(
             TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)]
@@ -233,6 +235,6 @@ def _mixed_model_note(model: MixedModel | None) -> str:
     text = (
         "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. Its ratios of "
         f"{model.pairs} pairs of cells differ from those in the table of effects by at most "
-        f"{100 * model.apart:.2g} %."
+        f"{100 * model.largest_disagreement:.2g} %."
     )
-    return Note("mixed-model", text, pairs=model.pairs, apart=model.apart)
+    return Note("mixed-model", text, pairs=model.pairs, largest_disagreement=model.largest_disagreement)

@@ -48,9 +48,8 @@ def _groups(proc: Path) -> Iterator[tuple[Path, int]]:
     except OSError:
         return
     own = {2 if not names else 1: path for _, names, path in lines if not names or "cpu" in names.split(",")}
-    for fields in (
-        mounts
-    ):  # ID, parent, device, root, mount point, options, optional fields, "-", type, source, options
+    # Fields: ID, parent, device, root, mount point, options, optional fields, "-", type, source, options.
+    for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         version = 2 if kind == "cgroup2" else 1 if kind == "cgroup" and "cpu" in options else 0
         if version in own:

@@ -45,16 +45,13 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
         if durable:
             with open(partial, "rb") as written:
                 os.fsync(written.fileno())
-        with contextlib.suppress(
-            OSError
-        ):  # who could read the file before can read it now, whatever the umask
+        # Whoever could read the file before can read it now, whatever the umask.
+        with contextlib.suppress(OSError):
             os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     except OSError as error:
-        if error.filename in (
-            None,
-            str(partial),
-        ):  # none of a full disk: whoever reports it would name another place
+        # The error of a full disk names no file, and whoever reports it would name another place.
+        if error.filename in (None, str(partial)):
             error.filename = str(path)
         raise
     finally:
@@ -264,6 +261,7 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML has it)
 
 
+# Tag -> pattern of its scalars and their first characters; of two that match, the first counts.
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -272,7 +270,7 @@ _PLAIN = {
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         list("-+.0123456789"),
     ),
-}  # tag: (what is of it, how it begins); of two the first
+}
 for _tag, (_text, _begins) in _PLAIN.items():
     _StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_text})\Z"), _begins)
 

@@ -127,7 +127,7 @@ class _Stripped(ast.NodeTransformer):
             return [stripped for statement in node.orelse if (stripped := self.visit(statement)) is not None]
         return self.generic_visit(node)
 
-    def visit_Pass(self, node: ast.Pass) -> None:
+    def visit_Pass(self, _node: ast.Pass) -> None:
         return None
 
     def _function(self, node: Function) -> ast.AST:

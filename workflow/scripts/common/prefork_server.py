@@ -102,17 +102,18 @@ def call(server: str, arguments: list[str]) -> int | None:
         ]
         message = b"\0".join(parts)
         streams = array.array("i", [0, 1, 2])
+        # Once the program runs, a signal has to reach it, even before this process knows its number.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             connection.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
             connection.sendall(message)
             process = _received(connection)
         except OSError:
             process = None
+        status = None if process is None else _forward_signals(process, connection, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if process is None:
             return None
-        for signum in FORWARDED:
-            signal.signal(signum, lambda number, _: _signal(process, number))
-        status = _received(connection)
     if status is None:
         print(
             f"ringside: {arguments[0]}: the process that has its libraries was killed; start again",
@@ -120,6 +121,30 @@ def call(server: str, arguments: list[str]) -> int | None:
         )
         return os.EX_TEMPFAIL
     return status if status >= 0 else 128 - status
+
+
+def _forward_signals(process: int, connection: socket.socket, mask: set[int]) -> int | None:
+    """Forward signals to the program until it ends, and return its exit status; None if it was killed.
+
+    A handler in Python alone would lose a signal that arrives right before a system call: it runs only after
+    that call. The interpreter writes each signal's number to the wake-up descriptor at once.
+    """
+    import select
+
+    signals, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for signum in FORWARDED:
+        signal.signal(signum, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    watched: list[int | socket.socket] = [signals, connection]
+    while connection not in select.select(watched, [], [])[0]:
+        for number in os.read(signals, 64):
+            _signal(process, number)
+    try:
+        return _received(connection)
+    except OSError:  # the server was killed
+        return None
 
 
 def _signal(process: int, number: int) -> None:
@@ -164,9 +189,8 @@ def main() -> None:
     sys.exit(status)
 
 
-_servers: list[
-    subprocess.Popen[bytes]
-] = []  # each ends when the pipe to its standard input does, with this process
+# Each ends when the pipe to its standard input does, with this process.
+_servers: list[subprocess.Popen[bytes]] = []
 
 
 def start(
@@ -205,11 +229,10 @@ def _serve(number: int, preloaded: list[str]) -> None:
     import runpy
 
     _import(preloaded)
-    starters = {os.path.abspath(entry) for entry in _path()}
-    sys.path[:] = [
-        entry for entry in sys.path if entry not in starters
-    ]  # who asks has a path of its own, or none
-    arguments = _forked(socket.socket(fileno=number))
+    # A caller has a module path of its own, or none.
+    own_path = {os.path.abspath(entry) for entry in _path()}
+    sys.path[:] = [entry for entry in sys.path if entry not in own_path]
+    arguments = _Server(socket.socket(fileno=number)).serve()
     if arguments is not None:
         sys.argv = arguments
         try:
@@ -293,78 +316,108 @@ def _import_anew(program: str, states: Mapping[str, tuple[int, ...] | None]) -> 
             del sys.modules[name]
 
 
-def _forked(listening: socket.socket) -> list[str] | None:
-    """Serve; return a program's arguments in the process that is to run it, None in the server at its end."""
-    import select
+class _Request:
+    """What a caller asks for: a program in its folder, with its environment and streams."""
 
-    awake, wake = os.pipe()
-    for end in (awake, wake):
-        os.set_blocking(end, False)
-    before = {
-        signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED
-    }  # it ends with who started it
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    running: dict[int, socket.socket] = {}
-    states: dict[str, tuple[int, ...] | None] = {}
-    over = False
-    while not over or running:
-        watched: list[int | socket.socket] = [awake] if over else [awake, 0, listening]
-        ready, _, _ = select.select(watched, [], [])
-        if awake in ready:
-            os.read(awake, 1024)
-            _send_statuses(running)
-        if 0 in ready:
-            over = True
-            listening.close()
-        elif listening in ready:
-            connected, _ = listening.accept()
-            if not _is_ours(connected) or (request := _receive_request(connected)) is None:
-                connected.close()
-                continue
-            message, streams = request
-            folder, umask, count, *rest = message.split(b"\0")
-            arguments = [os.fsdecode(argument) for argument in rest[: int(count)]]
-            _import(LIBRARIES.get(arguments[0].partition(".")[0], ()))
-            if arguments[0] in FREQUENT and not states:
-                states = _keep(arguments[0])
-            if process := os.fork():
-                running[process] = connected
-                for stream in streams:
-                    os.close(stream)
-                _send(connected, process)
-                continue
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-            for open_socket in (listening, *running.values()):
-                open_socket.close()
-            for end in (awake, wake):
-                os.close(end)
-            os.chdir(folder)
-            os.umask(int(umask))
-            _become(arguments, rest[int(count) :], streams)
-            _import_anew(arguments[0], states)
-            _end_with(connected)
-            return arguments
-    return None
+    def __init__(self, caller: socket.socket, message: bytes, streams: list[int]) -> None:
+        folder, umask, n_arguments, *rest = message.split(b"\0")
+        self.caller, self.streams = caller, streams
+        self.folder, self.umask = folder, int(umask)
+        self.arguments = [os.fsdecode(argument) for argument in rest[: int(n_arguments)]]
+        self.variables = rest[int(n_arguments) :]
 
 
-def _receive_request(connected: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return a caller's message and standard streams, or None if it is gone or sends something else."""
-    connected.settimeout(10)
+class _Server:
+    """Fork a process for each caller, and send the callers the exit statuses of their programs."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._running: dict[int, socket.socket] = {}  # process -> its caller
+        self._states: dict[str, tuple[int, ...] | None] = {}  # of kept modules
+        self._awake, self._wake = os.pipe()
+        for end in (self._awake, self._wake):
+            os.set_blocking(end, False)
+        # Signals to the whole process group are for programs: the server ends with the process that started it.
+        self._handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED}
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+
+    def serve(self) -> list[str] | None:
+        """Return a program's arguments in the process that is to run it, None in the server at its end."""
+        import select
+
+        is_over = False
+        while not is_over or self._running:
+            watched: list[int | socket.socket] = [self._awake]
+            watched += [] if is_over else [0, self._listening]
+            ready, _, _ = select.select(watched, [], [])
+            if self._awake in ready:
+                os.read(self._awake, 1024)
+                _send_statuses(self._running)
+            if 0 in ready:
+                is_over = True
+                self._listening.close()
+            elif self._listening in ready:
+                request = self._accept()
+                if request and self._fork(request):
+                    self._become_program(request)
+                    return request.arguments
+        return None
+
+    def _accept(self) -> _Request | None:
+        """Return the request of the next caller; None if it is another user, gone, or sends something else."""
+        caller, _ = self._listening.accept()
+        request = _receive_request(caller) if _is_ours(caller) else None
+        if request is None:
+            caller.close()
+        return request
+
+    def _fork(self, request: _Request) -> bool:
+        """Fork with what the program needs imported, and return whether this is the new process."""
+        program = request.arguments[0]
+        _import(LIBRARIES.get(program.partition(".")[0], ()))
+        if program in FREQUENT and not self._states:
+            self._states = _keep(program)
+        process = os.fork()
+        if not process:
+            return True
+        self._running[process] = request.caller
+        for stream in request.streams:
+            os.close(stream)
+        _send(request.caller, process)
+        return False
+
+    def _become_program(self, request: _Request) -> None:
+        """Make this new process one that its caller could have started."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
+        for open_socket in (self._listening, *self._running.values()):
+            open_socket.close()
+        for end in (self._awake, self._wake):
+            os.close(end)
+        os.chdir(request.folder)
+        os.umask(request.umask)
+        _become(request.arguments, request.variables, request.streams)
+        _import_anew(request.arguments[0], self._states)
+        _end_with(request.caller)
+
+
+def _receive_request(caller: socket.socket) -> _Request | None:
+    """Return a caller's request, or None if it is gone or sends something else."""
+    caller.settimeout(10)
     try:
-        head, ancillary, _, _ = connected.recvmsg(SIZE.size, socket.CMSG_SPACE(3 * 4))
+        head, ancillary, _, _ = caller.recvmsg(SIZE.size, socket.CMSG_SPACE(3 * 4))
         streams = array.array("i")
         for _, _, data in ancillary:
             streams.frombytes(data)
         (size,) = SIZE.unpack(head)
-        message = _read(connected, size)
+        message = _read(caller, size)
     except (OSError, struct.error):
         return None
-    connected.settimeout(None)
-    return (message, list(streams)) if len(message) == size and len(streams) == 3 else None
+    caller.settimeout(None)
+    return _Request(caller, message, list(streams)) if len(message) == size and len(streams) == 3 else None
 
 
 def _send_statuses(running: dict[int, socket.socket]) -> None:
@@ -410,7 +463,10 @@ def _end_with(connected: socket.socket) -> None:
     import threading
 
     def watch() -> None:
-        connected.recv(1)
+        try:  # noqa: SIM105
+            connected.recv(1)
+        except OSError:
+            pass  # the caller was killed before it read anything
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

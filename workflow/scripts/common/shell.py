@@ -3,9 +3,11 @@
 import base64
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from common.files import CHECKOUT
 from common.notes import Note
@@ -19,6 +21,27 @@ UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
 _UNSEEN_LINE = re.compile(
     r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
 )
+
+
+Answer = TypeVar("Answer")
+
+
+class Unanswered(Exception):
+    """A client of a scheduler failed or did not answer; the message says how."""
+
+
+def ask_patiently(question: Callable[[], Answer], tries: int = 3) -> Answer:
+    """Return the answer of `question`, which is asked again, 2 s later, when it raises Unanswered.
+
+    Raises:
+        Unanswered: If all `tries` fail.
+    """
+    for _ in range(tries - 1):
+        try:
+            return question()
+        except Unanswered:
+            time.sleep(2)
+    return question()
 
 
 def setup_script(setup: Sequence[str], last: str) -> str:

@@ -26,6 +26,7 @@ from common.schemas import schema
 from common.text import alternatives
 
 OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
+# Marks that two readers of CSV may take differently.
 UNUSUAL = (
     b'"',
     b", ",
@@ -35,7 +36,7 @@ UNUSUAL = (
     b"\r",
     b",+",
     b",.",
-)  # what two readers of CSV may take differently
+)
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
@@ -71,13 +72,14 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     path = Path(path)
     try:
         frame = _read_at_once(path, schema_name, keys)
+    # The reader by field says what is wrong, and where.
     except (
         OSError,
         ValueError,
         OverflowError,
         MemoryError,
         pd.errors.ParserWarning,
-    ):  # the other reader says where and what
+    ):
         frame = _read_by_field(path, schema_name)
         frame = frame if keys is None else frame[frame.iloc[:, 0].isin(keys)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
@@ -206,9 +208,8 @@ def _counted(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
     header = source.readline().decode().rstrip("\n").split(",")
     for block in iter(lambda: source.read(2**24), b""):
         lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
-        unusual.update(
-            mark for mark in UNUSUAL if mark.strip(b",\n") in block and mark in block
-        )  # one byte is found sooner
+        # The single byte is searched first, since it is found faster.
+        unusual.update(mark for mark in UNUSUAL if mark.strip(b",\n") in block and mark in block)
     return header, lines, commas, unusual
 
 
@@ -280,9 +281,8 @@ def _checked_at_once(
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
-        with open(
-            regular(path), encoding="utf-8-sig", newline=""
-        ) as file:  # with or without the mark of spreadsheets
+        # Spreadsheets begin the file with a byte order mark.
+        with open(regular(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             _refuse_other_separator(header, path)

@@ -221,6 +221,5 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
         if "number" in types and "integer" in types:
             types.remove("integer")
         left = {**{name: rule for way in ways for name, rule in way.items()}, "type": types, **left}
-    return dict(
-        sorted(left.items(), key=lambda rule: rule[0] != "type")
-    )  # of two broken rules the first is told
+    # Of two broken rules the first one is reported: the type comes first.
+    return dict(sorted(left.items(), key=lambda rule: rule[0] != "type"))

@@ -59,7 +59,7 @@ def _cell_statistics(
     pooling: Pooling, cells: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return means in s, standard errors of mean logarithms, their df, and n; each has shape [cells]."""
-    own = pooling.cells.loc[list(cells)]
+    own = pooling.cell_statistics.loc[list(cells)]
     mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
     return mean, s / np.sqrt(n), df, n.astype(int)
 

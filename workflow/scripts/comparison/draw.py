@@ -9,7 +9,7 @@ from comparison.changes import CHANGES, differing, summary
 from comparison.matched import Compared
 from figures import panels, style
 
-ROW_IN, AXIS_IN = 0.12, 0.5
+ROW_INCHES, AXIS_INCHES = 0.12, 0.5
 MAX_ROWS = 60  # fits on a printed page
 COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast, as in figures of treatments
 
@@ -21,7 +21,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     """
     farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MAX_ROWS]
     rows = data.loc[sorted(farthest)]
-    drawn = style.new_figure(style.PAGE_IN, len(rows) * ROW_IN + AXIS_IN)
+    drawn = style.new_figure(style.PAGE_INCHES, len(rows) * ROW_INCHES + AXIS_INCHES)
     ax = drawn.subplots()
     ax.axvline(1, color=style.INK, linewidth=0.6, zorder=1)
     for y, row in enumerate(rows.itertuples()):

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note
-from analysis.measured import cells, factors, framework_order, read_timed, successful
+from analysis.measured import cell_levels, factors, framework_order, read_timing_runs, successful
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
@@ -77,7 +77,7 @@ class Compared:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """Planned cells of both campaigns in the order of tables, with columns cell and all factors."""
-        return cells(pd.concat([self.base, self.contender], ignore_index=True))
+        return cell_levels(pd.concat([self.base, self.contender], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:
@@ -177,7 +177,7 @@ def read(base: str, contender: str) -> Compared:
         InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
     """
     files = [_table_in(folder, key) for key, folder in (("base", base), ("other", contender))]
-    runs = [read_timed(file) for file in files]
+    runs = [read_timing_runs(file) for file in files]
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
             problem = "has no successful run"

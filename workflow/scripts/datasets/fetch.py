@@ -144,9 +144,8 @@ def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[P
     target = store.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
     check_trusted(target, store.downloads.parent)
-    if target.is_file() and not os.access(
-        target.parent, os.W_OK, effective_ids=True
-    ):  # a read-only cache of other users
+    # The cache may belong to other users and be read-only.
+    if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):
         return target, _read_origin(origin)
     with (
         system_faults(target),
@@ -155,9 +154,8 @@ def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[P
         address = _read_origin(origin)
         if not _is_usable(dataset, target, declared, store):
             address = redact(_fetch(dataset, target, declared, store))
-        write_json(
-            origin, {"from": address}
-        )  # rewritten because files of older versions may contain a password
+        # It is rewritten because files of older versions may contain a password.
+        write_json(origin, {"from": address})
         return target, address
 
 

@@ -24,10 +24,8 @@ CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
 TINY = "tiny-imagenet-200"
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # of text8, in the order of their tokens
-LINE_END, UNKNOWN = (
-    "<eos>",
-    "<unk>",
-)  # tokens of WikiText: at the end of a line, and in the place of rare words
+# Tokens of WikiText: at the end of a line, and in the place of rare words.
+LINE_END, UNKNOWN = "<eos>", "<unk>"
 WIKITEXT = {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
 
 Block = tuple[np.ndarray, np.ndarray]

@@ -159,7 +159,7 @@ def main(*, dataset: str, site: str, out: Path) -> None:
         site: name of a file in config/sites/
         out: an empty file that marks the data set's folder as complete
     """
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     load_dataset(dataset, "--dataset")
     described = load_site(site)
     with system_faults(described.cache), follow_modes(described.cache):

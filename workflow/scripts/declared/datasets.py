@@ -23,10 +23,11 @@ IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
 CLASS, NEXT = "class", "next"  # what the labels of samples are
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: what follows a token is to be told
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
+# The archives of format idx: images and labels.
 IDX = {
     part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
     for part, name in (("train", "train"), ("validation", "t10k"))
-}  # the archives of format idx: images and labels
+}
 NAMES_CLASSES = "tiny-imagenet"  # the format whose archives name the classes
 LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
 BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits

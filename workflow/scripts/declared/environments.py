@@ -18,10 +18,8 @@ from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
-DEPLOYMENTS = (
-    "venv",
-    "apptainer",
-)  # how a site wants what locks describe; what it has installed itself is "installed"
+# Forms of the software that locks describe; what a site has installed itself is "installed".
+DEPLOYMENTS = ("venv", "apptainer")
 # A copy of the stamp beside it, written once everything else is in place.
 COMPLETE_FILE = "whole.json"
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another

@@ -10,11 +10,8 @@ PLAIN = "data"
 NOT_MESHES = ("dense", "spatial")  # layouts of LBANN
 SEARCHED, EXPERT, RANDOM = "found", "expert", "random"
 STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
-NEEDS = {
-    "microbatches": "pipeline",
-    "schedule": "pipeline",
-    "sharding": "sharded",
-}  # factor -> axis without which it means nothing
+# Factor -> axis without which it has no effect.
+NEEDS = {"microbatches": "pipeline", "schedule": "pipeline", "sharding": "sharded"}
 _PART = re.compile(r"([a-z]+)([0-9]*)")
 
 

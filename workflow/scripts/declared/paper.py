@@ -44,10 +44,8 @@ class Paper(Keys):
 
 def printed_tables() -> "dict[str, Table]":
     """Return the tables that a paper may have, by name."""
-    from declared.products.tables import (
-        PROGRAM_OF,
-        TABLES,
-    )  # few programs need these entries, and reading them takes time
+    # Few programs need these entries, and reading them takes time.
+    from declared.products.tables import PROGRAM_OF, TABLES
 
     return {
         name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)

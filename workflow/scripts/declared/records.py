@@ -21,7 +21,7 @@ class RecordTable:
     when: tuple[str, ...] = ()
 
 
-RECORDS = {
+RECORD_TABLES = {
     "runs": RecordTable(
         "one row per run of the design, whether or not it succeeded",
         "Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced "

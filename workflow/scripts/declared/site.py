@@ -244,8 +244,8 @@ class SiteKeys(Keys):
 
     description: Text = key("the machine, in words")
     launcher: Literal["local", "slurm", "oar", "pbs", "flux"] = key(
-        "how ranks are started: local (processes on this machine), slurm (one srun per run), oar (one oarsh "
-        "per rank), pbs (one pbs_tmrsh per rank), flux (one Flux job per run)"
+        "how ranks are started: local (processes on this machine), slurm (one srun for all ranks), oar (one "
+        "oarsh per rank), pbs (one pbs_tmrsh per rank), flux (one Flux job for all ranks)"
     )
     placement: Literal["emulated", "virtual", "distinct-nodes"] = key(
         "what a node is: emulated (processes on one machine), virtual (a node of the virtual cluster, see "
@@ -347,8 +347,8 @@ class SiteKeys(Keys):
         pattern="^https?://",
     )
     time_limit_s: float = key(
-        "seconds after which a run is ended and recorded as timeout; keep it below Slurm's SlurmdTimeout, "
-        "or a lost node ends the job first",
+        "seconds after which a run is ended and recorded as timeout; where it is longer than Slurm's "
+        "SlurmdTimeout, a lost node ends the job first, and the run is repeated",
         default=600,
         gt=0,
     )

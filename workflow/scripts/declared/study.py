@@ -49,11 +49,9 @@ class Replicates:
         at_least: Runs of every cell.
         at_most: Runs after which a cell gets no more.
         until: Half the width of a 95 % interval, as a share of the value; None for a fixed number of runs,
-            with
-            at_least = at_most.
+            with at_least = at_most.
         contrasts: Levels by factor. The interval is that of each cell's mean epoch time; with contrasts, that
-            of
-            the ratios of cells that differ only in one of these factors, between these levels.
+            of the ratios of cells that differ only in one of these factors, between these levels.
     """
 
     at_least: int
@@ -285,13 +283,13 @@ class Study(StudyKeys):
         ]
 
     @property
-    def timed(self) -> list[Levels]:
-        """Return the cells whose epoch times count: those that are not traced."""
+    def untraced_cells(self) -> list[Levels]:
+        """Return the cells that are not traced, whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
     def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
-        """Return the timed cells that differ from another one only in this factor, between these levels."""
-        cells = [levels for levels in self.timed if levels[name] in choices]
+        """Return the untraced cells that differ from another one only in this factor, between these levels."""
+        cells = [levels for levels in self.untraced_cells if levels[name] in choices]
         remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
         repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}
         return [levels for levels, remainder in zip(cells, remainders, strict=True) if remainder in repeated]
@@ -301,13 +299,13 @@ class Study(StudyKeys):
         """Return the cells that may get more than `at_least` runs for a precision target."""
         rule = self.replicates
         if not rule.contrasts:
-            return self.timed
+            return self.untraced_cells
         refined = {
             tuple(cell.values())
             for name, choices in rule.contrasts.items()
             for cell in self.compared(name, choices)
         }
-        return [levels for levels in self.timed if tuple(levels.values()) in refined]
+        return [levels for levels in self.untraced_cells if tuple(levels.values()) in refined]
 
     @property
     def varied(self) -> list[str]:

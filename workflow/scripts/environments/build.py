@@ -150,7 +150,7 @@ def main(*, environment: str, site: str, out: Path) -> None:
         site: name of a file in config/sites/
         out: the environment.json to be made
     """
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     described = load_site(site)
     if environment in tools():  # Tools run where Snakemake runs, whatever the site's ranks use.
         declared, realization = read(environment), VENV

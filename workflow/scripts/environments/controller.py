@@ -128,9 +128,8 @@ def _make(checkout: Path) -> None:
             file=".venv",
             hint="run the same command again",
         )
-    _run(
-        [str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables
-    )  # on all cores
+    # 0 stands for all cores.
+    _run([str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables)
     _finish(checkout, venv, date_ns)
 
 

@@ -73,7 +73,7 @@ def running_pythons(lock: str) -> list[Target]:
     ]
 
 
-def image_pythons(lock: str = "") -> list[Target]:
+def image_pythons(_lock: str = "") -> list[Target]:
     """Return the Python of images, whatever Python runs this program."""
     version = IMAGE_ABI.split("-")[0].removeprefix("cp")
     python = f"{version[0]}.{version[1:]}"

@@ -16,11 +16,10 @@ from common.shell import shell_command
 
 FOLDER = "score-p"  # of an attempt: what Score-P writes
 ANCHOR = Path(FOLDER) / "traces.otf2"
-CLOCK = (
-    Path(FOLDER) / "clock.json"
-)  # rank_0_began: when the first phase of rank 0 began, in s since 1970, as Score-P's clock counts
+# Its rank_0_began is when the first phase of rank 0 began, in s since 1970, by Score-P's clock.
+CLOCK = Path(FOLDER) / "clock.json"
 PACKAGE = "scorep"  # its name among the packages of a record
-STARTER = "start-score-p"  # of an attempt, as long as it runs
+START_FOLDER = "start-score-p"  # of an attempt, as long as it runs
 TIMEOUT_S = 120
 # For a rank's events, unless the site's variables set it. What does not fit is written during the run.
 MEMORY = "256M"
@@ -47,7 +46,7 @@ def version(prefix: Path) -> str | None:
     return output.split()[-1] if output.split() else None
 
 
-def write_starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()) -> Path:
+def write_start_script(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()) -> Path:
     """Write the script that starts `program` under Score-P into an attempt's folder, and return its path.
 
     Args:
@@ -59,7 +58,7 @@ def write_starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str
     Raises:
         InputError: If Score-P cannot make the library that it preloads.
     """
-    folder = attempt / STARTER
+    folder = attempt / START_FOLDER
     folder.mkdir()
     tool = str(prefix / "bin" / "scorep-preload-init")
     try:

@@ -23,7 +23,7 @@ from environments.steps import (
 from environments.wheels import built_wheel, check_needs, install_built, install_recorded, recorded_sha256
 
 
-def check_machine(environment: Environment, realization: Realization) -> None:
+def check_machine(environment: Environment, _realization: Realization) -> None:
     """Check that this machine can build the environment: a recorded wheel for its Python, and a compiler.
 
     Raises:

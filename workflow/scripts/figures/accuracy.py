@@ -17,13 +17,13 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view
 
-PANEL_IN = 1.15
-SMALL_PANEL_IN = 0.95  # if there are more panels than LARGE_PANELS
+PANEL_INCHES = 1.15
+SMALL_PANEL_INCHES = 0.95  # if there are more panels than LARGE_PANELS
 LARGE_PANELS = 12
-SMALL_PANELS_IN_PAGE = 6
+SMALL_GRID_COLUMNS = 6
 SMALL_TITLE_CHARACTERS = 18
 MAX_MARKED_EPOCHS = 20  # epochs
-TICK_LABELS_IN = 0.12  # between the panels
+TICK_LABELS_INCHES = 0.12  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
@@ -119,8 +119,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         AXES[declaration.x or "epochs"],
         QUANTITIES[declaration.y or "accuracy"],
     )
-    small_panels_in = len(PARTS) * SMALL_PANEL_IN + panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
-    view = view.fit_to_page(small_panels_in, SMALL_PANELS_IN_PAGE)
+    small_panels_in = len(PARTS) * SMALL_PANEL_INCHES + panels.titles_height(
+        view.panels, SMALL_TITLE_CHARACTERS
+    )
+    view = view.fit_to_page(small_panels_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, declaration.x or "epochs")
     # Series with the same x values cover each other, so each has markers at some of them only.
     thinned = x_axis.integer or (len(epochs) and epochs["epoch"].max() > MAX_MARKED_EPOCHS)
@@ -140,16 +142,16 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     panel_levels = view.panels
     is_small = len(panel_levels) > LARGE_PANELS
     max_columns, panel_in = (
-        (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if is_small else (panels.PANELS_IN_PAGE, PANEL_IN)
+        (SMALL_GRID_COLUMNS, SMALL_PANEL_INCHES) if is_small else (panels.MAX_GRID_COLUMNS, PANEL_INCHES)
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
     # Models differ in time and number of steps, so every pair of panels has its own axis.
-    separate_axes = bool(panels.axis_factors(view.facet)) and x_axis is not AXES["epochs"]
+    separate_axes = bool(panels.duration_factors(view.facet)) and x_axis is not AXES["epochs"]
     pair_in = (
         len(responses) * panel_in
         + panels.titles_height(panel_levels, characters)
-        + TICK_LABELS_IN * separate_axes
+        + TICK_LABELS_INCHES * separate_axes
     )
     figure = style.new_figure(
         width, n_bands * pair_in + 0.15 + panels.legend_height(len(legend_series), width)
@@ -165,7 +167,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         band, column = divmod(panel, n_columns)
         panel_runs = successful(panels.rows_at(view.runs, levels))
         axis_runs = (
-            panels.rows_at(view.ok, {name: levels[name] for name in panels.axis_factors(view.facet)})
+            panels.rows_at(view.ok, {name: levels[name] for name in panels.duration_factors(view.facet)})
             if separate_axes
             else view.ok
         )

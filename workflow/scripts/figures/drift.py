@@ -30,7 +30,7 @@ from figures import panels, style, timeline
 from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.timeline import Time
 
-HEIGHT_IN = 3.1
+HEIGHT_INCHES = 3.1
 WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel at the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
@@ -54,18 +54,15 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels over time and one at the right, and its caption.
-
-    `declaration` has no influence.
-    """
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, three panels over time and one at the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
         return panels.empty_figure(runs, no_reference_reason(runs))
     adjusted = adjustment(runs)
     data, time, unit = _add_positions(data, records.every_run)
-    figure = style.new_figure(style.PAGE_IN, HEIGHT_IN)
+    figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)
     grid = figure.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
     bottom = figure.add_subplot(grid[2, 0])
     top, middle = (figure.add_subplot(grid[row, 0], sharex=bottom) for row in (0, 1))

@@ -19,7 +19,7 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view
 
-PANEL_IN = 1.6
+PANEL_INCHES = 1.6
 MARGIN = 1.12  # of an axis, beyond the ends of intervals
 LOG_FROM_RATIO = 5
 MAX_POWER_LINES = 6
@@ -48,7 +48,7 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
-    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cells
+    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
     return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
@@ -65,14 +65,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     unit, unit_name = energies.choose_unit(energy["value"])
     points = _points(view, energy, unit)
     measured_panels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
-    view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
+    view = view.fit_to_page(
+        PANEL_INCHES + panels.titles_height(measured_panels), panel_levels=measured_panels
+    )
     points = points[points["cell"].isin(set(view.cells["cell"]))]
-    axis_factors = panels.axis_factors(view.facet)
+    axis_factors = panels.duration_factors(view.facet)
     panel_levels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
     legend_series = [series for series in view.series if len(series.select(points))]
     rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     above = panels.legend_height(len(legend_series), width)
-    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above)
+    figure = style.new_figure(
+        width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above
+    )
     axes = panels.create_axes(
         figure, (rows, columns), len(panel_levels), share_x=not axis_factors, share_y=not axis_factors
     )
@@ -136,7 +140,7 @@ def _points(view: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
     """Return a row per cell with energy: factors, scale, time in s and energy in `unit` with their bounds."""
     rows = view.cells.set_index("cell", drop=False)
     rows = rows[rows.index.isin(energy.index)]
-    times = view.pooling.cells.reindex(rows.index)
+    times = view.pooling.cell_statistics.reindex(rows.index)
     scaled = energy.reindex(rows.index) / unit
     return rows.assign(
         scale=rows[scale_factor(view.runs)],

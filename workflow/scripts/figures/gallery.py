@@ -121,6 +121,7 @@ def main(kinds: Sequence[str] = ()) -> None:
             if example.picture and (not kinds or example.kind.name in kinds):
                 make(example, Path(folder))
                 print(f"{display_path(example.picture)}: {example.picture.stat().st_size / 1000:.0f} kB")
+                print((Path(folder) / f"{example.declaration.name}.caption.md").read_text())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions
-from analysis.measured import Records, cell_words, cells, successful, traced
+from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_styles, style
@@ -24,10 +24,10 @@ from traces.cells import NO_PHASES
 from traces.steps import WAIT, Traced
 
 MAX_RANKS = 8
-ROW_IN, TITLE_IN, AXIS_IN = 0.2, 0.24, 0.28
+ROW_INCHES, TITLE_INCHES, AXIS_INCHES = 0.2, 0.24, 0.28
 BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce below them
 STEPS_ON_AXIS = 3  # of the slowest panel, which set the axis limit
-MAX_HEIGHT_IN = 7.6
+MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "all-reduce: waiting for the slowest rank"
 HOW_TO_READ = (
@@ -81,7 +81,7 @@ class Panel:
     @property
     def height_in(self) -> float:
         """Return the height in inches."""
-        return len(self.ranks) * ROW_IN + TITLE_IN
+        return len(self.ranks) * ROW_INCHES + TITLE_INCHES
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -101,9 +101,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases)
     )
     handles = _legend_handles([*phases, *unlisted], drawn_panels)
-    above_in = panels.legend_height(len(handles), style.PAGE_IN)
+    above_in = panels.legend_height(len(handles), style.PAGE_INCHES)
     figure = style.new_figure(
-        style.PAGE_IN, sum(panel.height_in for panel in drawn_panels) + AXIS_IN + above_in
+        style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
     )
     ratios = [panel.height_in for panel in drawn_panels]
     axes = figure.subplots(len(drawn_panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
@@ -113,7 +113,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_IN))
+    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_INCHES))
     return figure, view.caption(
         [HEADING, _waits_note(drawn_panels)],
         _left_out_note(candidates, drawn_panels),
@@ -138,7 +138,7 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
     }
     return [
         Panel(cell, titles[cell], Traced(typed_steps[cell], 0, int(typed_steps[cell]["step"].nunique())))
-        for cell in cells(view.runs)["cell"]
+        for cell in cell_levels(view.runs)["cell"]
         if cell in typed_steps and len(typed_steps[cell])
     ]
 
@@ -149,7 +149,7 @@ def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
     Else the cell with most ranks of each series, as many as fit.
     """
     multi_rank = [panel for panel in candidates if len(panel.traced.ranks) > 1] or list(candidates)
-    if sum(panel.height_in for panel in multi_rank) <= MAX_HEIGHT_IN:
+    if sum(panel.height_in for panel in multi_rank) <= MAX_HEIGHT_INCHES:
         return multi_rank
     largest: dict[str, Panel] = {}
     for panel in multi_rank:
@@ -161,7 +161,7 @@ def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
     selected: list[Panel] = []
     height = 0.0
     for panel in multi_rank:
-        if panel in largest.values() and (not selected or height + panel.height_in <= MAX_HEIGHT_IN):
+        if panel in largest.values() and (not selected or height + panel.height_in <= MAX_HEIGHT_INCHES):
             selected.append(panel)
             height += panel.height_in
     return selected

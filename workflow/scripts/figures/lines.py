@@ -15,7 +15,7 @@ from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
     bases,
-    cells,
+    cell_levels,
     level_text,
     levels_in_order,
     successful,
@@ -32,10 +32,10 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import View
 
-PANEL_IN = 1.45
+PANEL_INCHES = 1.45
 SERIES_GAP = 0.03  # of the axis, between two series at one level
 MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
-TICK_CHARACTER_IN = 0.055  # of a tick label
+TICK_CHARACTER_INCHES = 0.055  # of a tick label
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
 BOUND_LINE = (0, (1, 1.5))
 MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
@@ -122,11 +122,10 @@ def draw(
         view: The cells to draw.
         x: The factor on the x axis.
         heading: First sentence of the caption.
-        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time
-            divided by the replicas.
-        for_comparison: Lines are compared with each other: they are always joined, the axis is
-            logarithmic, and panels with a
-            single line are left out.
+        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time divided
+            by the replicas.
+        for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
+            and panels with a single line are left out.
         notes: Further notes for the caption.
     """
     if view.ok.empty:
@@ -139,7 +138,7 @@ def draw(
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
     left_out = [levels for levels in view.panels if levels not in drawable]
-    view = view.fit_to_page(PANEL_IN + panels.titles_height(drawable), panel_levels=drawable)
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = _drawable_panels(view, x, for_comparison)
     baselines = base_cells(view.study) if with_baselines else {}
     single_device = bases(view.study) if with_baselines else []
@@ -166,15 +165,17 @@ def draw(
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     labels = [_tick_label(x, level) for level in scale.positions]
     rows, columns, width = panels.layout(len(panel_levels))
-    is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_IN > 0.8 * width / columns
+    is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
     below_in = (
-        TICK_CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION)) if is_steep else 0
+        TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
+        if is_steep
+        else 0
     )
     above_in = panels.legend_height(len([*legend_series, *extra]), width)
     figure = style.new_figure(
-        width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
+        width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
     )
-    axis_factors = panels.axis_factors(view.facet)
+    axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
     shifts = panels.dodge_offsets(
         [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
@@ -203,7 +204,7 @@ def draw(
             panels.write_remark(ax, panels.NO_SUCCESS)
         ax.set_title(panels.panel_title(levels))
         axis_levels = {name: levels[name] for name in axis_factors}
-        remarks += panels.set_time_axis(ax, *view.times(axis_levels), logarithmic=for_comparison)
+        remarks += panels.scale_value_axis(ax, *view.times(axis_levels), logarithmic=for_comparison)
         scale.apply(ax, labels)
         if is_steep:
             ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
@@ -383,7 +384,7 @@ def baselines_note(used: Sequence[str], view: View) -> str:
             "them."
         )
         return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
-    levels = cells(baseline_runs).set_index("cell")[varying(view.study)]
+    levels = cell_levels(baseline_runs).set_index("cell")[varying(view.study)]
     seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
     names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
     seconds_by_name = "; ".join(

@@ -14,7 +14,7 @@ from figures.panels import Series
 from figures.strategies import multi_node_view
 from figures.view import View
 
-PANEL_IN = 1.6
+PANEL_INCHES = 1.6
 MARGIN = 0.15  # of an axis
 MB = 1e6
 HEADING = (
@@ -36,11 +36,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     if memory.empty:
         return panels.empty_figure(view.runs, NO_MEMORY)
     max_columns = panels.wide_columns(len(view.panels))
-    view = view.fit_to_page(PANEL_IN + panels.titles_height(view.panels), max_columns)
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
     all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
     rows, columns, width = panels.layout(len(view.panels), max_columns)
     above = panels.legend_height(len(view.series), width)
-    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(view.panels)) + 0.2 + above)
+    figure = style.new_figure(width, rows * (PANEL_INCHES + panels.titles_height(view.panels)) + 0.2 + above)
     axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_x=False, share_y=False)
     for ax, levels in zip(axes, view.panels, strict=True):
         panel_runs = panels.rows_at(view.ok, levels)

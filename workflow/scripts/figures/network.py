@@ -28,7 +28,7 @@ from network.fit import (
     shortfall,
 )
 
-PANEL_IN = 1.6
+PANEL_INCHES = 1.6
 DODGE_FACTOR = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND_LINE = (0, (1, 1.5))
@@ -46,7 +46,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     network = records.table("network")
     ok = measured(network)
@@ -64,7 +64,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     all_panels = panels.level_combinations(network, panel_factors)
     all_panels.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
-    panel_levels = all_panels[: panels.max_panels_on_page(PANEL_IN + panels.titles_height(all_panels))]
+    panel_levels = all_panels[: panels.max_panels_on_page(PANEL_INCHES + panels.titles_height(all_panels))]
     text = f"The first {len(panel_levels)} of {len(all_panels)} panels are drawn; the table has all."
     omission_note = (
         ""
@@ -80,13 +80,15 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         network["nodes"].nunique() if n_collectives == 1 else n_collectives
     )
     fills_rows = (
-        is_complete and (2 if n_collectives == 1 else 1) < n_in_row <= panels.PANELS_IN_PAGE
+        is_complete and (2 if n_collectives == 1 else 1) < n_in_row <= panels.MAX_GRID_COLUMNS
     )  # one row per number of nodes, or per collective
-    rows, columns, width = panels.layout(len(panel_levels), n_in_row if fills_rows else panels.PANELS_IN_PAGE)
+    rows, columns, width = panels.layout(
+        len(panel_levels), n_in_row if fills_rows else panels.MAX_GRID_COLUMNS
+    )
     titled_panels = panel_levels if len(panel_levels) > 1 else []
     above_in = panels.legend_height(len([*frameworks, *extra]), width)
     figure = style.new_figure(
-        width, rows * (PANEL_IN + panels.titles_height(titled_panels)) + 0.15 + above_in
+        width, rows * (PANEL_INCHES + panels.titles_height(titled_panels)) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
     shifts = {name: DODGE_FACTOR**place for name, place in panels.dodge_offsets(frameworks, 1).items()}

@@ -24,7 +24,7 @@ from prediction.law import rate_text
 from prediction.outlook import answer
 from prediction.question import Question
 
-PANEL_IN = 1.7
+PANEL_INCHES = 1.7
 PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
@@ -37,7 +37,7 @@ HEADING = (
 NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []
@@ -48,7 +48,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption
     return figure, panels.compose_caption(
-        records.runs, caption.below, notes=caption.apart, with_intervals=False
+        records.runs, caption.below, notes=caption.notes_elsewhere, with_intervals=False
     )
 
 
@@ -88,7 +88,7 @@ def draw_curves(
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     above_in = panels.legend_height(len(all_series), width)
     figure = style.new_figure(
-        width, n_rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in
+        width, n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels))
     for ax, levels in zip(axes, panel_levels, strict=True):

@@ -35,13 +35,13 @@ ARROWS: Mapping[str, tuple[str, str]] = {
     "x": ("<", ">"),
     "y": ("v", "^"),
 }  # markers at the lower and the upper end
-PANELS_IN_COLUMN = 2
-PANELS_IN_PAGE = 4
-PANELS_IN_THREE_COLUMNS = (6, 9)
-PAGE_PANELS_IN = 8.4  # height of a printed page without legend and labels
+MAX_PANELS_IN_COLUMN = 2  # in a figure as wide as a column of print; more need a page's width
+MAX_GRID_COLUMNS = 4
+THREE_COLUMN_PANEL_COUNTS = (6, 9)
+PAGE_PANELS_INCHES = 8.4  # height of a printed page without legend and labels
 TITLE_CHARACTERS = 28
-TITLE_ROW_IN = 0.11
-LEGEND_ROW_IN = 0.13
+TITLE_ROW_INCHES = 0.11
+LEGEND_ROW_INCHES = 0.13
 REMARK_CHARACTERS = 48  # per line, in an empty panel of one print column
 NOT_DRAWN = "Not drawn: "  # the caption of a figure without content begins with it
 NO_SUCCESS = Note("no-successful-run", "no successful run")
@@ -55,27 +55,27 @@ class Caption(str):
 
     Attributes:
         below: Notes that stand below the figure.
-        apart: Notes that reports and papers print apart.
+        notes_elsewhere: Notes that reports and papers print apart.
     """
 
     below: list[str]
-    apart: list[str]
+    notes_elsewhere: list[str]
 
-    def __new__(cls, below: Iterable[str], apart: Iterable[str]) -> "Caption":
+    def __new__(cls, below: Iterable[str], notes_elsewhere: Iterable[str]) -> "Caption":
         """Join the notes of each paragraph to one line, without empty ones."""
-        parts = [[note for note in notes if note] for notes in (below, apart)]
+        parts = [[note for note in notes if note] for notes in (below, notes_elsewhere)]
         caption = super().__new__(cls, "\n\n".join(" ".join(notes) for notes in parts if notes))
-        caption.below, caption.apart = parts
+        caption.below, caption.notes_elsewhere = parts
         return caption
 
     def __getnewargs__(self) -> tuple[list[str], list[str]]:  # type: ignore[override]
         """Return the arguments with which pickle and copy rebuild the caption."""
-        return self.below, self.apart
+        return self.below, self.notes_elsewhere
 
     @property
     def notes(self) -> list[str]:
         """Return all notes, those below the figure first."""
-        return [*self.below, *self.apart]
+        return [*self.below, *self.notes_elsewhere]
 
 
 class Bar(Line2D):
@@ -129,35 +129,39 @@ def _level_key(levels: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(None if pd.isna(level) else level for level in levels)
 
 
-def axis_factors(facet: Sequence[str]) -> list[str]:
-    """Return the factors whose levels differ in duration.
+def duration_factors(facet: Sequence[str]) -> list[str]:
+    """Return the factors of `facet` whose levels train for very different times: model and data set.
 
     Panels share a time axis only within one such level.
     """
     return [name for name in WORK if name in facet]
 
 
-def layout(n_panels: int, max_columns: int = PANELS_IN_PAGE) -> tuple[int, int, float]:
+def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int, float]:
     """Return rows, columns and width in inches of a grid of panels.
 
     Two panels or fewer fit one print column. Three columns are used where they leave no row incomplete.
     """
     columns = (
         3
-        if n_panels in PANELS_IN_THREE_COLUMNS and max_columns == PANELS_IN_PAGE
+        if n_panels in THREE_COLUMN_PANEL_COUNTS and max_columns == MAX_GRID_COLUMNS
         else min(n_panels, max_columns)
     )
     return (
         math.ceil(n_panels / columns),
         columns,
-        style.COLUMN_IN if n_panels <= PANELS_IN_COLUMN else style.PAGE_IN,
+        style.COLUMN_INCHES if n_panels <= MAX_PANELS_IN_COLUMN else style.PAGE_INCHES,
     )
 
 
 def wide_columns(n_panels: int) -> int:
     """Return the number of columns for panels that need more width."""
     return (
-        2 if n_panels == PANELS_IN_PAGE else 3 if n_panels <= max(PANELS_IN_THREE_COLUMNS) else PANELS_IN_PAGE
+        2
+        if n_panels == MAX_GRID_COLUMNS
+        else 3
+        if n_panels <= max(THREE_COLUMN_PANEL_COUNTS)
+        else MAX_GRID_COLUMNS
     )
 
 
@@ -188,12 +192,12 @@ def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -
 
 def titles_height(panel_levels: Sequence[Mapping[str, Any]], characters: int = TITLE_CHARACTERS) -> float:
     """Return the height of the tallest panel title in inches."""
-    return TITLE_ROW_IN * max(
+    return TITLE_ROW_INCHES * max(
         (panel_title(levels, characters).count("\n") + 1 for levels in panel_levels if levels), default=0
     )
 
 
-def set_time_axis(
+def scale_value_axis(
     ax: Axes,
     times: pd.Series,
     cells: pd.DataFrame,
@@ -202,8 +206,9 @@ def set_time_axis(
     logarithmic: bool = False,
     quantity: str = "time",
 ) -> list[str]:
-    """Scale an axis of time, or of another quantity, and return notes about it for the caption.
+    """Scale the axis of a measured quantity, such as time or throughput, and return notes for the caption.
 
+    Call it after the intervals are drawn (`draw_interval`): it looks for bars that extend beyond the axis.
     The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and
     intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs; longer ones end in
     an arrow.
@@ -321,9 +326,13 @@ def draw_replicates(
     ax.plot(*ticks[:: 1 if vertical else -1], zorder=5, **_replicate_style(series_style, vertical))
 
 
-def marker_style(series: SeriesStyle | str) -> dict[str, Any]:
+def marker_style(style_or_framework: SeriesStyle | str) -> dict[str, Any]:
     """Return the marker of a style, or of a framework given by name, without a line."""
-    series_style = style.framework_style(series) if isinstance(series, str) else series
+    series_style = (
+        style.framework_style(style_or_framework)
+        if isinstance(style_or_framework, str)
+        else style_or_framework
+    )
     return {
         "linestyle": "none",
         "marker": series_style.marker,
@@ -366,12 +375,12 @@ def legend_columns(width_in: float) -> int:
 
 def legend_height(n_entries: int, width_in: float) -> float:
     """Return the height of the legend in inches."""
-    return 0.08 + LEGEND_ROW_IN * math.ceil(n_entries / legend_columns(width_in))
+    return 0.08 + LEGEND_ROW_INCHES * math.ceil(n_entries / legend_columns(width_in))
 
 
-def max_panels_on_page(height_in: float, across: int = PANELS_IN_PAGE) -> int:
+def max_panels_on_page(height_in: float, across: int = MAX_GRID_COLUMNS) -> int:
     """Return how many panels of this height, including titles, fit a printed page."""
-    return across * max(1, int(PAGE_PANELS_IN / height_in))
+    return across * max(1, int(PAGE_PANELS_INCHES / height_in))
 
 
 def write_remark(ax: Axes, text: str, characters: int = REMARK_CHARACTERS) -> None:
@@ -400,7 +409,7 @@ def empty_figure(
         details: More sentences of the caption.
         notes: As in `compose_caption`.
     """
-    figure = style.new_figure(style.COLUMN_IN, 1.4)
+    figure = style.new_figure(style.COLUMN_INCHES, 1.4)
     ax = figure.subplots()
     ax.set_xticks([])
     ax.set_yticks([])

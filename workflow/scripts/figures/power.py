@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.energy import SCOPE_TITLES
-from analysis.measured import Records, cell_words, cells
+from analysis.measured import Records, cell_levels, cell_words
 from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
 
-PANEL_IN = 1.35
+PANEL_INCHES = 1.35
 MAX_PANELS = 12  # panels
 SCOPE_STYLES: dict[str, dict[str, Any]] = {
     "node": {"color": style.INK, "linestyle": "-"},
@@ -48,8 +48,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     rows, columns, width = panels.layout(len(runs), panels.wide_columns(len(runs)))
     scopes = [scope for scope in SCOPE_STYLES if scope in set(power["scope"])]
     above_in = panels.legend_height(len(scopes), width)
-    title_in = panels.TITLE_ROW_IN * max(text.count("\n") + 1 for text in titles.values())
-    figure = style.new_figure(width, rows * (PANEL_IN + title_in) + 0.15 + above_in)
+    title_in = panels.TITLE_ROW_INCHES * max(text.count("\n") + 1 for text in titles.values())
+    figure = style.new_figure(width, rows * (PANEL_INCHES + title_in) + 0.15 + above_in)
     axes = panels.create_axes(figure, (rows, columns), len(runs), share_x=False)
     has_idle = False
     for ax, run in zip(axes, runs, strict=True):
@@ -86,7 +86,7 @@ def _median_runs(ok: pd.DataFrame) -> list[Any]:
         for _, cell_runs in ordered.groupby("cell")
         for run in cell_runs.iloc[[(len(cell_runs) - 1) // 2]].itertuples()
     }
-    return [median_runs[cell] for cell in cells(ok)["cell"]]
+    return [median_runs[cell] for cell in cell_levels(ok)["cell"]]
 
 
 def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> bool:

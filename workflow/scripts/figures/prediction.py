@@ -55,7 +55,7 @@ COMPARISON_NOTE = Note(
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     runs, cells = records.runs, records.table("prediction_cells")
     held_out = (
@@ -83,7 +83,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         np.exp(np.quantile(np.abs(np.log(ratios[positive])), REACH_QUANTILE)) if positive.any() else MIN_REACH
     )
     top = float(np.clip(1.1 * reach, MIN_REACH, MAX_REACH))
-    figure = style.new_figure(style.PAGE_IN, 2.6)
+    figure = style.new_figure(style.PAGE_INCHES, 2.6)
     (ax,) = panels.create_axes(figure, (1, 1), 1)
     spread = pooled_cv(held_out.drop_duplicates("cell"), of_means=True)
     if np.isfinite(spread):

@@ -17,7 +17,7 @@ from figures import panels, style
 from figures.style import SeriesStyle
 from figures.view import build_view
 
-PANEL_IN = 1.35
+PANEL_INCHES = 1.35
 MARGIN = 1.25  # of the axes beyond the smallest and the largest measured mean
 MAX_BEYOND = 2.0  # factor beyond which predictions are moved to the edge
 SMALL_MARKERS_FROM = 200
@@ -43,9 +43,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     shape = (len(fits) // len(models), len(models))
     drawn_series = [series for series in view.series if len(series.select(view.ok))]
     legend_series = drawn_series if len(drawn_series) > 1 else []
-    above_in = panels.legend_height(len(legend_series), style.COLUMN_IN) if legend_series else 0
+    above_in = panels.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
-        style.COLUMN_IN, shape[0] * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.15 + above_in
+        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 2 * panels.TITLE_ROW_INCHES) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]

@@ -17,7 +17,7 @@ from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
 
-HEIGHT_IN = 2.1
+HEIGHT_INCHES = 2.1
 MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
 MAX_BANDS = 60
 LOG_FROM_RATIO = 5
@@ -52,7 +52,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, three panels side by side, and its caption; `declaration` has no influence."""
     runs = records.runs
     data = residuals(runs)
@@ -61,7 +61,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     how_to_read = HOW_TO_READ.format(order=_order_phrase(data), bands=_bands_phrase(data, column))
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
-    figure = style.new_figure(style.PAGE_IN, HEIGHT_IN)
+    figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)
     normal, fitted, order = figure.subplots(1, 3)
     percent = 100 * data["residual"]
     _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"])

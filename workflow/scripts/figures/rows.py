@@ -11,8 +11,8 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import View
 
-ROW_IN = 0.13
-AXIS_IN = 0.35
+ROW_INCHES = 0.13
+AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
 REMARK_FONT_SIZE = 5.5  # points
@@ -30,12 +30,12 @@ def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple
         draw_cell: Draws one row, given its planned runs.
         times: Returns, for the levels that share an axis, run times and the cells' `low`, `high` and `n`.
     """
-    row_in = len(view.rows) * ROW_IN + AXIS_IN
+    row_in = len(view.rows) * ROW_INCHES + AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels = view.panels
     n_rows, n_columns, width = panels.layout(len(panel_levels))
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)))
-    axis_factors = panels.axis_factors(view.facet)
+    axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels), share_x=not axis_factors)
     remarks: list[str] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
@@ -47,7 +47,7 @@ def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
         ax.set_title(panels.panel_title(levels))
         run_times, means = times(view, {name: levels[name] for name in axis_factors})
-        remarks += panels.set_time_axis(ax, run_times, means, axis="x")
+        remarks += panels.scale_value_axis(ax, run_times, means, axis="x")
         if run_times.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.measured import Records, factors
-from analysis.speedup import base_cells, compare
+from analysis.speedup import base_cells, build_rows
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
@@ -18,7 +18,7 @@ from figures.lines import Scale
 from figures.panels import Series
 from figures.view import View, build_view
 
-PANEL_IN = 1.3
+PANEL_INCHES = 1.3
 IDEAL_LINE = (0, (6, 2))
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
@@ -54,7 +54,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     multi_replica = rows[compared & (rows["replicas"] > 1)]
     drawable = panels.nonempty_panels(view.panels, multi_replica)
     left_out = [levels for levels in view.panels if levels not in drawable]
-    view = view.fit_to_page(2 * PANEL_IN + panels.titles_height(drawable), panel_levels=drawable)
+    view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     rows, multi_replica = (
         frame[frame["cell"].isin(set(view.cells["cell"]))] for frame in (rows, multi_replica)
     )
@@ -69,7 +69,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         )
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
-    height = n_bands * (2 * PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in
+    height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     figure = style.new_figure(width, height)
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
     scale = lines.number_scale(sorted(set(drawn_rows["replicas"]) | {1}), len(drawn_series))
@@ -109,7 +109,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _no_baseline_note(without_baseline),
         notes=[
             HOW_TO_READ,
-            conditions.replicas_note(view.runs),
+            conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
             BOUND_EXPLAINED if has_bound else "",
             lines.baselines_note(sorted(set(drawn_rows["base_cell"].dropna())), view),
@@ -131,12 +131,12 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return factors, replicas and, where available, the columns of `speedup.compare` of each planned cell.
+    """Return factors, replicas and, if available, the columns of `speedup.build_rows` of each planned cell.
 
     `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective
     benchmark was run.
     """
-    measured = compare(view.study).drop(columns=[*factors(), "replicas"])
+    measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
     rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(
         measured, how="left", on="cell"
     )

@@ -17,8 +17,8 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
 
-ROW_IN = 0.13
-AXIS_IN = 0.35
+ROW_INCHES = 0.13
+AXIS_INCHES = 0.35
 BAR = 0.74  # of a row
 MAX_LABEL_CHARACTERS = 50  # of row labels, times panels, in one print column
 EPOCH = "epoch"
@@ -63,7 +63,7 @@ ALL_EPOCHS = (
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
     view, by_run = build_view(records.runs, declaration), declaration.x != EPOCH
-    row_in = len(view.rows) * ROW_IN + AXIS_IN
+    row_in = len(view.rows) * ROW_INCHES + AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     data = (
         shares.run_time_parts(records, view.runs)
@@ -75,7 +75,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     heading = RUNS_HEADING if by_run else EPOCHS_HEADING
     if data.empty:
         return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
-    view_rows, axis_factors = view.rows, panels.axis_factors(view.facet) if by_run else []
+    view_rows, axis_factors = view.rows, panels.duration_factors(view.facet) if by_run else []
     panel_levels, cells = view.panels, view.cells
     present = [name for name in shares.PARTS if name in data]
     parts = [
@@ -83,7 +83,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
-        width = style.PAGE_IN
+        width = style.PAGE_INCHES
     above_in = panels.legend_height(len(parts), width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)

@@ -18,7 +18,7 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import filtered
 
-PANEL_IN = 2.2
+PANEL_INCHES = 2.2
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
@@ -59,7 +59,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_models, n_left_out = models[:MAX_PANELS], len(models) - MAX_PANELS
     n_rows, columns, width = panels.layout(len(drawn_models), 3)
     above_in = panels.legend_height(len(series), width)
-    figure = style.new_figure(width, n_rows * (PANEL_IN + panels.TITLE_ROW_IN) + 0.3 + above_in)
+    figure = style.new_figure(width, n_rows * (PANEL_INCHES + panels.TITLE_ROW_INCHES) + 0.3 + above_in)
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn_models), share_x=False, share_y=False)
     for ax, model in zip(axes, drawn_models, strict=True):
         _draw_model(ax, rows[rows["model"] == model], series)

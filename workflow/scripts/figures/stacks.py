@@ -38,18 +38,18 @@ def draw(
         draw_more: Draws more of a cell, given its axes, y, row of `data`, and the distance from y to the
             end of the bar.
     """
-    row_in = len(view.rows) * rows.ROW_IN + rows.AXIS_IN
+    row_in = len(view.rows) * rows.ROW_INCHES + rows.AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels, view_rows, cells = view.panels, view.rows, view.cells
     longest = float(data.sum(axis=1).max())
     parts = [name for name in data if data[name].max() > MIN_VISIBLE_SHARE * longest]
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
-        width = style.PAGE_IN
+        width = style.PAGE_INCHES
     handles = legend_handles(parts)
     above_in = panels.legend_height(len(handles), width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
-    axis_factors = panels.axis_factors(view.facet)
+    axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_cells = panels.rows_at(cells, levels)

@@ -16,7 +16,7 @@ from figures.panels import Series
 from figures.view import View, build_view, filtered
 from prediction.law import rate_text
 
-PANEL_IN = 1.6
+PANEL_INCHES = 1.6
 DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
 HEADING = (
     "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single "
@@ -47,10 +47,12 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     if view.ok.empty and predicted.empty:
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
     max_columns = panels.wide_columns(len(view.panels))
-    view = view.fit_to_page(PANEL_IN + panels.titles_height(view.panels), max_columns)
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
     rows, columns, width = panels.layout(len(view.panels), max_columns)
     above_in = panels.legend_height(len(view.series), width)
-    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(view.panels)) + 0.3 + above_in)
+    figure = style.new_figure(
+        width, rows * (PANEL_INCHES + panels.titles_height(view.panels)) + 0.3 + above_in
+    )
     axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_y=False)
     all_rates = pd.concat(
         [view.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from common.files import written_whole
 
-COLUMN_IN = 3.35
-PAGE_IN = 6.9
+COLUMN_INCHES = 3.35
+PAGE_INCHES = 6.9
 DPI = 300
 LAYOUT_PASSES = 2
 INK = "#222222"

@@ -17,7 +17,7 @@ from figures.panels import Series
 from figures.scaling import IDEAL_LINE
 from figures.view import View, build_view
 
-PANEL_IN = 1.45
+PANEL_INCHES = 1.45
 RATE = "throughput_samples_s"
 HEADING = (
     "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long "
@@ -42,13 +42,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         )
     rates = cell_rates(view)
     measured_panels = panels.nonempty_panels(view.panels, rates)
-    view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
+    view = view.fit_to_page(
+        PANEL_INCHES + panels.titles_height(measured_panels), panel_levels=measured_panels
+    )
     panel_levels = panels.nonempty_panels(view.panels, rates)
     drawn_series = [series for series in view.series if len(series.select(rates))]
     rows, columns, width = panels.layout(len(panel_levels))
     above = panels.legend_height(len(drawn_series) + 1, width)
-    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above)
-    axis_factors = panels.axis_factors(view.facet)
+    figure = style.new_figure(
+        width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above
+    )
+    axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
     scale = lines.factor_scale(view.runs, factor, len(drawn_series))
     shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap)
@@ -60,7 +64,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             )
         axis_levels = {name: levels[name] for name in axis_factors}
         measured = panels.rows_at(view.ok, axis_levels)[RATE].astype(float)
-        remarks += panels.set_time_axis(
+        remarks += panels.scale_value_axis(
             ax, measured, panels.rows_at(rates, axis_levels), quantity="throughput"
         )
         scale.apply(ax)

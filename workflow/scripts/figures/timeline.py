@@ -23,9 +23,9 @@ from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view, filtered
 
-LANE_IN = 0.12
-BELOW_ROW_IN = 0.2
-MAX_HEIGHT_IN = 8.2
+LANE_INCHES = 0.12
+BELOW_ROW_INCHES = 0.2
+MAX_HEIGHT_INCHES = 8.2
 BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct in grey by its width
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
 MAX_LANES = 24
@@ -101,11 +101,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     by_host = lanes[0] != view.series[0].name
     strips, time = _make_strips(ran), time_axis(ran)
     is_page_wide = len(ran) > RUNS_IN_COLUMN
-    width = style.PAGE_IN if is_page_wide else style.COLUMN_IN
+    width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
     handles = _legend_handles(ran, view.series if by_host else [])
     above_in = panels.legend_height(len(handles), width)
-    row_in = LANE_IN * (len(lanes) + len(strips)) + BELOW_ROW_IN
-    rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_IN - above_in) / row_in))
+    row_in = LANE_INCHES * (len(lanes) + len(strips)) + BELOW_ROW_INCHES
+    rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
     figure = style.new_figure(width, rows * row_in + 0.1 + above_in)
     axes = figure.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]

@@ -58,7 +58,7 @@ class View:
     omission_note: str = ""
 
     def fit_to_page(
-        self, height_in: float, across: int = panels.PANELS_IN_PAGE, panel_levels: PanelLevels | None = None
+        self, height_in: float, across: int = panels.MAX_GRID_COLUMNS, panel_levels: PanelLevels | None = None
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 
@@ -118,7 +118,7 @@ class View:
     def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
         """Return epoch times of successful runs at these levels, and their cells' means with intervals."""
         ok = panels.rows_at(self.ok, levels)
-        return ok["epoch_time_s"], self.pooling.cells.loc[list(set(ok["cell"]))]
+        return ok["epoch_time_s"], self.pooling.cell_statistics.loc[list(set(ok["cell"]))]
 
     @cached_property
     def series(self) -> list[Series]:

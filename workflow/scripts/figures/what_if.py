@@ -13,8 +13,8 @@ from figures import panels, style
 from figures.panels import Series
 from prediction.what_if import NO_TRACE, PREDICTION_METHOD, TARGET_ERROR, gain, in_order
 
-ROW_IN = 0.19
-AXIS_IN = 0.42
+ROW_INCHES = 0.19
+AXIS_INCHES = 0.42
 ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured value
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
@@ -25,7 +25,7 @@ HEADING = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the table `what_if`, and its caption."""
     rows = records.table("what_if")
     if rows.empty:
@@ -36,11 +36,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     cells = list(dict.fromkeys(rows["cell"]))
     drawn_cells = cells[:MAX_PANELS]
     changes = in_order(rows[rows["cell"].isin(drawn_cells)])
-    height = len(changes) * ROW_IN + AXIS_IN
+    height = len(changes) * ROW_INCHES + AXIS_INCHES
     n_rows, columns, width = panels.layout(len(drawn_cells), 2)
     figure = style.new_figure(
-        width if len(drawn_cells) < 2 else style.PAGE_IN,
-        n_rows * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width),
+        width if len(drawn_cells) < 2 else style.PAGE_INCHES,
+        n_rows * (height + panels.TITLE_ROW_INCHES) + panels.legend_height(2, width),
     )
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn_cells))
     for ax, cell in zip(axes, drawn_cells, strict=True):

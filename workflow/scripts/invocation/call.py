@@ -23,9 +23,9 @@ from invocation.content_check import ContentCheck
 from invocation.scheduling import cancel_timers, end_at_signals, poll_slurm_steadily, stop_scheduling
 from plan import ownership
 from plan.campaign import Campaign, load_campaign
-from plan.specs import write_specs
+from plan.plan_files import write_plans
 from records import time_left
-from runs.attempts import machine_holder
+from runs.attempts import machine_locked_by
 from runs.progress import (
     SESSION_VARIABLE,
     STOPPED_STATUS,
@@ -201,7 +201,7 @@ class Call:
         exit_on_input_error(lambda: check_builds(self.campaign.site, environments))
         if {"run", "precision"} & due:
             runs = {job.wildcards.run_id for job in jobs if job.rule.name == "run"}
-            exit_on_input_error(lambda: write_specs(self.campaign, runs))
+            exit_on_input_error(lambda: write_plans(self.campaign, runs))
         if self.campaign.site.launcher != "local":
             self._check_nodes()
         self._held_jobs.release(logging.getLogger(LOGGER))
@@ -247,7 +247,7 @@ class Call:
             self.start_server(prefork_server.HEAVY)
 
     def _disturbance(self) -> str | None:
-        shares = self._disturbed(bool(machine_holder()))
+        shares = self._disturbed(bool(machine_locked_by()))
         return disturbance.describe(shares, self.campaign.site, self.campaign.runs_csv)
 
     def _check_launch(self, runs: bool) -> None:

@@ -29,7 +29,7 @@ def end_at_signals() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
-    def end(signum: int, frame: object) -> None:
+    def end(signum: int, _frame: object) -> None:
         if signum == signal.SIGHUP:
             for stream in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

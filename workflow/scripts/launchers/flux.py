@@ -4,26 +4,27 @@ import contextlib
 import json
 import os
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.files import utc
 from common.notes import Note
-from common.shell import Program
+from common.shell import Program, Unanswered, ask_patiently
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
     Lost,
+    client_message,
     cores_per_task,
     job_ended,
     kept_variables,
     kill,
+    launching_program_failure,
     outside_of_job,
     rank_failure,
+    run_client,
     spawn,
-    starter_failure,
     too_few_nodes,
 )
 
@@ -36,12 +37,12 @@ _NODE_LOST_PREFIXES = ("node failure", "lost contact")  # of exceptions of type 
 class Flux:
     """See launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
             raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
         if len(hosts) < spec["nodes"]:
-            if int(ask("getattr", "size")) >= spec["nodes"]:
+            if int(ask_or_lose("getattr", "size")) >= spec["nodes"]:
                 text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
                 raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
             raise too_few_nodes("flux resource list", len(hosts), spec["nodes"])
@@ -57,11 +58,12 @@ class Flux:
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher.
 
-        Raise Lost if Flux does not start the ranks soon: waiting for nodes must not count as run time.
+        Raise Lost if Flux does not start the ranks within PATIENCE_S: of a wait for nodes, no more than that
+        counts as run time.
         """
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
-        self._id = ask(
+        self._id = ask_or_lose(
             "submit",
             f"--job-name=ringside-{spec['run_id']}"[:200],
             f"--nodes={spec['nodes']}",
@@ -74,7 +76,7 @@ class Flux:
             *program.behind(self._site.setup, identity),
         )
         with contextlib.suppress(Lost):  # the events below give the reason
-            ask("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
+            ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
             text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
@@ -85,36 +87,39 @@ class Flux:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Read Flux's events: the first failed task, or the loss of a node or of the job."""
+    def raise_if_lost(self, _log: Path) -> None:
+        """See Launcher. Ask for the state of the enclosing job, and read Flux's events."""
         if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
             raise job_ended(self.job["number"], state)
-        events = self._events()
-        for event in events:
+        for event in self._events():
             context = event.get("context", {})
             if event["name"] == "exception" and (
                 context["type"] != "exec" or context["note"].startswith(_NODE_LOST_PREFIXES)
             ):
                 raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
+
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+        """See Launcher. Read Flux's events: the first failed task, or Flux's own reason."""
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
                 task = event["context"]
                 host = self.hosts[task["rank"] // self._spec["ranks_per_node"]]
                 return rank_failure(task["rank"], -task["signaled"] or task["exitcode"], host)
-        return _exception_note(events) or starter_failure("flux job attach", codes[0] or 0)
+        return _exception_note(self._events()) or launching_program_failure("flux job attach", codes[0] or 0)
 
     def end(self) -> None:
         """End the ranks through Flux, then the attached client."""
         if self._id:
-            for order in (["kill", "--signal=SIGKILL"], ["wait-event", f"--timeout={PATIENCE_S:.0f}"]):
-                with contextlib.suppress(Lost):
-                    ask("job", *order, self._id, *(["clean"] if order[0] == "wait-event" else []), tries=1)
+            with contextlib.suppress(Lost):
+                ask_or_lose("job", "kill", "--signal=SIGKILL", self._id, tries=1)
+            with contextlib.suppress(Lost):
+                ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "clean", tries=1)
         if self._process:
             kill([self._process])
 
     def _events(self, *options: str) -> list[dict[str, Any]]:
         """Return the event log of the ranks' job (RFC 18 of Flux)."""
-        log = ask("job", "eventlog", "--format=json", *options, self._id)
+        log = ask_or_lose("job", "eventlog", "--format=json", *options, self._id)
         return [json.loads(line) for line in log.splitlines()]
 
 
@@ -123,48 +128,40 @@ def job_state(number: str) -> str:
 
     Raise Lost if that does not answer.
     """
-    return ask("--parent", "jobs", "--no-header", "--format={status}", number)
+    return ask_or_lose("--parent", "jobs", "--no-header", "--format={status}", number)
 
 
-def ask(*words: str, tries: int = 3) -> str:
+def ask_or_lose(*words: str, tries: int = 3) -> str:
     """Return the output of a Flux command. Raise Lost if it fails `tries` times, 2 s apart."""
-    answer = ""
-    for n_left in reversed(range(tries)):
-        try:
-            result = subprocess.run(
-                ["flux", *words],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=30,
-                env=_environment(),
-            )
-        except FileNotFoundError:
-            text = "flux: command not found on this node"
-            raise Lost(Note("not-installed", text, program="flux")) from None
-        except subprocess.TimeoutExpired:
-            answer = "no answer"
-        else:
-            if result.returncode == 0:
-                return result.stdout.strip()
-            answer = " ".join((result.stderr or result.stdout).split())[:300]
-        time.sleep(2 if n_left else 0)
+
+    def ask_once() -> str:
+        result = run_client(["flux", *words], _environment())
+        if result.returncode:
+            raise Unanswered(client_message(result))
+        return result.stdout.strip()
+
+    try:
+        return ask_patiently(ask_once, tries)
+    except FileNotFoundError:
+        text = "flux: command not found on this node"
+        raise Lost(Note("not-installed", text, program="flux")) from None
+    except Unanswered as unanswered:
+        answer = str(unanswered)
     text = f"flux {' '.join(words[:2])}: {answer}"
     raise Lost(Note("scheduler-silent", text, program="flux", answer=answer))
 
 
 def _up_nodes() -> list[str]:
     """Return the nodes of this instance that are up, in Flux's order."""
-    up = ask("resource", "list", "--states=up", "--no-header", "--format={nodelist}")
-    return ask("hostlist", "--expand", up).split() if up else []
+    up = ask_or_lose("resource", "list", "--states=up", "--no-header", "--format={nodelist}")
+    return ask_or_lose("hostlist", "--expand", up).split() if up else []
 
 
 def _describe_job(number: str | None) -> dict[str, Any]:
     """Return number and times (UTC) of this instance's own job in the enclosing instance."""
     if not number:
         return {"number": "?", "submitted_at": None, "started_at": None}
-    fields = ask(
+    fields = ask_or_lose(
         "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
     ).split()
     return {"number": fields[0], "submitted_at": utc(float(fields[1])), "started_at": utc(float(fields[2]))}
@@ -181,4 +178,4 @@ def _environment() -> dict[str, str]:
     return {**kept_variables(), "FLUX_URI": os.environ.get("FLUX_URI", "")}
 
 
-launcher = Flux
+launcher_class = Flux

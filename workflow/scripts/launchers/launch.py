@@ -19,7 +19,15 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Program, export_lines, not_seen, unseen_path
+from common.shell import (
+    UNSEEN_STATUS,
+    Program,
+    Unanswered,
+    ask_patiently,
+    export_lines,
+    not_seen,
+    unseen_path,
+)
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -55,9 +63,12 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program, such as a node or the scheduler.
+    """The infrastructure failed, not the program: the run gets no record, and Snakemake repeats it.
 
-    The run has to be repeated.
+    This one rule holds whether ranks failed or reached the time limit: it is raised where the scheduler or
+    the log says that a node or the job is gone (`_classify`), where a killed process does not end (`kill`),
+    where a scheduler does not answer, and for errors of the machine (`runs.supervise.failure_or_lost`). What
+    nobody has noticed when the ranks end is a failure or a timeout of the run.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -80,8 +91,17 @@ class Launcher(Protocol):
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
 
+    def raise_if_lost(self, log: Path) -> None:
+        """Raise Lost if the log or the scheduler says that a node or the job is gone.
+
+        It is called whenever the ranks did not end well, also at the time limit.
+        """
+
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """Return the first failure; `codes` are the exit statuses of the processes. May raise Lost."""
+        """Return the first failure; `codes` are the exit statuses of the processes.
+
+        Raise Lost if the scheduler started no rank.
+        """
 
     def end(self) -> None:
         """End every rank on every node, even if its local process has ended, and wait for it.
@@ -90,7 +110,9 @@ class Launcher(Protocol):
         """
 
 
-def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:
+def make_launcher(
+    site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()
+) -> Launcher:
     """Return the site's launcher for a run.
 
     Args:
@@ -100,19 +122,19 @@ def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequ
         setup: Shell lines that ranks run after the site's own.
     """
     module = importlib.import_module(f"launchers.{site.launcher}")
-    site_launcher: Launcher = module.launcher(replace(site, setup=(*site.setup, *setup)), spec, mpi)
-    return site_launcher
+    launcher: Launcher = module.launcher_class(replace(site, setup=(*site.setup, *setup)), spec, mpi)
+    return launcher
 
 
-def scheduler_meters(site: Site, ranks: Launcher) -> list[dict[str, Any]]:
+def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     """Return the scheduler's energy of ended ranks as entries of a record's meters; [] without a meter."""
     module = importlib.import_module(f"launchers.{site.launcher}")
-    entries: list[dict[str, Any]] = module.meters(ranks) if hasattr(module, "meters") else []
+    entries: list[dict[str, Any]] = module.meters(launcher) if hasattr(module, "meters") else []
     return entries
 
 
 def run(
-    ranks: Launcher,
+    launcher: Launcher,
     environment: Mapping[str, Any],
     folder: Path,
     spec: Mapping[str, Any],
@@ -123,7 +145,7 @@ def run(
     """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
 
     Args:
-        ranks: The launcher of the run.
+        launcher: The launcher of the run.
         environment: Content of an environment.json.
         folder: The attempt's absolute folder; output goes to its log.txt.
         spec: The spec of the run.
@@ -131,25 +153,37 @@ def run(
         program: Module that every rank runs.
         reads: Folders that ranks read, besides the scripts. An image shows them no others.
     """
-    command = [environment["python"]["executable"], "-m", program, str(folder)]
+    python = environment["python"]["executable"]
+    command = [python, "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
     if environment.get("image"):
         command = in_image(
             environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder
         )
-    elif (installed := environment.get("installed")) and installed["executable"] == command[0]:
+    elif runs_installed_python(environment):
+        # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
-        rank_variables.pop("PYTHONPATH")
-        rank_variables |= environment["variables"]
+        own_variables = variables(site, spec, pythonpath=False)
+        rank_variables = {**own_variables, **environment["variables"]}
     started = time.monotonic()
     with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
             paths = required_paths(environment, site, folder, reads)
-            processes = ranks.start(Program(command, file, paths), folder / "log.txt")
-            status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
+            processes = launcher.start(Program(command, file, paths), folder / "log.txt")
+            end, codes = _wait(processes, started + site.time_limit_s)
+            reason = None if end == "ok" else _classify(launcher, end, codes, folder / "log.txt", site)
         finally:
-            ranks.end()
-    return Outcome(status, reason, time.monotonic() - started)
+            launcher.end()
+    return Outcome(end, reason, time.monotonic() - started)
+
+
+def runs_installed_python(environment: Mapping[str, Any]) -> bool:
+    """Return whether ranks run in a Python that the site has installed.
+
+    What a site installs may also be a program, such as LBANN, which ranks start from a Python of ours.
+    """
+    installed = environment.get("installed")
+    return bool(installed and installed["executable"] == environment["python"]["executable"])
 
 
 def required_paths(
@@ -222,10 +256,17 @@ def modules_first(command: Sequence[str]) -> list[str]:
     return ["sh", "-c", prepend, "ringside", str(SCRIPTS), *command]
 
 
-def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of every rank, whatever starts it."""
+def variables(site: Site, spec: Mapping[str, Any], pythonpath: bool = True) -> dict[str, str]:
+    """Return the environment variables of every rank, whatever starts it.
+
+    Args:
+        site: The site.
+        spec: The spec of the run.
+        pythonpath: Whether to set PYTHONPATH, so that ranks run our modules.
+    """
     threads = str(spec["cores_per_rank"])
     site_variables = dict(site.variables)
+    python_path = os.pathsep.join(filter(None, [str(SCRIPTS), site_variables.pop("PYTHONPATH", None)]))
     return {
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
@@ -233,13 +274,10 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
-        **(
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}
-        ),  # as nvidia-smi and meters count them
+        # GPUs are numbered as nvidia-smi and meters count them.
+        **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),
         **site_variables,
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(SCRIPTS), site_variables.get("PYTHONPATH")])
-        ),  # ranks run our modules
+        **({"PYTHONPATH": python_path} if pythonpath else {}),
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 
@@ -254,7 +292,10 @@ def cores_per_task(spec: Mapping[str, Any]) -> int:
 
 
 def kept_variables() -> dict[str, str]:
-    """Return the only variables of the caller's environment that reach a rank."""
+    """Return the only variables of the caller's environment that every launcher hands on.
+
+    A launcher adds those that its scheduler needs, such as SLURM_JOB_ID, and the scheduler those of its job.
+    """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
 
@@ -304,30 +345,49 @@ def query_job_field(
     Raises:
         Lost: If there is no answer with the field after three tries, 2 s apart.
     """
-    answer = ""
-    for pause_s in (2, 2, 0):
+
+    def ask() -> str | None:
         try:
-            result = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=CLIENT_PATIENCE_S,
-                env=environment,
-            )
+            result = run_client(command, environment)
         except FileNotFoundError:
             return None
-        except subprocess.TimeoutExpired:
-            answer = "no answer"
-        else:
-            if match := pattern.search(result.stdout):
-                return match[1]
-            answer = " ".join((result.stderr or result.stdout).split())[:300]
-        time.sleep(pause_s)
+        if match := pattern.search(result.stdout):
+            return match[1]
+        raise Unanswered(client_message(result))
+
+    try:
+        return ask_patiently(ask)
+    except Unanswered as unanswered:
+        answer = str(unanswered)
     program, number = command[0], command[-1]
     text = f"{program} does not describe job {number}: {answer}"
     raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
+
+
+def run_client(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a scheduler's client.
+
+    Raises:
+        Unanswered: If it does not end within CLIENT_PATIENCE_S.
+        FileNotFoundError: If this node does not have it.
+    """
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=CLIENT_PATIENCE_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unanswered("no answer") from None
+
+
+def client_message(result: subprocess.CompletedProcess[str]) -> str:
+    """Return what a client that failed printed, as one line of at most 300 characters."""
+    return " ".join((result.stderr or result.stdout).split())[:300]
 
 
 def pkill(command: Sequence[str]) -> list[str]:
@@ -365,19 +425,13 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return the reason for a failed rank; `code` is its exit status, or a negative signal.
-
-    Raises:
-        Lost: If its node does not see a path that it needs.
-    """
-    if host and code == UNSEEN_STATUS:
-        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
+    """Return the reason for a failed rank; `code` is its exit status, or a negative signal."""
     name = f"rank {rank} on {host}" if host else f"rank {rank}"
     return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
 
 
-def starter_failure(program: str, code: int) -> Note:
-    """Return the reason for a failed starter of all ranks, where no failed rank is known."""
+def launching_program_failure(program: str, code: int) -> Note:
+    """Return the reason where the program that started all ranks, such as srun, failed, but no known rank."""
     return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, status=code)
 
 
@@ -391,22 +445,44 @@ def describe_exit(code: int) -> str:
     )
 
 
-def _watch(
-    ranks: Launcher, processes: list[subprocess.Popen[bytes]], log: Path, started: float, time_limit_s: float
-) -> tuple[str, Note | None]:
-    """Wait for all ranks and return status and reason, as in Outcome."""
+def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> tuple[str, Sequence[int | None]]:
+    """Wait for all ranks, or for GRACE_S after the first failure.
+
+    Args:
+        processes: The processes to watch.
+        deadline: When to stop waiting, on the monotonic clock.
+
+    Returns:
+        How the ranks ended, which is the status of an Outcome, and the exit statuses of the processes when
+        the first one had failed.
+    """
     failed_at: float | None = None
-    first_codes: list[int | None] = []
+    first_codes: Sequence[int | None] = ()
     while True:
         codes = [process.poll() for process in processes]
         now = time.monotonic()
         if failed_at is None and any(codes):
             failed_at, first_codes = now, codes
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
-            if first_codes and (unseen := unseen_path(read_end(log))):
-                raise Lost(unseen)
-            return ("failed", ranks.explain(first_codes, log)) if first_codes else ("ok", None)
-        if now - started > time_limit_s:
-            text = f"not finished after the time limit of {time_limit_s:g} s"
-            return "timeout", Note("time-limit", text, time_limit_s=time_limit_s)
+            return "failed" if first_codes else "ok", first_codes
+        if now > deadline:
+            return "timeout", first_codes
         time.sleep(POLL_S)
+
+
+def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Path, site: Site) -> Note:
+    """Return the reason of ranks that ended as failed or timeout.
+
+    Raises:
+        Lost: If it was not the program: a node does not see a path, or a node or the job is gone.
+    """
+    if unseen := unseen_path(read_end(log)):
+        raise Lost(unseen)
+    launcher.raise_if_lost(log)
+    if end == "timeout":
+        text = f"not finished after the time limit of {site.time_limit_s:g} s"
+        return Note("time-limit", text, time_limit_s=site.time_limit_s)
+    reason = launcher.explain(codes, log)
+    if reason.facts.get("status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
+        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
+    return reason

@@ -21,14 +21,13 @@ from launchers.launch import kept_variables, kill, rank_failure, spawn
 class Local:
     """See launchers.launch.Launcher."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
-        self.hosts = [
-            f"node{i}" for i in range(1, spec["nodes"] + 1)
-        ]  # emulated nodes; Horovod needs distinct names
+        # These nodes are emulated; Horovod needs distinct names.
+        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
@@ -46,7 +45,10 @@ class Local:
                 self._processes.append(spawn(command, kept_variables(), output))
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def raise_if_lost(self, _log: Path) -> None:
+        """See Launcher. This machine is not lost as long as this process runs on it."""
+
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         return rank_failure(rank, code)
@@ -78,4 +80,4 @@ def rank_cores(rank: int, n_cores: int, core_counts: Sequence[int]) -> list[int]
     return usable[start:stop] if stop <= len(usable) else usable
 
 
-launcher = Local
+launcher_class = Local

@@ -21,13 +21,13 @@ from launchers.launch import (
     job_ended,
     kept_variables,
     kill,
+    launching_program_failure,
     outside_of_job,
     pkill,
     query_job_field,
     rank_failure,
     read_end,
     spawn,
-    starter_failure,
     too_few_nodes,
 )
 from sites import virtual
@@ -113,10 +113,10 @@ class Oar:
         ]
         identity = 'RINGSIDE_RANK="$OMPI_COMM_WORLD_RANK" RINGSIDE_LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_RANK"'
         ranks = program.behind(self._site.setup, identity)
-        starter = replace(program, command=["sh", "-c", _MPIRUN, "ringside", *words, *ranks], paths=())
-        return starter.behind(self._site.setup, _ALLOW_ROOT)
+        mpirun = replace(program, command=["sh", "-c", _MPIRUN, "ringside", *words, *ranks], paths=())
+        return mpirun.behind(self._site.setup, _ALLOW_ROOT)
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def raise_if_lost(self, log: Path) -> None:
         """See Launcher. A connection error of ssh in the log is the cause of all other failures."""
         text = read_end(log)
         for rank, process in enumerate(self._processes):
@@ -127,13 +127,19 @@ class Oar:
             raise Lost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended(self._number, state)
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. With mpirun, read its messages."""
+        text = read_end(log)
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         if self._mpi:
             if killed := _RANK_KILLED.search(text):
                 return self._failure(int(killed[1]), -int(killed[2]))
             exited = _RANK_EXITED.search(text)
             return (
-                self._failure(int(exited[1]), int(exited[2])) if exited else starter_failure("mpirun", code)
+                self._failure(int(exited[1]), int(exited[2]))
+                if exited
+                else launching_program_failure("mpirun", code)
             )
         if code == SSH_FAILED:
             text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {code}"
@@ -177,4 +183,4 @@ def _environment() -> dict[str, str]:
     }
 
 
-launcher = Oar
+launcher_class = Oar

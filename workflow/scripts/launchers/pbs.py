@@ -43,7 +43,7 @@ _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 class Pbs:
     """See launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
 
-    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+    def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
         if not node_file or not number:
             raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
@@ -73,7 +73,7 @@ class Pbs:
                 )
         return self._processes
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def raise_if_lost(self, log: Path) -> None:
         """See Launcher. An error of pbs_tmrsh itself is the cause of all other failures."""
         error = _TMRSH_ERROR.search(read_end(log))
         for rank, process in enumerate(self._processes):
@@ -82,6 +82,9 @@ class Pbs:
                 raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended(self._number, state, "state ")
+
+    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+        """See Launcher."""
         rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
         return rank_failure(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
 
@@ -148,4 +151,4 @@ def _environment() -> dict[str, str]:
     }
 
 
-launcher = Pbs
+launcher_class = Pbs

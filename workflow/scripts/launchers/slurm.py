@@ -13,7 +13,7 @@ from typing import Any
 
 from common.files import utc
 from common.notes import Note
-from common.shell import Program
+from common.shell import Program, Unanswered, ask_patiently
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -22,10 +22,10 @@ from launchers.launch import (
     job_ended,
     kept_variables,
     kill,
+    launching_program_failure,
     outside_of_job,
     read_end,
     spawn,
-    starter_failure,
     too_few_nodes,
 )
 from ranks.worker import energy
@@ -36,9 +36,8 @@ _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
-STEP_ENERGY = energy.Kind(
-    "slurm", "node", "counter", 30.0, None, None
-)  # Slurm's default of JobAcctGatherFrequency for energy
+# 30 s is Slurm's default of JobAcctGatherFrequency for energy.
+STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
 _LOST_JOB_SIGNS = (
     "Node failure",
@@ -64,14 +63,13 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    answer = ask("scontrol", "show", "job", number, "--oneliner")
+    answer = ask_or_lose("scontrol", "show", "job", number, "--oneliner")
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
-        fields.setdefault(
-            name, value
-        )  # the first counts: a job's comment, which comes last, may look like a field
+        # The first counts: a job's comment, which comes last, may look like a field.
+        fields.setdefault(name, value)
     try:
-        hosts = ask("scontrol", "show", "hostnames", fields["NodeList"]).split()
+        hosts = ask_or_lose("scontrol", "show", "hostnames", fields["NodeList"]).split()
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
     except (KeyError, ValueError) as error:  # a job that is just being started or ended
         text = f"scontrol does not describe job {number} ({error})"
@@ -83,7 +81,7 @@ def job_state(number: str) -> str:
 
     Raise Lost if Slurm does not answer or has no such job.
     """
-    state = _STATE.search(ask("scontrol", "show", "job", number, "--oneliner"))
+    state = _STATE.search(ask_or_lose("scontrol", "show", "job", number, "--oneliner"))
     return state[1] if state else "unknown"
 
 
@@ -124,7 +122,7 @@ class Slurm:
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
-            f"--immediate={PATIENCE_S:.0f}",  # waiting for nodes must not count as run time
+            f"--immediate={PATIENCE_S:.0f}",  # no longer wait for nodes counts as run time
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
@@ -138,15 +136,18 @@ class Slurm:
             self._process = spawn(step, {**kept_variables(), **job_variables}, output)
         return [self._process]
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Read srun's messages: the first failed task, or the loss of a node or of the job."""
+    def raise_if_lost(self, log: Path) -> None:
+        """See Launcher. Ask for the job's state, and read srun's messages."""
         if (state := job_state(self.job["number"])) != RUNNING:
             raise job_ended(str(self.job["number"]), state)
+        for line in read_end(log).splitlines():
+            if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
+                raise Lost(Note("node-or-job-gone", line))
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. Read srun's messages: the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
-        for line in lines:
-            if any(sign in line for sign in _LOST_JOB_SIGNS):
-                raise Lost(Note("node-or-job-gone", line))
         for line in lines:
             if error := _TASK_ERROR.fullmatch(line):
                 host, rank, status = error.groups()
@@ -154,7 +155,7 @@ class Slurm:
                 return Note("rank-failed", text, rank=rank, host=host, status=status.lower())
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
             raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
-        return starter_failure("srun", codes[0] or 0)
+        return launching_program_failure("srun", codes[0] or 0)
 
     def end(self) -> None:
         """End the step through Slurm, then srun itself."""
@@ -162,30 +163,30 @@ class Slurm:
         if process is None:
             return
         deadline = time.monotonic() + PATIENCE_S
-        while steps := self._steps():
+        while (steps := self._steps()) and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
                     ["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30
                 )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
-            if time.monotonic() > deadline:
-                break
         kill([process])
 
     def _steps(self) -> list[str]:
         """Return the numbers of the run's steps that have not ended."""
         try:
-            answer = ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
+            answer = ask_or_lose(
+                "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"
+            )
         except Lost:
             return []
         rows = (line.split("|", 1) for line in answer.splitlines() if "|" in line)
         return [number for number, name in rows if name == self.name]
 
 
-def meters(ranks: Slurm) -> list[dict[str, Any]]:
+def meters(launcher: Slurm) -> list[dict[str, Any]]:
     """Return the energy of the run's step on all its nodes, from Slurm's accounting (acct_gather_energy)."""
-    joules, reason = step_energy(ranks.job["number"], ranks.name)
+    joules, reason = step_energy(launcher.job["number"], launcher.name)
     return [energy.entry(STEP_ENERGY, reason, window="run", joules=joules)]
 
 
@@ -204,7 +205,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
                 "--parsable2",
                 "--noheader",
             )
-        except slurm.Unanswered as unanswered:
+        except Unanswered as unanswered:
             return None, Note("scheduler-silent", str(unanswered), program="sacct")
         rows = [line.split("|") for line in answer.splitlines()]
         if values := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
@@ -220,14 +221,12 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     return None, reason
 
 
-def ask(*command: str) -> str:
+def ask_or_lose(*command: str) -> str:
     """Return the output of a Slurm command. Raise Lost if it fails three times, 2 s apart."""
-    for pause_s in (2, 2, 0):
-        try:
-            return slurm.ask(*command)
-        except slurm.Unanswered as unanswered:
-            answer = str(unanswered)
-        time.sleep(pause_s)
+    try:
+        return ask_patiently(lambda: slurm.ask(*command))
+    except Unanswered as unanswered:
+        answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
     raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
 
@@ -237,4 +236,4 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-launcher = Slurm
+launcher_class = Slurm

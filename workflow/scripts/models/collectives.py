@@ -44,21 +44,21 @@ COLLECTIVES = {
         "the sum over all ranks, on every rank",
         "2 (n − 1) / n",
         lambda ranks: 2 * (ranks - 1) / ranks,
-        lambda nodes, ranks_per_node: 2 * (nodes - 1) / nodes,
+        lambda nodes, _: 2 * (nodes - 1) / nodes,
     ),
     ALL_GATHER: Collective(
         "all-gather",
         "every rank's share, on every rank",
         "(n − 1) / n",
         lambda ranks: (ranks - 1) / ranks,
-        lambda nodes, ranks_per_node: (nodes - 1) / nodes,
+        lambda nodes, _: (nodes - 1) / nodes,
     ),
     REDUCE_SCATTER: Collective(
         "reduce-scatter",
         "the sum over all ranks, a share of it on each",
         "(n − 1) / n",
         lambda ranks: (ranks - 1) / ranks,
-        lambda nodes, ranks_per_node: (nodes - 1) / nodes,
+        lambda nodes, _: (nodes - 1) / nodes,
     ),
     ALL_TO_ALL: Collective(
         "all-to-all",
@@ -72,7 +72,7 @@ COLLECTIVES = {
         "a message to the next rank and one from the rank before, around a ring, all at once",
         "1",
         lambda ranks: 1.0 + 0 * ranks,
-        lambda nodes, ranks_per_node: 1.0 + 0 * nodes,
+        lambda nodes, _: 1.0 + 0 * nodes,
     ),
 }
 

@@ -37,7 +37,7 @@ def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
 
 
 def _glorot(
-    graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+    _graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
 ) -> np.ndarray | None:
     if weight == "table":
         return normal(operator.weights[weight], 0.02, generator)
@@ -77,7 +77,7 @@ def _vit(graph: Graph, operator: Operator, weight: str, generator: np.random.Gen
 
 
 def _uniform(
-    graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+    _graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
 ) -> np.ndarray | None:
     shape = operator.weights[weight]
     if weight != "table" and not is_kernel(weight):

@@ -1,4 +1,4 @@
-"""Run one collective benchmark and write its sweep.json (runs.alone), as `python -m network.measure`."""
+"""Run one collective benchmark and write its sweep.json (runs.other_measurements), as `python -m network.measure`."""
 
 import sys
 import time
@@ -17,8 +17,8 @@ from models.collectives import COLLECTIVES
 from plan.design import plan_design
 from plan.sweeps import Sweep, code_digest, environment_digest, output, planned_sweeps, spec
 from plan.sweeps import key as key_of
-from runs import alone, transport
-from runs.supervise import failure, job
+from runs import other_measurements, transport
+from runs.supervise import failure_or_lost, rank_input
 
 KIND = "sweep"
 PROGRAM = "ranks.sweep"
@@ -27,7 +27,7 @@ PROGRAM = "ranks.sweep"
 def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:
     """Run a benchmark unless it can be reused, and return its sweep.json in `results` (results/<study>)."""
     attempt = partial(attempt_sweep, study, site, sweep)
-    return alone.reuse_or_measure(
+    return other_measurements.reuse_or_measure(
         KIND, sweep, spec(site, sweep), output(results, site, sweep), study, site, results, attempt
     )
 
@@ -38,7 +38,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         InputError: If the file is broken.
     """
-    return alone.read_measurement(file, KIND)
+    return other_measurements.read_measurement(file, KIND)
 
 
 def attempt_sweep(
@@ -46,20 +46,22 @@ def attempt_sweep(
     site: Site,
     sweep: Sweep,
     environment: Mapping[str, Any],
-    ranks: launch.Launcher,
+    launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return its record."""
     sweep_spec = spec(site, sweep)
-    rank_spec = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=ranks.hosts)
+    rank_spec = rank_input(
+        sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
+    )
     write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
-    result = alone.read_result(folder)
+    outcome = launch.run(launcher, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
+    result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], sweep_spec, folder) if result else None
-    status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
+    status, reason = judge(outcome, result, described, sweep_spec, site, launcher.hosts)
     if status == "failed":
-        reason = failure(reason, folder / "log.txt") if reason else None
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         "study": study.name,
         "site": site.name,
@@ -70,7 +72,7 @@ def attempt_sweep(
         "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": ranks.job,
+        "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
@@ -107,7 +109,7 @@ def judge(
         site: The site.
         hosts: Nodes that it was started on.
     """
-    status, reason = alone.judge(outcome, result, site, hosts)
+    status, reason = other_measurements.judge(outcome, result, site, hosts)
     if status != "ok" or result is None or described is None:
         return status, reason
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
@@ -131,7 +133,9 @@ def find(study: Study, site: Site, name: str) -> Sweep:
     Raises:
         InputError: If the study has no such benchmark.
     """
-    sweep: Sweep = alone.find_by_name(KIND, planned_sweeps(plan_design(study, site), site), name, study)
+    sweep: Sweep = other_measurements.find_by_name(
+        KIND, planned_sweeps(plan_design(study, site), site), name, study
+    )
     return sweep
 
 
@@ -148,7 +152,7 @@ def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
     loaded_study, loaded_site = load_study(study), load_site(site)
     planned_sweep = find(loaded_study, loaded_site, sweep)
     do = partial(measure, loaded_study, loaded_site, planned_sweep)
-    alone.publish_measurement(
+    other_measurements.publish_measurement(
         f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do
     )
 

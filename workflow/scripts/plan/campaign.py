@@ -30,7 +30,7 @@ from plan.decisions import Decision, decision_file, read_decisions
 from plan.design import Run, cell_name, plan_design, to_csv
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.machine import check_folder, check_machine
-from plan.recorded import STATUSES, record_status
+from plan.record_checks import STATUSES, record_status
 from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
@@ -161,8 +161,8 @@ class Campaign:
     def unreachable_precision(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
-        timed = {cell_name(levels) for levels in self.study.timed}
-        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & timed)
+        untraced = {cell_name(levels) for levels in self.study.untraced_cells}
+        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
         return [

@@ -77,8 +77,8 @@ def read_decision(file: Path, replicates: Replicates) -> Decision | None:
 
 
 @functools.lru_cache(maxsize=2000)  # Snakemake reads the same ones many times
-def _load(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
-    """Return the content of a file with this date and size, None if it is no decision."""
+def _load(file: Path, _date_ns: int, _size: int) -> Mapping[str, Any] | None:
+    """Return the content of a file, None if it is no decision; date and size are part of the cache's key."""
     try:
         fields: Mapping[str, Any] = read_json(file)
         check(fields, "decision", file)

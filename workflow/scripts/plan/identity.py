@@ -35,9 +35,8 @@ MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "init
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes")
-STRATEGY_CODE = [
-    RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")
-]  # used by ranks with a parallelization strategy
+# Code of ranks with a parallelization strategy.
+STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
 
 def cores_per_rank(site: Site) -> int:
@@ -135,7 +134,7 @@ def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
-# Launchers whose starter has no process management for MPI. Flux could with flux-pmix, PBS with mpirun;
+# Launchers whose program that starts ranks has no process management for MPI. Flux could with flux-pmix, PBS with mpirun;
 # neither was tried.
 LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 

@@ -10,7 +10,7 @@ from declared.frameworks import load_framework
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
 from declared.products.traits import Traits
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 from environments.identity import environment_stamp
 from plan.campaign import Campaign
 from plan.decisions import rule_fields
@@ -135,7 +135,7 @@ class Products:
         return {name: self._input_file(name) for name in names if is_available(name, self.traits)}
 
     def _input_file(self, name: str) -> str:
-        if name in RECORDS:
+        if name in RECORD_TABLES:
             return str(self._campaign.runs_csv.with_name(f"{name}.csv"))
         return f"{self._campaign.results}/tables/{name if name.endswith('.md') else f'{name}.csv'}"
 

@@ -31,7 +31,8 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
-        # Without `mpi`, the executor would wrap this program and its own srun in an srun.
+        # Inside the job, the executor looks only whether this key is there: without it, it would wrap our
+        # program and its own srun in an srun. The executor that submits refuses a value for a single task.
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,
@@ -193,7 +194,8 @@ def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
     return shlex.join(options)
 
 
-# By launcher: the shell-quoted options of a job, from its site, nodes and time limit in seconds.
+# By launcher whose profile submits with a script of ours: the shell-quoted options of a job, from its site,
+# nodes and time limit in seconds.
 OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
     "oar": oarsub_options,
     "pbs": qsub_options,

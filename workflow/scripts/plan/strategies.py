@@ -64,14 +64,15 @@ def read_strategies(file: Path) -> dict[str, Any]:
         InputError: If the file is broken.
     """
     try:
-        stamp = file.stat().st_mtime_ns
+        date_ns = file.stat().st_mtime_ns
     except FileNotFoundError:
         return {}
-    return _read(file, stamp)
+    return _read(file, date_ns)
 
 
 @functools.cache
-def _read(file: Path, stamp: int) -> dict[str, Any]:
+def _read(file: Path, _date_ns: int) -> dict[str, Any]:
+    """Return the strategies in a file; its date is part of the cache's key."""
     try:
         content = read_json(file)
     except (OSError, ValueError) as error:

@@ -25,7 +25,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import t_interval
-from analysis.measured import level_text, successful, timed
+from analysis.measured import level_text, successful, timing_runs
 from analysis.pooling import MAX_PRIOR_DF
 from analysis.variance import Components, estimate_components, log_times_by_run
 from common.errors import InputError
@@ -117,7 +117,7 @@ class Aim:
         return n if n < MAX_RUNS else math.inf
 
 
-def compare(variances: Components, times: Mapping[str, Times], aim: Aim = Aim()) -> pd.DataFrame:
+def build_rows(variances: Components, times: Mapping[str, Times], aim: Aim = Aim()) -> pd.DataFrame:
     """Return the cost of each target with the current and with the cheapest length of runs.
 
     Returns:
@@ -159,7 +159,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
             "a pilot needs two successful runs of a cell at least, of two timed epochs each",
             hint="say epochs: 3 or more in the study, and see ./ringside status for runs that failed",
         )
-    data = compare(variances, times, aim)
+    data = build_rows(variances, times, aim)
     columns = pd.DataFrame(
         {
             "interval (± %)": [
@@ -271,7 +271,7 @@ def main(*, study: str, site: str, records: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         epochs_csv = Path(folder) / "epochs.csv"
         attempted = [run for run in campaign.runs if run.run_id in campaign.statuses]
-        runs = timed(aggregate_records(replace(campaign, possible=attempted), epochs_csv))
+        runs = timing_runs(aggregate_records(replace(campaign, possible=attempted), epochs_csv))
         epochs = read_table(epochs_csv, "epochs")
     result = table(runs, epochs, Aim.from_study(campaign.study))
     tables.write(result, out)

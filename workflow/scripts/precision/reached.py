@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_words, cells, read_runs, successful, timed
+from analysis.measured import cell_levels, cell_words, read_runs, successful, timing_runs
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results
@@ -31,8 +31,8 @@ def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
 
 
 def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -> Note:
-    words = cell_words(timed(runs))
-    n = successful(timed(runs)).groupby("cell").size()
+    words = cell_words(timing_runs(runs))
+    n = successful(timing_runs(runs)).groupby("cell").size()
     ends = [int(n.min()), int(n.max())] if len(n) else [0]
     n_text = " to ".join(dict.fromkeys(map(str, ends)))
     cells = {
@@ -74,7 +74,7 @@ def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
     """Return the table of target and reached precision, with a row per cell."""
-    verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timed(runs))
+    verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timing_runs(runs))
     data = pd.DataFrame(
         {
             "cell": verdicts.index,
@@ -137,7 +137,7 @@ def caption_note(table_csv: Path) -> Note:
 
 def _sort_like_tables(verdicts: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the cells that are timed, in the order of tables."""
-    return verdicts.loc[cells(timed(runs))["cell"].tolist()]
+    return verdicts.loc[cell_levels(timing_runs(runs))["cell"].tolist()]
 
 
 def _percent(share: float) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.intervals import t_interval
-from analysis.measured import factors, timed
+from analysis.measured import factors, timing_runs
 from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
@@ -49,7 +49,7 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
         known well enough; refine, whether the cell gets another run, which needs a successful run and fewer
         than `at_most` runs; known, the degrees of freedom of the standard deviation of all cells.
     """
-    timed_runs = timed(runs)
+    timed_runs = timing_runs(runs)
     pooling = pooled(timed_runs)
     limit = math.nan if rule.until is None else rule.until
     widths = (
@@ -57,7 +57,7 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     )
     judged = widths.index if rule.contrasts else timed_runs["cell"].unique()
     verdicts = pd.DataFrame(index=pd.Index(runs["cell"].unique(), name="cell"))
-    verdicts["n"] = pooling.cells["n"].reindex(verdicts.index).fillna(0).astype(int)
+    verdicts["n"] = pooling.cell_statistics["n"].reindex(verdicts.index).fillna(0).astype(int)
     verdicts[["half_width", "alike", "df", "known"]] = widths.reindex(verdicts.index)
     not_asked = ~verdicts.index.isin(judged)
     precise = (verdicts["half_width"] <= limit).to_numpy()
@@ -117,10 +117,10 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
 
 def _cell_widths(pooling: Pooling) -> pd.DataFrame:
     """Return by cell half_width as reported, alike and df with full moderation, known (df of all cells)."""
-    moderated = replace(pooling, max_prior_df=math.inf).cells
+    moderated = replace(pooling, max_prior_df=math.inf).cell_statistics
     return pd.DataFrame(
         {
-            "half_width": _relative_half_width(pooling.cells, "mean"),
+            "half_width": _relative_half_width(pooling.cell_statistics, "mean"),
             "alike": _relative_half_width(moderated, "mean"),
             "df": moderated["df"],
             "known": pooling.effective_df,

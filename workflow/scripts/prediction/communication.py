@@ -4,20 +4,17 @@ A framework sends one message after the other, or as many at once as it has `cha
 which tensors share a message:
 
     ends     all gradients in one message, after the backward pass (TensorFlow:
-    cross_device_utils.group_by_size with
-             bytes_per_pack 0)
+             cross_device_utils.group_by_size with bytes_per_pack 0)
     buckets  tensors in the order of the backward pass; a bucket is sent when it reaches its limit
              (PyTorch DDP: Li et al., VLDB 2020, section 3.2.3; Reducer::rebuild_buckets and
              compute_bucket_assignment_by_size: 1 MiB the first, 25 MiB the others)
     fusion   all tensors that are ready when the last message has arrived, up to a limit (Horovod: Sergeev &
-    Del Balso
-             2018, section 3.1; operations.cc: 128 MiB, checked in cycles of 1 ms)
+             Del Balso 2018, section 3.1; operations.cc: 128 MiB, checked in cycles of 1 ms)
     units    layers in the order of the forward pass, joined up to a limit. Each unit's parameters are
-    gathered before
-             its forward pass and, except for the last unit, again before its backward pass; its gradients are
-             reduce-scattered (PyTorch FSDP2: Zhao et al., VLDB 2023, section 3.2; frameworks/pytorch-fsdp).
-             With gradient accumulation, parameters stay after the backward pass until the next optimizer
-             step, so that later batches gather only in their backward passes.
+             gathered before its forward pass and, except for the last unit, again before its backward pass;
+             its gradients are reduce-scattered (PyTorch FSDP2: Zhao et al., VLDB 2023, section 3.2;
+             frameworks/pytorch-fsdp). With gradient accumulation, parameters stay after the backward pass
+             until the next optimizer step, so that later batches gather only in their backward passes.
 """
 
 import functools

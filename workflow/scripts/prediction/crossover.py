@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import combination_text, level_text, read_timed, title, varying
+from analysis.measured import combination_text, level_text, read_timing_runs, title, varying
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -167,7 +167,7 @@ def main(*, runs: Path, out: Path, network: Path) -> None:
         out: files to write, without their suffix
         network: network.csv of the study
     """
-    tables.write(table(read_timed(runs), read_table(network, "network")), out)
+    tables.write(table(read_timing_runs(runs), read_table(network, "network")), out)
 
 
 if __name__ == "__main__":

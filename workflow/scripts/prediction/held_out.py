@@ -19,7 +19,14 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
-from analysis.measured import combination_text, read_timed, successful, treatment_text, treatments, varying
+from analysis.measured import (
+    combination_text,
+    read_timing_runs,
+    successful,
+    treatment_text,
+    treatments,
+    varying,
+)
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -444,7 +451,7 @@ def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) ->
         extrap: compare with Extra-P, too: the environment.json of containers/extrap
     """
     python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
-    measured = read_timed(runs)
+    measured = read_timing_runs(runs)
     cells, sweeps = (
         physics.measured_cells(measured, include_meshes=True),
         law.benchmark_points(read_table(network, "network")),

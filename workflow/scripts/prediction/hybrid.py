@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_words, read_runs, successful, varying
-from analysis.measured import cells as in_order
+from analysis.measured import cell_levels, cell_words, read_runs, successful, varying
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
@@ -201,7 +200,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
                 "break_even": break_even(ranks, before_s),
             }
         )
-    order = {cell: place for place, cell in enumerate(in_order(runs)["cell"])}
+    order = {cell: place for place, cell in enumerate(cell_levels(runs)["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
     return pd.DataFrame(rows, columns=None if rows else ["cell", "source"])
 

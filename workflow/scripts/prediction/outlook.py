@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import read_timed, successful, title
+from analysis.measured import read_timing_runs, successful, title
 from common.cores import all_cores
 from common.errors import InputError
 from common.notes import Note
@@ -124,7 +124,7 @@ def load_study(folder: Path) -> Study:
 
 def load_records(runs_csv: Path, network_csv: Path) -> Study:
     """Return the study of these runs and sweeps, with the model fitted to them."""
-    runs = read_timed(runs_csv)
+    runs = read_timing_runs(runs_csv)
     cells, sweeps = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
     return Study(runs, cells, sweeps, generalize(physics.fit_model(cells, sweeps)))
 

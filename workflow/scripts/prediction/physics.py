@@ -414,7 +414,7 @@ class Part:
     carrier: Carrier
     computed: np.ndarray
     waiting: np.ndarray | float = 0.0
-    exposed: Callable[[float], np.ndarray | float] = lambda hidden: 0.0
+    exposed: Callable[[float], np.ndarray | float] = lambda _: 0.0
     divided: float = 0.0
 
     def seconds(self, hidden: float, scatter: float, dispatch: float) -> np.ndarray:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_words, cells, factors, read_runs, successful, timed, traced
+from analysis.measured import cell_levels, cell_words, factors, read_runs, successful, timing_runs, traced
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -63,24 +63,24 @@ class Study:
     steps: pd.DataFrame
 
     @cached_property
-    def timed(self) -> pd.DataFrame:
+    def timing_runs(self) -> pd.DataFrame:
         """The runs that epoch times are computed from."""
-        return timed(self.runs)
+        return timing_runs(self.runs)
 
     @cached_property
     def pooling(self) -> Pooling:
         """The pooled epoch times of cells."""
-        return pooled(self.timed)
+        return pooled(self.timing_runs)
 
     @cached_property
     def model(self) -> physics.PhysicalModel:
         """The physical model from one replica and the benchmarks."""
-        return physics.base_model(physics.measured_cells(self.timed), self.sweeps)
+        return physics.base_model(physics.measured_cells(self.timing_runs), self.sweeps)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
         """A successful run of each cell, by the levels of all factors except `trace`."""
-        ok = successful(self.timed).drop_duplicates("cell")
+        ok = successful(self.timing_runs).drop_duplicates("cell")
         return {_levels(row): row for row in ok.to_dict("records")}
 
     def cells(self) -> Iterator["Cell"]:
@@ -96,7 +96,7 @@ class Study:
         runs_of_cell = dict(
             iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
         )
-        for runs in (runs_of_cell[cell] for cell in cells(self.runs)["cell"] if cell in runs_of_cell):
+        for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
             row = runs.iloc[0].to_dict()
             cell_of_run = Cell(self, row, {})
             chains_of_run = {run: cell_of_run.build_run_chains(steps_of_run[run]) for run in runs["run_id"]}
@@ -352,20 +352,22 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     note_list: list[str] = [Note("cells-left-out", text, cells=left_out)] if left_out else []
     note_list += filter(None, [conditions.traced_runs_without_phases(runs)])
     if rows.empty:
-        all_notes = [NO_TRACE, *note_list, conditions.setting_note(timed(runs))]
+        all_notes = [NO_TRACE, *note_list, conditions.setting_note(timing_runs(runs))]
         return tables.Table(TITLE, rows, rows[["cell", "change"]], all_notes)
     predicted, measured = gain(rows, "ratio"), gain(rows, "measured_ratio")
     columns: dict[str, Any] = {}
     if rows["cell"].nunique() > 1:
         columns["cell"] = rows["cell"].map(words)
     columns["what if"] = rows["change"]
-    columns["predicted (s)"] = _interval_texts(rows, "predicted_s")
+    columns["predicted (s)"] = tables.interval_texts(rows, "predicted_s")
     columns["saves (%)"] = [tables.interval(Estimate(*row)) for row in predicted.itertuples(index=False)]
     has_measurement = rows["to_cell"].notna()
     if has_measurement.any():
         columns["measured (s)"] = [
             text if is_measured else tables.DASH
-            for text, is_measured in zip(_interval_texts(rows, "measured_s"), has_measurement, strict=True)
+            for text, is_measured in zip(
+                tables.interval_texts(rows, "measured_s"), has_measurement, strict=True
+            )
         ]
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         columns["saved (%)"] = [
@@ -377,18 +379,13 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
             for error in rows["error"].astype(float)
         ]
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    all_notes = [*notes(rows), *note_list, conditions.setting_note(timed(runs))]
+    all_notes = [*notes(rows), *note_list, conditions.setting_note(timing_runs(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(columns), all_notes, ["cell", "what if"], cell_starts[1:])
 
 
 def _signed_percent(share: float) -> str:
     """Return a share in per cent with its sign."""
     return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
-
-
-def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
-    parts = rows[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.interval(Estimate(*row)) for row in parts.itertuples(index=False)]
 
 
 def notes(rows: pd.DataFrame) -> list[str]:

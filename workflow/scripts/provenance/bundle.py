@@ -178,9 +178,8 @@ def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
         for name in content.files
         if name.startswith(bundled.WHEELS) and name.endswith(".whl")
     ]
-    ordered = sorted(
-        content.files, key=lambda name: (name.endswith("/wheel.json"), name)
-    )  # A built wheel comes before the record that it is complete.
+    # A built wheel comes before the record that it is complete.
+    ordered = sorted(content.files, key=lambda name: (name.endswith("/wheel.json"), name))
     files = {
         name: {"bytes": content.files[name].stat().st_size, "sha256": digest_file(content.files[name])}
         for name in ordered

@@ -59,9 +59,8 @@ def compare_sources(
     lines: list[str] = []
     for group, title in TITLES.items():
         old, new = before.get(group, {}), now.get(group, {})
-        if (
-            group not in before or group not in now
-        ):  # The manifest is of records, the campaign of published tables, or vice versa.
+        # A manifest may be of records, and the campaign of published tables, or vice versa.
+        if group not in before or group not in now:
             continue
         changed = [name for name in new if name in old and new[name] != old[name]]
         added, removed = (

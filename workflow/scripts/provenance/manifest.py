@@ -29,6 +29,7 @@ from report.checkout import state
 OLD_FOLDER = "old"
 REBUILD_HINT = "run snakemake figures again"
 REMOVE_HINT = "remove it and run snakemake figures"
+# Last digits and pixels depend on these.
 LIBRARIES = (
     "matplotlib",
     "numpy",
@@ -36,7 +37,7 @@ LIBRARIES = (
     "scipy",
     "snakemake",
     "statsmodels",
-)  # on which last digits and pixels depend
+)
 
 
 def manifest(

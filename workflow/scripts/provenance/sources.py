@@ -14,7 +14,7 @@ from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
 from plan.strategies import strategy_file
@@ -22,7 +22,7 @@ from plan.strategies import strategy_file
 Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
 CODE_SUFFIXES = (".py", ".yaml", ".jinja")  # of the files among inputs that are code
-TABLES = ("design.csv", *(f"{name}.csv" for name in RECORDS))
+TABLES = ("design.csv", *(f"{name}.csv" for name in RECORD_TABLES))
 
 
 def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:

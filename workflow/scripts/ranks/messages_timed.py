@@ -1,12 +1,10 @@
-"""Two ranks that time messages between them.
+"""Time messages between two ranks.
 
-`python -m ranks.messages_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+A launcher starts `python -m ranks.messages_timed ATTEMPT_FOLDER` in the framework's environment. Rank 0
+writes result.json, the measured part of timing.json, into the attempt's folder.
 
-Messages are sent and received as ranks.libraries.pytorch_strategy does it, one after the other. Of each the
-processor time is told that it costs who sends it and who receives it, in all threads, and how long it takes
-until it is there.
-
-Rank 0 leaves timing.json's measured part, result.json, in the attempt's folder.
+Messages are sent one after the other, as ranks.libraries.pytorch_strategy sends them. For each size the
+result has the CPU time of sender and receiver, over all threads, and the time until a message has arrived.
 """
 
 import platform
@@ -24,25 +22,25 @@ from ranks.worker.load import Load
 from ranks.worker.node import machine
 from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
 
-REPETITIONS = 5
-MAX_MESSAGES = 200  # messages in one
+N_REPETITIONS = 5
+MAX_MESSAGES = 200  # per repetition
 ITEM_BYTES = 4
 
 
-def handed(
+def send_messages(
     rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
 ) -> tuple[float, float]:
-    """Send messages from rank 0 to rank 1; return this rank's CPU seconds, and seconds, for one."""
+    """Send messages from rank 0 to rank 1, and return this rank's CPU seconds and seconds per message."""
     began, used = time.perf_counter(), time.process_time()
     tensor = torch.zeros(elements, device=device)
     for tag in range(count):
         if rank == 0:
-            lying = tensor.detach().contiguous().cpu()
-            dist.isend(lying, 1, group=carries, tag=tag).wait()
+            content = tensor.detach().contiguous().cpu()
+            dist.isend(content, 1, group=carries, tag=tag).wait()
         else:
-            room = torch.empty(elements)
-            dist.irecv(room, 0, group=carries, tag=tag).wait()
-            room.to(device)
+            received = torch.empty(elements)
+            dist.irecv(received, 0, group=carries, tag=tag).wait()
+            received.to(device)
     return (time.process_time() - used) / count, (time.perf_counter() - began) / count
 
 
@@ -56,14 +54,16 @@ def timed(
         group.barrier()
         return [
             (times_of_rank[0], times_of_rank[1])
-            for times_of_rank in group.all_gather(handed(context.rank, elements, count, device, carries))
+            for times_of_rank in group.all_gather(
+                send_messages(context.rank, elements, count, device, carries)
+            )
         ]
 
     repetition(1)
     one_s = max(seconds for _, seconds in repetition(3))
-    longest_s = context.spec["budget_s"] / REPETITIONS / len(context.spec["sizes"])
+    longest_s = context.spec["budget_s"] / N_REPETITIONS / len(context.spec["sizes"])
     count = max(1, min(MAX_MESSAGES, int(longest_s / one_s)))
-    times = [repetition(count) for _ in range(REPETITIONS)]
+    times = [repetition(count) for _ in range(N_REPETITIONS)]
     return {
         "bytes": size,
         "send": [send for (send, _), _ in times],
@@ -90,7 +90,7 @@ def run(folder: Path) -> None:
         "other_cpu_share": other_cpu_share,
         "messages": messages,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

@@ -1,14 +1,13 @@
-"""One rank that times the parts of a model's layers.
+"""Time the parts of a model's layers on one rank.
 
-`python -m ranks.parts_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+A launcher starts `python -m ranks.parts_timed ATTEMPT_FOLDER` in the framework's environment. The rank writes
+result.json, the measured part of timing.json, into the attempt's folder.
 
 Every configuration of every layer (models.soap) is computed as ranks.libraries.pytorch_strategy computes it:
-a part in the middle, its share of the weights, what it takes as leaves; its forward pass, and its backward
-pass for a given gradient. What is the same of several layers or configurations is timed once. The optimizer
-is the study's, stepping one layer's share of the weights; what a step takes without any is told apart. Calls
-are repeated until they take LEAST_S, in which a CPU quota has come and gone several times.
-
-The rank leaves timing.json's measured part, result.json, in the attempt's folder.
+one part, with its shard of the weights and with inputs as leaves; its forward pass, and its backward pass for
+a given gradient. Parts that are alike are timed once. The optimizer is the study's; its steps are timed for
+each layer's shard of weights, and without any weights. Calls are repeated for at least MIN_REPETITION_S,
+which covers several periods of a CPU quota.
 """
 
 import math
@@ -33,9 +32,9 @@ from ranks.worker.load import Load
 from ranks.worker.node import machine, memory_bytes
 from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
 
-LEAST_S = 0.02  # of one repetition
-REPETITIONS = 5
-FEWEST = 2  # where the budget is spent
+MIN_REPETITION_S = 0.02
+N_REPETITIONS = 5
+MIN_REPETITIONS = 2  # also when the time budget is exceeded
 STATUS = Path("/proc/self/status")
 
 
@@ -50,7 +49,7 @@ class InputSizes:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a layer: what it is, and all that decides how long it takes (`timing_key`)."""
+    """A part of a layer, and all that its time depends on (`timing_key`)."""
 
     place: int
     degrees: Degrees
@@ -74,16 +73,15 @@ def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number
 
 
 def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
-    """Yield a part of every configuration of every layer: the middle one if they differ."""
+    """Yield one part of every configuration of every layer: the middle one, since parts may differ."""
     for place, layer in enumerate(space.layers):
         for degrees in layer.configurations(devices):
             number = math.prod(degrees) // 2
             inputs = input_sizes(graph, space, place, degrees, number)
             sizes = tuple(end - first for first, end in region_of(layer, degrees, number))
             settings = tuple(_settings(graph, name) for name in layer.operators)
-            inner_region = region_of(layer, degrees, number)[
-                1:3
-            ]  # which decides what lies beyond the edges, or behind a mask
+            # The region decides about padding at edges, and about masks of positions.
+            inner_region = region_of(layer, degrees, number)[1:3]
             last = layer.chain and part_of(number, degrees)[POSITIONS] == degrees[POSITIONS] - 1
             yield Piece(
                 place,
@@ -105,10 +103,7 @@ def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
 
 
 class Work:
-    """A part with all that it takes, and the gradient of what it makes.
-
-    `forward` and `backward` can be called again and again.
-    """
+    """A part with its inputs and the gradient of its outputs; `forward` and `backward` can be repeated."""
 
     def __init__(self, graph: Graph, space: Space, piece: Piece, shard: Shard, device: torch.device) -> None:
         layer = space.layers[piece.place]
@@ -127,15 +122,15 @@ class Work:
             ]
             self._labels = torch.randint(last[-1], size, device=device)
         self.forward()
-        self._hands_on = (
+        self._passes_state_on = (
             layer.chain and part_of(piece.number, piece.degrees)[POSITIONS] < piece.degrees[POSITIONS] - 1
         )
-        self._gradients = [torch.randn_like(output) for output in self._all()]
+        self._gradients = [torch.randn_like(output) for output in self._all_outputs()]
         self.has_gradient = self._output.requires_grad
 
-    def _all(self) -> list[Tensor]:
+    def _all_outputs(self) -> list[Tensor]:
         """Return the output, and the state if another part needs it."""
-        return [self._output, self._state] if self._hands_on else [self._output]
+        return [self._output, self._state] if self._passes_state_on else [self._output]
 
     def forward(self) -> None:
         """Run the forward pass, as Runner.forward does."""
@@ -143,7 +138,7 @@ class Work:
         if self._labels is not None:
             logits = self._output
             self._output = cross_entropy(logits, self._labels, "sum") / self._labels.numel()
-            self._met = (logits.argmax(-1) == self._labels).sum()
+            self._n_correct = (logits.argmax(-1) == self._labels).sum()
 
     def backward(self) -> None:
         """Run the backward pass of the last forward pass, as Runner.backward does."""
@@ -152,7 +147,7 @@ class Work:
         if self._labels is not None:
             self._output.backward(retain_graph=True)
             return
-        torch.autograd.backward(self._all(), self._gradients, retain_graph=True)
+        torch.autograd.backward(self._all_outputs(), self._gradients, retain_graph=True)
 
 
 def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tensor:
@@ -162,7 +157,7 @@ def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tenso
 
 
 class Clock:
-    """Times calls, within what is left of a budget that `n_calls` calls share."""
+    """Measure the times of calls within a time budget that `n_calls` calls share."""
 
     def __init__(self, device: torch.device, n_calls: int, budget_s: float) -> None:
         self._device, self._left, self._end = device, n_calls, time.perf_counter() + budget_s
@@ -175,10 +170,14 @@ class Clock:
         share = (self._end - time.perf_counter()) / max(1, self._left)
         self._left -= 1
         began, count = time.perf_counter(), 1
-        while (seconds := self._repetition(call, count)) < LEAST_S:
-            count = max(2 * count, min(10 * count, math.ceil(1.2 * count * LEAST_S / max(seconds, 1e-9))))
+        while (seconds := self._repetition(call, count)) < MIN_REPETITION_S:
+            count = max(
+                2 * count, min(10 * count, math.ceil(1.2 * count * MIN_REPETITION_S / max(seconds, 1e-9)))
+            )
         times: list[float] = []
-        while len(times) < FEWEST or (len(times) < REPETITIONS and time.perf_counter() - began < share):
+        while len(times) < MIN_REPETITIONS or (
+            len(times) < N_REPETITIONS and time.perf_counter() - began < share
+        ):
             times.append(self._repetition(call, count) / count)
         return times
 
@@ -191,9 +190,9 @@ class Clock:
 
 
 def timed(context: Context, device: torch.device) -> dict[str, Any]:
-    """All that is timed.
+    """Return all times: `parts`, the `layers` with the numbers of their parts, and optimizer steps.
 
-    `parts` by their number, the `layers` that have them, `updates` of layers' shares, and a step without any.
+    `updates` has the optimizer steps of layers' shards, `empty_update` that without weights.
     """
     graph, spec = context.graph, context.spec
     space = divide(graph, spec["batch"])
@@ -251,7 +250,7 @@ def _shares(layer: Layer, degrees: Degrees) -> int:
 
 
 def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
-    """Return a step of the optimizer of these weights; gradients are kept."""
+    """Return the `step` of an optimizer of these weights, which have random gradients."""
     optimizer = optimizer_of(parameters, levels, 0.0)
     for group in parameters.values():
         for parameter in group:
@@ -261,7 +260,7 @@ def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[
 
 
 def memory(device: torch.device, ranks: int) -> tuple[int, int]:
-    """Return the memory that the `ranks` of a node can use, and what this one uses now, in bytes."""
+    """Return the memory that the `ranks` of a node share, and that which this rank uses now, in bytes."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return ranks * total, total - free
@@ -275,18 +274,18 @@ def run(folder: Path) -> None:
     adapter_of(context)
     device = configured(context)
     torch.manual_seed(context.spec["seed"])
-    (of_node, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
+    (node_memory, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     measured = timed(context, device)
     other_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
         "ranks": context.group.all_gather(mine),
         "other_cpu_share": other_cpu_share,
-        "node_memory_bytes": of_node,
+        "node_memory_bytes": node_memory,
         "resident_bytes": resident,
         **measured,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

@@ -1,10 +1,8 @@
-"""A fixed piece of work, on all cores of all ranks at once.
+"""Run the reference benchmark, fixed work on all cores or accelerators of all ranks at once.
 
-`python -m ranks.reference_work FOLDER`, started by a launcher beside a run.
-
-Rank 0 leaves result.json: the kind of the work with its version, and of each rank the host and the seconds
-that it took. It stands outside of ranks/worker/, whose files are part of a run's key: what it does changes no
-training.
+A launcher starts `python -m ranks.reference_work FOLDER` before and after a run. Rank 0 writes result.json:
+the kind of work with its version, and host and seconds of each rank. The module is not in ranks/worker/,
+whose files are part of a run's key, since the benchmark does not affect training.
 """
 
 import os
@@ -14,28 +12,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-# Each core has a thread of ours. Libraries read that when they are imported.
+# One thread per core calls these libraries, which read their own number of threads when they are imported.
 os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
 
 import numpy as np
 
 from ranks.worker.context import Context, from_environment
-from ranks.worker.process import as_rank, bind_unlike, leave_result
+from ranks.worker.process import as_rank, bind_heterogeneous, leave_result
 
-SIDE = 256  # of the matrices: three fit into a core's own cache
-DEVICE_SIDE = 4096  # of those of accelerators
-MIB = 2**18  # float32 in 1 MiB
-KIND = "RINGSIDE_REFERENCE"  # variable: another kind than the usual one, for make bench-reference
+SIDE = 256  # of square matrices on CPUs: three of them fit into a core's own cache
+DEVICE_SIDE = 4096  # of square matrices on accelerators
+N_FLOATS_MIB = 2**18  # float32 numbers in 1 MiB
+KIND_VARIABLE = "RINGSIDE_REFERENCE"  # selects another kind than DEFAULT_KIND, for make bench-reference
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a core does in each of `steps`.
+    """Work of one core or accelerator.
 
-    `products` of matrices, and an update of `updated_mib` MiB of weights by as many of gradients.
-
-    A change of a number, or of what is done with it, is a new version: times of one version alone are
-    compared.
+    Attributes:
+        version: Incremented with every change of the work; only times of the same version are compared.
+        steps: Number of repetitions.
+        products: Matrix products per step.
+        updated_mib: MiB of weights that a step updates with as many MiB of gradients.
     """
 
     version: int
@@ -50,13 +49,13 @@ KINDS = {  # each about 0.3 s on a core of a server of 2020
     "mixed": Kind(version=1, steps=240, products=2, updated_mib=8),
     "accelerator": Kind(version=1, steps=60, products=1, updated_mib=512),
 }
-USUAL = "mixed"
+DEFAULT_KIND = "mixed"
 
 
 def on_a_core(kind: Kind) -> Callable[[int], None]:
     """Return a function that runs steps of the work on one core: products with ReLU, then an update."""
     inputs, weights, outputs = (np.full((SIDE, SIDE), 1 / SIDE, np.float32) for _ in range(3))
-    parameters, gradients = (np.ones(kind.updated_mib * MIB, np.float32) for _ in range(2))
+    parameters, gradients = (np.ones(kind.updated_mib * N_FLOATS_MIB, np.float32) for _ in range(2))
 
     def steps(number: int) -> None:
         for _ in range(number):
@@ -75,7 +74,7 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
     inputs, weights, outputs = (
         torch.full((DEVICE_SIDE, DEVICE_SIDE), 1 / DEVICE_SIDE, device=device) for _ in range(3)
     )
-    parameters, gradients = (torch.ones(kind.updated_mib * MIB, device=device) for _ in range(2))
+    parameters, gradients = (torch.ones(kind.updated_mib * N_FLOATS_MIB, device=device) for _ in range(2))
 
     def steps(number: int) -> None:
         for _ in range(number):
@@ -91,26 +90,26 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
 
 def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
     """Return the kind of work for this rank's devices, and a function for each device."""
-    if context.spec["device"] == "cuda" and "torch" in context.job["modules"]:
+    if context.spec["device"] == "cuda" and "torch" in context.input["modules"]:
         replicas = context.spec["replicas_per_rank"]
         devices = [f"cuda:{replicas * context.local_rank + replica}" for replica in range(replicas)]
         return "accelerator", [on_an_accelerator(KINDS["accelerator"], device) for device in devices]
-    name = os.environ.get(KIND, USUAL)
+    name = os.environ.get(KIND_VARIABLE, DEFAULT_KIND)
     return name, [on_a_core(KINDS[name]) for _ in range(context.cores)]
 
 
 def run(folder: Path) -> None:
-    """Do the work once; what libraries make first, and the pages of memory, are made before."""
+    """Do the work once, after a warm-up step that initializes libraries and memory."""
     context = from_environment(folder)
-    bind_unlike(context)
+    bind_heterogeneous(context)
     name, workers = chosen(context)
     with ThreadPoolExecutor(len(workers)) as pool:
         list(pool.map(lambda steps: steps(1), workers))
         context.group.barrier()
         start = time.monotonic()
         list(pool.map(lambda steps: steps(KINDS[name].steps), workers))
-        took = time.monotonic() - start
-    ranks = context.group.all_gather([context.hosts[context.rank // context.spec["ranks_per_node"]], took])
+        seconds = time.monotonic() - start
+    ranks = context.group.all_gather([context.hosts[context.rank // context.spec["ranks_per_node"]], seconds])
     leave_result(context, {"kind": f"{name}-{KINDS[name].version}", "ranks": ranks})
 
 

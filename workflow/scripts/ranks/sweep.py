@@ -1,15 +1,13 @@
-"""One rank of one sweep.
+"""Run one collective benchmark, as one of its ranks.
 
-`python -m ranks.sweep ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+A launcher starts `python -m ranks.sweep ATTEMPT_FOLDER` in the framework's environment. Rank 0 writes
+result.json, the measured part of sweep.json, into the attempt's folder.
 
-All ranks do one collective with float32 messages of growing size by the framework's own library. A first
-pass, sizes ascending, checks what comes out and estimates how long one takes. Then come rounds: each has
-every size once, in an order of its own, and of every size some repetitions. A repetition is opened by our own
-barrier; each rank's clock runs from its release until the result is there and the device idle; the
-repetition's time is the slowest rank's. So it holds what the barrier lets the ranks start apart, tens of
-microseconds on most networks.
-
-Rank 0 leaves sweep.json's measured part, result.json, in the attempt's folder, whole or not at all.
+All ranks run one collective with float32 messages of growing size, by the framework's own library. A first
+pass in ascending order checks results and estimates times. Rounds follow: each has every size once, in random
+order, with several repetitions. A repetition begins with a barrier. Each rank measures the time from the
+barrier's release until the result is there and the device is idle; the slowest rank counts. The time
+therefore includes the skew of the barrier, tens of microseconds on most networks.
 """
 
 import platform
@@ -26,50 +24,50 @@ from ranks.worker.load import Load
 from ranks.worker.node import machine, sent_bytes
 from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
 
-ROUNDS = 5
-MOST_REPETITIONS = 20  # of one size in one round
-BUDGET_S = 1.2  # for the repetitions of one size in all rounds
-LONGEST_S = 3.0  # a size of which one would take longer is left out, and so are all above it
-GROWTH = 4
+N_ROUNDS = 5
+MAX_REPETITIONS = 20  # of one size in one round
+SIZE_BUDGET_S = 1.2  # for the repetitions of one size in all rounds
+MAX_COLLECTIVE_S = 3.0  # Sizes that would take longer are left out.
+GROWTH = 4  # of time from one size to the next
 ITEM_BYTES = 4
-UNSHARED = ("all_reduce", "point_to_point")  # of which no rank has a share
+WHOLE_MESSAGE_COLLECTIVES = ("all_reduce", "point_to_point")  # whose messages have no share per rank
 
 
 def elements_of(collective: str, size: int, ranks: int) -> int:
     """Return the number of elements of a message of `size` bytes, rounded up to equal shares of all ranks."""
     elements = size // ITEM_BYTES
-    return elements if collective in UNSHARED else -(-elements // ranks) * ranks
+    return elements if collective in WHOLE_MESSAGE_COLLECTIVES else -(-elements // ranks) * ranks
 
 
 def message(elements: int, ranks: int) -> np.ndarray:
     """Return the common part of all ranks' messages, float32 [elements]; rank r adds r + 1.
 
-    They are integers that differ between shares, and whose sums over ranks are exact.
+    Values are integers, so sums over ranks are exact, and differ between the shares of ranks.
     """
     position = np.arange(elements)
     return (position % 8 + position // -(-elements // ranks)).astype(np.float32)
 
 
 def loaded(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
-    """Return a rank's message before a collective whose result is known."""
+    """Return the message that a rank loads for a collective; `expected` is the result."""
     own = message(elements, ranks) + np.float32(rank + 1)
     return own[: elements // ranks] if collective == "all_gather" else own
 
 
 def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
     """Return a rank's expected result of the collective."""
-    every, mine = (
+    common, mine = (
         message(elements, ranks),
         slice(rank * (elements // ranks), (rank + 1) * (elements // ranks)),
     )
-    total = ranks * every + np.float32(ranks * (ranks + 1) // 2)
-    of_ranks = np.repeat(np.arange(1, ranks + 1, dtype=np.float32), elements // ranks)
+    total = ranks * common + np.float32(ranks * (ranks + 1) // 2)
+    rank_summands = np.repeat(np.arange(1, ranks + 1, dtype=np.float32), elements // ranks)
     results = {
         "all_reduce": lambda: total,
-        "all_gather": lambda: np.tile(every[: elements // ranks], ranks) + of_ranks,
+        "all_gather": lambda: np.tile(common[: elements // ranks], ranks) + rank_summands,
         "reduce_scatter": lambda: total[mine],
-        "all_to_all": lambda: np.tile(every[mine], ranks) + of_ranks,
-        "point_to_point": lambda: every + np.float32((rank - 1) % ranks + 1),
+        "all_to_all": lambda: np.tile(common[mine], ranks) + rank_summands,
+        "point_to_point": lambda: common + np.float32((rank - 1) % ranks + 1),
     }
     return results[collective]()
 
@@ -93,8 +91,8 @@ def check(result: np.ndarray, collective: str, elements: int, rank: int, ranks: 
 
 
 def repetitions(one_s: float) -> int:
-    """Return the repetitions in one round of a size of which one takes `one_s` seconds."""
-    return min(MOST_REPETITIONS, max(1, int(BUDGET_S / ROUNDS / one_s)))
+    """Return the number of repetitions per round of a collective that takes `one_s` seconds."""
+    return min(MAX_REPETITIONS, max(1, int(SIZE_BUDGET_S / N_ROUNDS / one_s)))
 
 
 def timed(context: Context, collectives: Collectives, count: int) -> list[float]:
@@ -109,18 +107,18 @@ def timed(context: Context, collectives: Collectives, count: int) -> list[float]
 
 
 def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
-    """Load zeros, whose sum in place never overflows."""
+    """Load zeros, which repeated sums in place never overflow."""
     collective = context.spec["collective"]
     elements = elements_of(collective, size, context.ranks)
     collectives.load(np.zeros_like(loaded(collective, elements, context.rank, context.ranks)))
 
 
 def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> dict[int, float]:
-    """Return the seconds of one collective by size in bytes, for sizes that fit the budget; check results."""
+    """Check the results of all sizes in bytes that are quick enough, and return the seconds of each."""
     seconds: dict[int, float] = {}
     collective, rank, ranks = context.spec["collective"], context.rank, context.ranks
     for size in sizes:
-        if seconds and GROWTH * max(seconds.values()) > LONGEST_S:
+        if seconds and GROWTH * max(seconds.values()) > MAX_COLLECTIVE_S:
             break
         elements = elements_of(collective, size, ranks)
         collectives.load(loaded(collective, elements, rank, ranks))
@@ -132,14 +130,11 @@ def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> d
 
 
 def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
-    """Measure all sizes of the spec.
-
-    Each has `bytes` and `rounds`, for every round a list of the repetitions' seconds.
-    """
+    """Measure all sizes of the spec, and return `bytes` and `rounds` of each: seconds of all repetitions."""
     one_s = estimated(context, collectives, context.spec["sizes"])
     rounds: dict[int, list[list[float]]] = {size: [] for size in one_s}
     order = random.Random(context.spec["seed"])  # noqa: S311 (the same on every rank)
-    for _ in range(ROUNDS):
+    for _ in range(N_ROUNDS):
         for size in order.sample(list(one_s), len(one_s)):
             load_zeros(context, collectives, size)
             collectives.do(context.spec["collective"])
@@ -172,7 +167,7 @@ def run(folder: Path) -> None:
         "message_bytes": message_bytes(sizes),
         "sizes": sizes,
         "python_version": platform.python_version(),
-        "library_version": versions(context.job["modules"]),
+        "library_version": versions(context.input["modules"]),
     }
     leave_result(context, result)
 

@@ -33,7 +33,7 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Planned, link_rate
-from plan.recorded import find_contradiction, load_record
+from plan.record_checks import find_contradiction, load_record
 from ranks.worker.meter import COLUMNS
 from records.ways import (
     CONFIGURED,
@@ -63,10 +63,8 @@ LAST_EPOCH_COLUMNS = (
     "n_allreduces",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-RUNNABLE_PREFIXES = (
-    "absent: ",
-    "old: ",
-)  # of reasons of runs that can run here (runs.attempts.absence_reason)
+# How reasons of runs begin that can run here (runs.attempts.absence_reason).
+RUNNABLE_PREFIXES = ("absent: ", "old: ")
 MAX_NAMED_EPOCHS = 10
 MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
@@ -109,7 +107,7 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
         site: The site that the study's results are bound to.
 
     Raises:
-        InputError: If the record is broken, or differs from the plan (`plan.recorded.find_contradiction`).
+        InputError: If the record is broken, or differs from the plan (`record_checks.find_contradiction`).
     """
     record = load_record(file := folder / "record.json")
     if record["status"] == "broken":

@@ -11,7 +11,7 @@ from common.text import number_of, suggest_pattern
 from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, load_campaign
-from plan.recorded import STATUSES, record_status
+from plan.record_checks import STATUSES, record_status
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from records.ways import cluster_commands

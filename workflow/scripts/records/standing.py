@@ -16,6 +16,7 @@ from typing import Any
 
 from common.files import is_locked, node_name, read_json, utc
 from common.notes import Note
+from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.decisions import rule_fields
@@ -244,7 +245,7 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
         snakemake=is_locked(Path(".snakemake") / "ringside.lock"),
-        machine=attempts.machine_holder() if campaign.site.placement != "distinct-nodes" else None,
+        machine=attempts.machine_locked_by() if campaign.site.placement != "distinct-nodes" else None,
         jobs=jobs,
         queue=queue,
         precision=read_precision(campaign),
@@ -311,9 +312,9 @@ def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, 
 
 def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
     """Return whether an attempt is under way, by its lock, else the cluster's queue, else its age."""
-    if is_locked(folder / attempts.LOCKED):
+    if is_locked(folder / attempts.RUN_LOCK):
         return True
-    holder = attempts.holder(attempt)
+    holder = attempts.read_holder(attempt)
     if jobs is not None and holder.get("job"):
         return holder["job"] in {job.number for job in jobs if job.running}
     if holder.get("host") == node_name():
@@ -323,7 +324,7 @@ def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: 
 
 def start_time(attempt: Path) -> float:
     """Return when an attempt began, in seconds since the epoch."""
-    return parse_date(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
+    return parse_date(attempts.read_holder(attempt).get("started_at")) or attempt.stat().st_mtime
 
 
 def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
@@ -361,7 +362,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
     command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [line.split("|", 5) for line in slurm.ask(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()]
-    except slurm.Unanswered as unanswered:
+    except Unanswered as unanswered:
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
     jobs = []

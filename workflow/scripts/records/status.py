@@ -15,7 +15,7 @@ from pathlib import Path
 from common.text import duration, number_of
 from plan.campaign import configured, load_campaign
 from plan.decisions import BY_CHANCE, NO, summarize_precision
-from plan.recorded import STATUSES
+from plan.record_checks import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
 
 WIDTH = 80

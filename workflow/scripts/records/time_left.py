@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plan.campaign import Campaign
-from plan.recorded import load_record
+from plan.record_checks import load_record
 from plan.sweeps import Sweeps
 
 RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")

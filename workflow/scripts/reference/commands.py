@@ -10,6 +10,7 @@ import typer
 from common.files import CHECKOUT
 from reference.markdown import codes, escaped, table
 from ringside.app import NAME, app
+from ringside.arguments import PROFILES
 
 GROUP = re.compile(r"^##@ (.+)$")
 TARGET = re.compile(r"^([a-z-]+):.*?## *(.+)$")
@@ -166,7 +167,7 @@ def _group(name: str, members: list[Target]) -> Iterator[str]:
 
 
 def _profiles() -> Iterator[tuple[str, str]]:
-    for name in ("local", "slurm", "allocation", "oar", "pbs", "flux"):
+    for name in PROFILES:
         yield name, _read(f"profiles/{name}/config.yaml").splitlines()[0].removeprefix("# ")
 
 

@@ -8,9 +8,9 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
-    """A table; the columns `numbers` stand to the right.
+    """Return a Markdown table; the columns in `numbers` are right-aligned.
 
-    Cells are Markdown: `escaped` makes them of plain text.
+    Cells are Markdown: pass plain text through `escaped` first.
     """
     rule = ["---:" if name in numbers else "---" for name in header]
     return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (header, rule, *rows))
@@ -21,7 +21,7 @@ def _cell(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Plain text as Markdown: no mark of it is taken for HTML or emphasis. What stands in backticks stays."""
+    """Escape HTML and emphasis characters of plain text for Markdown, except in backticks."""
     parts = _CODE.split(text)
     return "".join(
         part if part.startswith("`") else part.replace("<", "&lt;").replace("*", r"\*") for part in parts
@@ -29,20 +29,20 @@ def escaped(text: str) -> str:
 
 
 def code(value: Any) -> str:
-    """A value as YAML has it, in backticks."""
+    """Return a value as YAML writes it, in backticks."""
     return f"`{plain(value)}`"
 
 
 def codes(values: Iterable[Any], between: str = ", ") -> str:
-    """Several values."""
+    """Return values as YAML writes them, each in backticks, joined by `between`."""
     return between.join(map(code, values))
 
 
 def plain(value: Any) -> str:
-    """A value as YAML has it."""
+    """Return a value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
 
 
 def block(text: str, language: str) -> str:
-    """A block of code."""
+    """Return a fenced code block."""
     return f"```{language}\n{text.strip()}\n```"

@@ -21,7 +21,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def text(name: str) -> str:
-    """A page, whole."""
+    """Return the text of a page, with the comment that it is generated."""
     return (
         "<!-- Made by `make reference`: change the code that it is made of, not this page. "
         f"-->\n\n{PAGES[name]()}\n"
@@ -29,7 +29,7 @@ def text(name: str) -> str:
 
 
 def main() -> None:
-    """Write all reference pages again."""
+    """Write all reference pages."""
     for name in PAGES:
         write_text(FOLDER / f"{name}.md", text(name))
         print(display_path(FOLDER / f"{name}.md"))

@@ -10,7 +10,7 @@ from common.schemas import schema
 from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS
 from declared.products.tables import TABLES, Table
-from declared.records import RECORDS, RecordTable
+from declared.records import RECORD_TABLES, RecordTable
 from figures import gallery
 from reference.markdown import block, code, codes, escaped, table
 from reference.settings import value
@@ -18,7 +18,7 @@ from reference.settings import value
 FACTORS = "factors"  # a column for each factor, or for each that varies
 LAYOUT = {
     "design.csv": "all runs in planned order, written before the first one starts; [columns](#designcsv)",
-    **{f"{name}.csv": f"{table.rows}; [columns](#{name}csv)" for name, table in RECORDS.items()},
+    **{f"{name}.csv": f"{table.rows}; [columns](#{name}csv)" for name, table in RECORD_TABLES.items()},
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": (
@@ -198,7 +198,7 @@ def _table(described: Table) -> Iterator[str]:
 
 
 def files_page() -> str:
-    """The page of files: the layout of a study's results, and the columns of tables of records."""
+    """Return the page of files: the layout of a study's results, and the columns of tables of records."""
     return "\n\n".join(
         [
             "# Files and columns",
@@ -219,7 +219,7 @@ def files_page() -> str:
             "## design.csv",
             "One row per run, in planned order.",
             _columns("design"),
-            *(part for name, described in RECORDS.items() for part in _records(name, described)),
+            *(part for name, described in RECORD_TABLES.items() for part in _records(name, described)),
             "## record.json",
             "The record of one run, written last, whatever became of the run.",
             _columns("record"),

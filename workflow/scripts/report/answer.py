@@ -69,7 +69,7 @@ def extremes(material: Material) -> Grid | None:
     header = [*(title(name) for name in work), "which", "cell", "n", "epoch time (s)", "ratio to the fastest"]
     rows = []
     for levels, cells in first_runs.groupby(work) if work else [((), first_runs)]:
-        means = pooling.cells.loc[list(cells.index), "mean"].sort_values(kind="stable")
+        means = pooling.cell_statistics.loc[list(cells.index), "mean"].sort_values(kind="stable")
         fastest, slowest = str(means.index[0]), str(means.index[-1])
         for rank, cell in (("fastest", fastest), ("slowest", slowest)):
             mean = pooling.cell_mean(cell)

@@ -82,9 +82,9 @@ def render_page(
         pictures=material.pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained=[
-            (name, table.table.title, table.table.apart)
+            (name, table.table.title, table.table.notes_elsewhere)
             for name, table in material.tables.items()
-            if table.table.apart
+            if table.table.notes_elsewhere
         ],
         tables=[table_grid(table) for table in material.tables.values()],
         sources={
@@ -158,7 +158,12 @@ def table_grid(table: StageTable) -> Grid:
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return Grid(
-        table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below)
+        table.table.title,
+        list(frame),
+        rows,
+        tuple(table.table.left_aligned),
+        table.name,
+        tuple(table.table.below),
     )
 
 

@@ -21,8 +21,8 @@ from declared.study import Study
 from report.text import clean
 
 LARGE_SVG_BYTES = 300_000  # of larger ones the PNG is embedded if it is smaller
-POINTS_IN = 72
-PIXELS_PER_IN = 140  # on screens, at which text of 6.5 pt is legible
+POINTS_PER_INCH = 72
+PIXELS_PER_INCH = 140  # on screens, at which text of 6.5 pt is legible
 # The figures' font, and fallbacks of the same width.
 FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, sans-serif"
 
@@ -146,7 +146,12 @@ def read_picture(stem: Path) -> Picture:
         kind, raw = "png", raster.read_bytes()
     image = f"data:image/{kind};base64,{base64.b64encode(raw).decode('ascii')}"
     return Picture(
-        stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption, notes
+        stem.name,
+        image,
+        round(width_in * PIXELS_PER_INCH),
+        round(height_in * PIXELS_PER_INCH),
+        caption,
+        notes,
     )
 
 
@@ -156,7 +161,7 @@ def _svg_size(svg: str, file: Path) -> tuple[float, float]:
         part.split('"')[0] for name in ("width", "height") for part in svg[:2000].split(f' {name}="')[1:2]
     ]
     try:
-        width, height = (float(length.removesuffix("pt")) / POINTS_IN for length in lengths)
+        width, height = (float(length.removesuffix("pt")) / POINTS_PER_INCH for length in lengths)
     except ValueError:
         raise InputError(
             "broken-file",

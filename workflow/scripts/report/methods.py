@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.effects import compare
+from analysis.effects import build_rows
 from analysis.measured import (
     combination_text,
     distinct_names,
@@ -213,7 +213,9 @@ def factor_table(facts: Facts) -> str:
             ],
         }
     )
-    table = tables.Table("Factors that vary, and their levels", frame, frame, words=["factor", "levels"])
+    table = tables.Table(
+        "Factors that vary, and their levels", frame, frame, left_aligned=["factor", "levels"]
+    )
     return tables.latex(table, "tab:factors") if names else ""
 
 
@@ -236,7 +238,7 @@ def framework_table(facts: Facts) -> str:
         )
     frame = pd.DataFrame(rows)
     return tables.latex(
-        tables.Table("Frameworks as they were run", frame, frame, words=list(frame)), "tab:frameworks"
+        tables.Table("Frameworks as they were run", frame, frame, left_aligned=list(frame)), "tab:frameworks"
     )
 
 
@@ -666,7 +668,7 @@ def _network(facts: Facts) -> Iterator[str]:
 def _statistics(facts: Facts) -> Iterator[str]:
     yield cited(to_latex(conditions.replicates_note(facts.runs)))
     if len(facts.ok):
-        yield cited(to_latex(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
+        yield cited(to_latex(conditions.contrasts_note(facts.runs, build_rows(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "

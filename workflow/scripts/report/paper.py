@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.answers import NOTE, Sentence, answer_sentences, split_opening
-from analysis.measured import read_timed
+from analysis.measured import read_timing_runs
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.options import run_program
@@ -225,9 +225,9 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
     }
     notes |= {
-        f"table {name}": " ".join(tables_by_name[name].apart)
+        f"table {name}": " ".join(tables_by_name[name].notes_elsewhere)
         for name in selection.tables
-        if tables_by_name[name].apart
+        if tables_by_name[name].notes_elsewhere
     }
     for name, content_of in generated_files(facts, paper, selection.remainder(paper), answer, notes).items():
         write_text(out / name, GENERATED_HEADER + content_of)
@@ -270,7 +270,7 @@ def main(
         tables: files without their suffix
         out: the paper's folder
     """
-    measured = read_timed(runs)
+    measured = read_timing_runs(runs)
     try:
         site_of_runs = load_site(site_name(measured, site))
     except InputError:  # the site of published tables may be unknown here

@@ -23,7 +23,7 @@ from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING
 from plan.campaign import configured
-from plan.recorded import record_status
+from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
 NICE = 19
@@ -94,14 +94,14 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
             hint="for details: ./ringside status",
         )
 
-    def waiting(holder: str) -> None:
-        print(f"preview: waiting for {holder or 'another run'}", flush=True)
+    def waiting(locked_by: str) -> None:
+        print(f"preview: waiting for {locked_by}", flush=True)
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    holder = f"process {os.getpid()} on {node_name()}, which draws what is there so far of {study}"
+    this_process = f"process {os.getpid()} on {node_name()}, which draws what is there so far of {study}"
     folder = results / "preview"
-    with machine_lock(holder, waiting), workplace(results, folder) as work:
+    with machine_lock(this_process, waiting), workplace(results, folder) as work:
         named = [f"site={site}"] if site else []
         status = draw(work, targets, [f"study={study}", *named, "records=available"])
     if status:

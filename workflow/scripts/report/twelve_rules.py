@@ -262,7 +262,7 @@ def check_ratios(material: Material) -> Verdict:
 def check_intervals(material: Material) -> Verdict:
     """Check rule 5: results have intervals."""
     links: Links = (("table-cells", "table of cells"),)
-    cells = material.pooling.cells
+    cells = material.pooling.cell_statistics
     if cells.empty:
         return Verdict(
             NOT_APPLICABLE,

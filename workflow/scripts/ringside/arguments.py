@@ -10,7 +10,7 @@ from common.files import CHECKOUT
 from common.text import alternatives
 
 STUDIES, SITES = CHECKOUT / "config" / "studies", CHECKOUT / "config" / "sites"
-PROFILES = ("local", "slurm", "oar", "pbs", "flux", "allocation")
+PROFILES = ("local", "slurm", "allocation", "oar", "pbs", "flux")
 STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
 
 

@@ -56,7 +56,7 @@ class Verbs(TyperGroup):
             )
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write the verbs, group by group."""
         width = max(len(name) for name in self.commands)
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -1,8 +1,22 @@
 """Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
 
-    runs/<run_id>/<key>/record.json        the published record, the only output that Snakemake knows
-    runs/<run_id>/<key>/attempt-<k>/       holder.json (its process), spec.json, log.txt, epochs.csv,
-    record.json (last) runs/<run_id>/<key>/attempt-<k>/unfinished.txt   why there is no record
+    runs/<run_id>/<key>/record.json      the published record, the only output that Snakemake knows
+    runs/<run_id>/<key>/.lock            locked during an attempt
+    runs/<run_id>/<key>/attempt-<k>/     one attempt:
+        holder.json                      process, host and job of its supervisor; the first file
+        spec.json                        input of the ranks
+        .variables.sh                    variables of the ranks, removed when they have ended
+        rendezvous.json                  where the ranks meet
+        log.txt                          output of the ranks
+        epochs.csv, steps.csv            times of epochs, and of steps if the study asks for them
+        phases.csv, clocks.csv           phases of traced ranks, merged from phases-<rank>.csv
+        score-p/                         what Score-P wrote
+        power.csv                        power over time, from power-<rank>.csv of each machine and wattmeters
+        result.json                      what the ranks measured about themselves, when all have ended well
+        reference-before/, -after/       a reference benchmark with its log, kept if it failed
+        record.json                      the record; the last file
+        unfinished.txt                   why there is no record
+        put-aside                        the attempt does not count any more
 
 An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
 """
@@ -38,11 +52,12 @@ from launchers.launch import Lost, Stopped, forget_variables
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
-LOCKED = ".lock"  # in a run's folder, locked during an attempt
+RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 NOT_RUN = Note("not-run", "absent: has not run")
+JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")  # number of the own job
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
-DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes
-LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
+DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes or by steal
+MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
 
 
 def attempts(folder: Path) -> list[Path]:
@@ -90,10 +105,10 @@ def absence_reason(published: Path) -> Note:
     if any(folder.parent.glob(f"*/{published.name}")):
         return Note("old", "old: measured with other software, code, data or settings only")
     attempt = current_attempt(folder)
-    if attempt and is_locked(folder / LOCKED):
+    if attempt and is_locked(folder / RUN_LOCK):
         number = _number(attempt)
         return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
-    if attempt and (host := holder(attempt).get("host", node_name())) != node_name():
+    if attempt and (host := read_holder(attempt).get("host", node_name())) != node_name():
         number = _number(attempt)
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
@@ -111,7 +126,7 @@ def current_attempt(folder: Path) -> Path | None:
     return latest[0] if latest and not ended else None
 
 
-def holder(attempt: Path) -> dict[str, Any]:
+def read_holder(attempt: Path) -> dict[str, Any]:
     """Return process, host, scheduler's job (or None) and started_at (UTC) of an attempt; {} if unknown."""
     try:
         content = read_json(attempt / HOLDER)
@@ -138,13 +153,13 @@ def start(folder: Path) -> tuple[int, Path]:
 
 @contextmanager
 def exclusive(folder: Path, title: str) -> Iterator[None]:
-    """Lock a run's `folder` and this machine during a measurement; print the holder if this has to wait."""
+    """Lock a run's `folder` and this machine during a measurement; print whom this has to wait for."""
 
-    def waiting(holder: str = "") -> None:
-        print_line(f"{title}: waiting for {holder or 'another job of the same run'}")
+    def waiting(locked_by: str = "another job of the same run") -> None:
+        print_line(f"{title}: waiting for {locked_by}")
 
-    holder = f"process {os.getpid()} on {node_name()}, which measures {title}"
-    with run_lock(folder, waiting), machine_lock(holder, waiting):
+    this_process = f"process {os.getpid()} on {node_name()}, which measures {title}"
+    with run_lock(folder, waiting), machine_lock(this_process, waiting):
         yield
 
 
@@ -203,8 +218,9 @@ def _stop_reason(error: BaseException) -> str:
 
 
 def _job_number() -> str | None:
-    """Return the number of the scheduler's job that this process belongs to."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
+    """Return the number of the scheduler's job that this process belongs to, or None."""
+    number = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None)
+    return number and number.replace("ƒ", "f")  # Flux prints ƒpEk7nF as fpEk7nF where it wants ASCII
 
 
 def put_aside(published: Path) -> None:
@@ -220,34 +236,38 @@ def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
     On a file system without locks, which ./ringside doctor reports, nothing is locked.
     """
-    with locked(folder / LOCKED, waiting):
+    with locked(folder / RUN_LOCK, waiting):
         yield
 
 
 @contextmanager
-def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
+def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[None]:
     """Lock this machine for one run, so that no two runs overlap on it, whoever started them.
 
-    The system frees the lock when the holder ends in any way. A supervisor that outlived its Snakemake
-    therefore finishes its run, and the next one finds the finished attempt. `waiting` is called once, with
-    the holder's text.
+    The system frees the lock when the process that took it ends in any way. A supervisor that outlived its
+    Snakemake therefore finishes its run, and the next one finds the finished attempt.
+
+    Args:
+        locked_by: Description of this process, for those that wait.
+        waiting: Called once, with the description of the process that has the lock, if this has to wait.
     """
-    with _open_lock(_machine()) as file:
-        lock(file, lambda: waiting(file.read().strip()))
-        _write_holder(file, holder + "\n")
+    with _open_lock(_machine_lock_file()) as file:
+        lock(file, lambda: waiting(file.read().strip() or "another process"))
+        _write_locked_by(file, locked_by + "\n")
         try:
             yield
         finally:
-            _write_holder(file, "")
+            _write_locked_by(file, "")
 
 
-def machine_holder() -> str | None:
-    """Return the text of the process that has locked this machine, or None. Takes no lock."""
-    return _machine().read_text(errors="replace").strip() or "somebody" if is_locked(_machine()) else None
+def machine_locked_by() -> str | None:
+    """Return the description of the process that has locked this machine, or None. Takes no lock."""
+    file = _machine_lock_file()
+    return file.read_text(errors="replace").strip() or "somebody" if is_locked(file) else None
 
 
-def _machine() -> Path:
-    return Path(os.environ.get("RINGSIDE_LOCK", LOCK))
+def _machine_lock_file() -> Path:
+    return Path(os.environ.get("RINGSIDE_LOCK", MACHINE_LOCK))
 
 
 def _open_lock(path: Path) -> TextIO:
@@ -262,6 +282,7 @@ def _open_lock(path: Path) -> TextIO:
     hint = (
         "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
     )
+    # O_RDWR stands twice: another process may create the file between the first try and O_EXCL.
     for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
         with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
             try:
@@ -280,8 +301,8 @@ def _open_lock(path: Path) -> TextIO:
     raise InputError("not-writable", "cannot be opened", file=path, hint=hint)
 
 
-def _write_holder(file: TextIO, text: str) -> None:
-    """Write who holds the machine. A full file system loses this text, but neither the lock nor a run."""
+def _write_locked_by(file: TextIO, text: str) -> None:
+    """Write who has locked the machine. A full file system loses this text, but neither the lock nor a run."""
     with contextlib.suppress(OSError):
         if file.writable():
             os.ftruncate(file.fileno(), 0)

@@ -26,7 +26,7 @@ _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
 def read_after(
-    folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.Launcher
+    folder: Path, spec: Mapping[str, Any], site: Site, launcher: launch.Launcher
 ) -> list[dict[str, Any]]:
     """Return the meters of a finished run as its record lists them.
 
@@ -53,7 +53,7 @@ def read_after(
             writer.writerows(
                 (f"{t:.3f}", host, scope, f"{watt:.6g}") for t, host, scope, watt in sorted(power)
             )
-    return entries + launch.scheduler_meters(site, ranks)
+    return entries + launch.scheduler_meters(site, launcher)
 
 
 def _first_rank_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
@@ -155,7 +155,7 @@ def idle_power(
     site: Site,
     spec: Mapping[str, Any],
     environment: Mapping[str, Any],
-    launcher: Callable[[], launch.Launcher],
+    make_launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
     """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
 
@@ -170,10 +170,9 @@ def idle_power(
             if earlier.name != session:
                 launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
-        attempt = Path(
-            tempfile.mkdtemp(prefix="attempt-", dir=folder)
-        )  # jobs of one session may begin at once
-        result = _measure_idle_power(attempt, site, spec, environment, launcher())
+        # Jobs of one session may begin at once.
+        attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))
+        result = _measure_idle_power(attempt, site, spec, environment, make_launcher())
         if not result["hosts"]:
             return result["watts"]  # the next run tries again
         create_json(file, result)
@@ -190,12 +189,16 @@ def _has_packages() -> bool:
 
 
 def _measure_idle_power(
-    folder: Path, site: Site, spec: Mapping[str, Any], environment: Mapping[str, Any], ranks: launch.Launcher
+    folder: Path,
+    site: Site,
+    spec: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    launcher: launch.Launcher,
 ) -> dict[str, Any]:
     """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""
-    write_json(folder / "spec.json", {"spec": spec, "hosts": list(ranks.hosts)})
+    write_json(folder / "spec.json", {"spec": spec, "hosts": list(launcher.hosts)})
     began_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), spec, site, program=IDLE)
+    outcome = launch.run(launcher, environment, folder.resolve(), spec, site, program=IDLE)
     no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)
     if outcome.status != "ok" or not (folder / "result.json").exists():
         return {"at": utc(began_at), "hosts": [], "watts": no_watts, "meters": [], "reason": outcome.reason}

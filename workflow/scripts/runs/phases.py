@@ -18,7 +18,7 @@ from common.files import display_path, written_whole
 from common.notes import Note
 from ranks.worker.operators import RAW
 from ranks.worker.phases import CLOCKS as CLOCK_COLUMNS
-from ranks.worker.phases import COLUMNS, COMMUNICATION, MOST_STEPS
+from ranks.worker.phases import COLUMNS, COMMUNICATION, MAX_TRACED_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd  # Importing it takes half of a supervisor's start, and only traced runs need it.
@@ -198,7 +198,7 @@ def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int)
 
     The phases are those of a traced step, or those after the steps.
     """
-    traced = range(1, steps + 1, -(-steps // MOST_STEPS) or 1)
+    traced = range(1, steps + 1, -(-steps // MAX_TRACED_STEPS) or 1)
     required = (
         (intervals["epoch"] > 0)
         & ~intervals["phase"].isin((WAIT, COMMUNICATION, BETWEEN))
@@ -226,7 +226,7 @@ def _step_phase_pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
 
 
-def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
+def _damaged_clocks(table: Path, ranks: int, _epochs: int, _steps: int) -> Note | None:
     return _wrong_ranks(_read_clocks(table)["rank"], ranks)
 
 

@@ -1,6 +1,8 @@
-"""Print a line as each run ends: its result, the number of runs left, and the expected time.
+"""Follow a campaign from Snakemake's log: print a line as each run ends, and stop where going on is no use.
 
-The Snakemake that a person started prints the lines from the records, wherever the runs ran.
+The Snakemake that a person started prints the lines from the records, wherever the runs ran: result, number
+of runs left and expected time. It stops the campaign if runs fail for the same reason one after another, or
+if a node does not see a path. Filters of its log keep only lines that help a person.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ from common.notes import Note
 from common.shell import UNSEEN, unseen_path
 from common.text import duration
 from launchers.launch import read_end
+from plan.scheduling import OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
 from runs.epochs import mean_of_timed, read_epochs
 from sites import slurm
@@ -32,7 +35,7 @@ SESSION_VARIABLE = "RINGSIDE_SESSION"
 
 
 def new_session() -> str:
-    """Return a name for this invocation: its start (UTC) and its process."""
+    """Return a name for this session: its start (UTC) and its process."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
 
 
@@ -59,7 +62,7 @@ def refuse_stopped(results: Path) -> None:
 
 
 class Session:
-    """The runs that one invocation has executed, kept in results/<study>/sessions/<session>.json."""
+    """The runs that one session has executed, kept in results/<study>/sessions/<session>.json."""
 
     def __init__(
         self,
@@ -106,9 +109,8 @@ class Session:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
-            with contextlib.suppress(
-                OSError, ValueError, KeyError, TypeError
-            ):  # the aggregation reports broken files
+            # Broken files are reported by the aggregation.
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 self._print_end(run)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
@@ -300,7 +302,7 @@ class Interruption:
 
 
 def count_usable(runs_csv: Path) -> Note:
-    """Return the last line of an invocation: how many runs are usable. Facts: usable, runs."""
+    """Return the last line of a session: how many runs are usable. Facts: usable, runs."""
     with open(runs_csv, newline="", encoding="utf-8") as table:
         statuses = [row["status"] for row in csv.DictReader(table)]
     usable = statuses.count("ok")
@@ -317,7 +319,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
         return None
     logs = [
         *map(Path, event["log"]),
-        *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux")),
+        *(Path(".snakemake", name, f"{number}.txt") for name in OPTIONS),
     ]
     if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
         return unseen

@@ -107,9 +107,8 @@ def run_benchmark(
     try:
         folder.mkdir()
         launcher = make_launcher()
-        own_spec = {
-            name: value for name, value in spec.items() if name not in ("levels", "steps")
-        }  # nothing is traced
+        # Without levels, nothing is traced.
+        own_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}
         write_json(
             folder / "spec.json", {"spec": own_spec, "modules": list(modules), "hosts": list(launcher.hosts)}
         )

@@ -17,7 +17,7 @@ from ranks.worker.node import machine
 from ranks.worker.operators import unix_ahead
 
 
-def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
+def wrap_program(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
     """Return an environment whose program starts under Score-P, for an attempt in `folder` (absolute).
 
     Raises:
@@ -33,23 +33,25 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
             hint="start Snakemake again",
         )
     program = environment["variables"][PROGRAM_VARIABLE]
-    starter = scorep.write_starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
+    script = scorep.write_start_script(
+        site.scorep, program, folder, (*site.setup, *environment.get("setup", ()))
+    )
     return {
         **environment,
-        "variables": {**environment["variables"], PROGRAM_VARIABLE: str(starter)},
+        "variables": {**environment["variables"], PROGRAM_VARIABLE: str(script)},
         "packages": {**environment["packages"], scorep.PACKAGE: version},
     }
 
 
 def end(folder: Path, outcome: Outcome) -> Outcome:
-    """Remove the starter, and compare the clocks of Score-P and of the ranks' unmerged phases.
+    """Remove the start script, and compare the clocks of Score-P and of the ranks' unmerged phases.
 
     Clocks are compared only if rank 0 ran on this machine.
 
     Returns:
         The outcome, failed if Score-P left no trace.
     """
-    shutil.rmtree(folder / scorep.STARTER)
+    shutil.rmtree(folder / scorep.START_FOLDER)
     if outcome.status != "ok":
         return outcome
     if not (folder / scorep.ANCHOR).exists():

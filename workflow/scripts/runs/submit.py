@@ -1,7 +1,8 @@
 """Run a campaign in Slurm allocations, one per block, one after the other: `ringside submit`.
 
 Environments, data and the design are built first, without an allocation. Then every block with missing
-records gets a Slurm job, in which Snakemake starts one srun per run in planned order. Jobs of one study have
+records gets a Slurm job, in which Snakemake starts one supervisor per run in planned order, which starts one
+srun for its ranks, and others for reference benchmarks and idle power. Jobs of one study have
 one name and depend on each other (--dependency=singleton), so that blocks never overlap unless the site
 allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target every
 possible block has a job. It waits for all earlier blocks, decides what it has to run, and ends at once if
@@ -18,14 +19,13 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, display_path
-from common.shell import check_node
+from common.shell import Unanswered, ask_patiently, check_node
 from common.text import number_of
-from launchers.launch import Lost
-from launchers.slurm import ask
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
 from plan.sweeps import Sweeps
+from sites import slurm
 from sites.readiness import check_launch, node_paths
 
 POLL_S = 5.0
@@ -133,12 +133,14 @@ def is_campaign_job(campaign: Campaign, name: str, comment: str) -> bool:
 def jobs(campaign: Campaign) -> dict[str, str]:
     """Return the pending and running jobs of the campaign: number -> block and state."""
     try:
-        listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
-    except Lost as lost:
-        raise InputError(lost.reason.code, str(lost)) from None
-    rows = [
-        row for line in listed if len(row := line.split("|")) == 4
-    ]  # jobs of others may have names with |
+        listed = ask_patiently(
+            lambda: slurm.ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T")
+        ).splitlines()
+    except Unanswered as unanswered:
+        problem = str(unanswered).removeprefix("squeue: ")
+        raise InputError("scheduler-silent", problem, file="squeue") from None
+    # Jobs of others may have names with |.
+    rows = [row for line in listed if len(row := line.split("|")) == 4]
     return {
         number: f"{comment} {state}"
         for number, name, comment, state in rows

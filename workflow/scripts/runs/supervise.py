@@ -31,7 +31,7 @@ from environments.built import read_built
 from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
-from plan.specs import read_spec
+from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
@@ -45,14 +45,14 @@ def supervise(
     planned: Planned,
     results: Path,
     session: str,
-    usable: Callable[[dict[str, Any]], bool] = lambda record: True,
+    usable: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """Return the published record of a run: that of a finished attempt that is `usable`, or of a new one.
 
     Args:
         planned: The run.
         results: results/<study>.
-        session: Name of the invocation.
+        session: Name of the session.
         usable: Return whether an existing record needs no new attempt.
     """
     folder = results / "runs" / planned.run_id / planned.key
@@ -61,89 +61,125 @@ def supervise(
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
-            setup = environment.get("setup", ())
-            ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
             bind_results(results, planned.study, planned.site)
+            # The attempt begins first: a launcher asks the scheduler, and may find its job lost.
             with attempts.new_attempt(folder) as attempt:
-                record = measure(planned, environment, ranks, results, attempt, session)
+                setup = environment.get("setup", ())
+                launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
+                record = measure(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
         return attempts.publish(attempt)
 
 
 def measure(
     planned: Planned,
-    environment: dict[str, Any],
-    ranks: launch.Launcher,
+    environment: Mapping[str, Any],
+    launcher: launch.Launcher,
     results: Path,
     folder: Path,
     session: str,
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
-    site, spec, framework, graph = planned.site, planned.spec, planned.framework, planned.graph
-
-    def make_launcher(measurement: str) -> launch.Launcher:
-        """Return the launcher of a measurement before or after the run, with a job step of its own."""
-        own_spec = {**spec, "run_id": f"{measurement}.{planned.run_id}"}
-        return launch.launcher(site, own_spec, setup=environment.get("setup", ()))
-
-    def run_benchmark(moment: str) -> reference.ReferenceTime:
-        own_folder, start = folder / f"reference-{moment}", partial(make_launcher, "reference")
-        return reference.run_benchmark(own_folder, spec, framework.modules, environment, start, site)
-
-    idle_w = meters.idle_power(results, session, site, spec, environment, partial(make_launcher, "idle"))
+    site, spec, framework = planned.site, planned.spec, planned.framework
+    idle_launcher = partial(_make_own_launcher, planned, environment, "idle")
+    idle_w = meters.idle_power(results, session, site, spec, environment, idle_launcher)
+    model = planned.graph.to_json()
     write_json(
-        folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts)
+        folder / "spec.json", rank_input(spec, framework, environment, model, planned.data, launcher.hosts)
     )
     scorep_version = spec.get("scorep")
-    traced = (
-        score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
-    )
+    run_environment = environment
+    if scorep_version:
+        run_environment = score_p.wrap_program(environment, site, scorep_version, folder.resolve())
     parents = _parent_processes()
+    run_benchmark = partial(_run_benchmark, planned, environment, folder)
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(ranks, traced, folder.resolve(), spec, site, reads=[planned.data])
+    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
-    metered = meters.read_after(folder, spec, site, ranks) if (folder / "result.json").exists() else []
-    epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-    measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
-    if measured:
-        measured |= {"meters": metered, "idle_w": idle_w}
-    status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, graph.gradient_bytes)
+    measured, epochs = read_measured(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
+    gradient_bytes = planned.graph.gradient_bytes
+    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
     if status == "failed":
         if _parent_processes() != parents:
-            raise launch.Lost(Note("starter-killed", "its parent process was killed"))
-        reason = failure(reason, folder / "log.txt") if reason else None
+            raise launch.Lost(Note("parent-killed", "its parent process was killed"))
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
+    return {
+        **describe_run(planned, run_environment),
+        "session": session,
+        "status": status,
+        "reason": reason,
+        "job": launcher.job,
+        "started_at": utc(launched_at),
+        "ended_at": utc(time.time()),
+        "wall_s": outcome.wall_s,
+        "reference": machine_speed,
+        "measured": measured,
+    }
+
+
+def _make_own_launcher(planned: Planned, environment: Mapping[str, Any], name: str) -> launch.Launcher:
+    """Return the launcher of a measurement before or after the run, with a job step of its own."""
+    own_spec = {**planned.spec, "run_id": f"{name}.{planned.run_id}"}
+    return launch.make_launcher(planned.site, own_spec, setup=environment.get("setup", ()))
+
+
+def _run_benchmark(
+    planned: Planned, environment: Mapping[str, Any], folder: Path, moment: str
+) -> reference.ReferenceTime:
+    """Run the reference benchmark at one `moment`: before or after the run."""
+    make_launcher = partial(_make_own_launcher, planned, environment, "reference")
+    modules, own_folder = planned.framework.modules, folder / f"reference-{moment}"
+    return reference.run_benchmark(
+        own_folder, planned.spec, modules, environment, make_launcher, planned.site
+    )
+
+
+def read_measured(
+    planned: Planned,
+    launcher: launch.Launcher,
+    folder: Path,
+    launched_at: float,
+    wall_s: float,
+    idle_w: Mapping[str, float | None] | None,
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return what was measured during a run, or None if its ranks did not finish, and its epochs.
+
+    Meters that are read after a run fill a column of its epochs.csv first.
+    """
+    spec, table = planned.spec, folder / "epochs.csv"
+    is_finished = (folder / "result.json").exists()
+    metered = meters.read_after(folder, spec, planned.site, launcher) if is_finished else []
+    epochs = read_epochs(table) if table.exists() else []
+    measured = measurement(folder, launched_at, wall_s, spec, epochs)
+    return (measured | {"meters": metered, "idle_w": idle_w} if measured else measured), epochs
+
+
+def describe_run(planned: Planned, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a record that is known before its ranks start: the run and its software."""
+    site, spec = planned.site, planned.spec
     image, installed = environment.get("image"), environment.get("installed")
     return {
         "run_id": planned.run_id,
         "key": planned.key,
         "study": planned.study,
         "site": site.name,
-        "session": session,
-        "status": status,
-        "reason": reason,
-        "job": ranks.job,
-        "started_at": utc(launched_at),
-        "ended_at": utc(time.time()),
         **planned.digests,
         "placement": site.placement,
-        "timing_scope": framework.timing_scope,
+        "timing_scope": planned.framework.timing_scope,
         "cores_per_rank": spec["cores_per_rank"],
         "oversubscribed": oversubscribed(site, spec),
         "max_other_cpu_share": site.max_other_cpu_share,
-        "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
         "image": {name: image[name] for name in ("sha256", "base", "made_by")} if image else None,
         "installed": {"executable": installed["executable"], "modules": installed.get("modules", [])}
         if installed
         else None,
-        "packages": traced["packages"],
+        "packages": environment["packages"],
         **({"strategy": spec["strategy"]} if "strategy" in spec else {}),
-        "reference": machine_speed,
-        "measured": measured,
     }
 
 
@@ -173,7 +209,7 @@ def _parent_processes() -> tuple[int, str | None]:
     return parent, grandparent
 
 
-def job(
+def rank_input(
     run_spec: Mapping[str, Any],
     framework: Framework,
     environment: Mapping[str, Any],
@@ -195,8 +231,8 @@ def job(
 
 def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     """Return whether the ranks of a machine have more threads than it has cores."""
-    ranks = run_spec["ranks"]
-    n_local_ranks = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
+    n_ranks = run_spec["ranks"]
+    n_local_ranks = n_ranks if site.placement == "emulated" else min(n_ranks, run_spec["ranks_per_node"])
     if core_counts := run_spec.get("rank_cores"):
         return bool(sum(core_counts) * n_local_ranks > site.cores * len(core_counts))
     return bool(n_local_ranks * run_spec["cores_per_rank"] > site.cores)
@@ -285,7 +321,21 @@ def judge(
     hosts: Sequence[str],
     gradient_bytes: int,
 ) -> tuple[str, Note | None]:
-    """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
+    """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
+
+    The status is that of the launch (failed, timeout), failed if epochs are missing, or invalid if
+
+    1. a loss is not finite in some epoch,
+    2. weights are not finite after the last epoch,
+    3. a rank was stopped,
+    4. ranks were on other nodes than `hosts`,
+    5. nodes of a site with distinct nodes share a machine,
+    6. other processes used too much CPU time,
+    7. a hypervisor took too much CPU time, or
+    8. gradients took another way than the site's network (`transport.wrong_network_reason`).
+
+    The reason is the first that applies. docs/explanation/measurement.md has the same list.
+    """
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
@@ -299,21 +349,24 @@ def judge(
     if measured["weights_finite"] is False:
         return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
     shares = measured["other_cpu_share"], measured["steal_share"]
+    # Ranks record no pause below MIN_PAUSE_S (ranks.worker.heartbeat), so any pause counts here.
     if (paused_s := measured["paused_s"]) > 0:
         return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
-    if reason := invalid_reason(measured["hosts"], measured["machines"], hosts, shares, site):
+    if reason := misplaced_or_disturbed_reason(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", reason
-    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients.
+    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients: of each
+    # element, all nodes but one send a partial sum. A ring also sends the sum back, hence the 2 (n - 1) / n
+    # of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
     least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
     if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, least_bytes):
         return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
     return "ok", None
 
 
-def invalid_reason(
+def misplaced_or_disturbed_reason(
     hosts: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
 ) -> Note | None:
-    """Return why a measurement is invalid, or None: misplaced ranks, or too much CPU time of others.
+    """Return why ranks were misplaced or disturbed, or None; causes 4 to 7 of `judge`, also of benchmarks.
 
     Args:
         hosts: Hosts of the ranks.
@@ -346,8 +399,8 @@ def _short_names(hosts: Sequence[str]) -> list[str]:
     return [host.split(".")[0] for host in hosts]
 
 
-def failure(reason: Note, log: Path) -> Note:
-    """Return the reason of a failure together with the last error in the log.
+def failure_or_lost(reason: Note, log: Path) -> Note:
+    """Return the reason of a failure together with the last error in the log, or raise Lost.
 
     Raises:
         launch.Lost: If it is an error of the machine, such as a full disk, and not of the training.
@@ -362,9 +415,8 @@ def failure(reason: Note, log: Path) -> Note:
 def with_last_line(reason: Note, log: Path) -> Note:
     """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
     lines = list(filter(None, (_strip_control_codes(line) for line in launch.read_end(log).splitlines())))
-    lines = [
-        line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))
-    ]  # they report the failure, not its cause
+    # Lines of Slurm report the failure, not its cause.
+    lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line for line in lines if _ERROR.search(line)]
     causes = [line for line in errors if "a rank is gone" not in line] or errors
     last = redact_log((causes or lines or [""])[-1])
@@ -380,13 +432,16 @@ def _strip_control_codes(line: str) -> str:
 
 @contextmanager
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
-    """End the program with one line if the measurement inside is stopped (status 130) or lost (status 75).
+    """End the program with one line if the measurement inside ends without a record.
+
+    The exit status is 130 if it was stopped, UNSEEN_STATUS (79) if a node does not see a path, and
+    EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
 
     SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it
     (nohup).
     """
 
-    def stop(signum: int, frame: Any) -> None:
+    def stop(signum: int, _frame: Any) -> None:
         raise launch.Stopped(signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -421,7 +476,7 @@ def main(*, site: str, plan: Path, key: str) -> None:
     """
     results, described = plan.parents[1], load_site(site)
     refuse_stopped(results)
-    planned = read_spec(plan, key, described)
+    planned = read_plan(plan, key, described)
     with report_interruptions(planned.run_id, results):
         check_bound(results, described)
         supervise(planned, results, current_session())

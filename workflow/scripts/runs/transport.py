@@ -22,7 +22,7 @@ SILENT_LIBRARIES = ("mpi", "gaspi")
 SILENT_NETWORK = "a network that it does not name"
 UNNAMED_NETWORK = "a network that its log does not name"
 INTRA_NODE = "links within the node"
-MIN_SENT_SHARE = 0.5
+MIN_SENT_SHARE = 0.5  # of the least bytes; far fewer leave a node whose gradients take another network
 
 
 def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from common.notes import Note
 from declared.site import Wattmeter
-from ranks.worker.energy import MOST_ERROR, Kind
+from ranks.worker.energy import MAX_ERROR_SHARE, Kind
 
 MARGIN_S = 5.0  # around a run, so that the ends of an epoch lie between two samples
 AT_ONCE_S = 600.0  # time per request, since the size of an answer is limited
@@ -214,7 +214,7 @@ def integrate(
         gap_s = float(
             np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
         )
-        if gap_s > max(2 * kind.sampling_s, MOST_ERROR * (end - start)):
+        if gap_s > max(2 * kind.sampling_s, MAX_ERROR_SHARE * (end - start)):
             text = f"{node} has no sample for {gap_s:.3g} s of {period}"
             return None, Note("gap-in-samples", text, node=node, gap_s=gap_s)
         total += float(np.trapezoid(np.interp(times, rows[:, 0], rows[:, 1]), times))

@@ -29,7 +29,7 @@ def share_meter(site: Site) -> Callable[[bool], Shares | None]:
     if runs use other machines. It waits until MIN_INTERVAL_S have passed since the last call.
     """
     if site.placement == "distinct-nodes":
-        return lambda running: None
+        return lambda _: None
     since = [node_report.used()]
 
     def measure(running: bool) -> Shares:

@@ -1,7 +1,7 @@
 """Check in about a minute what will not work at a site: one line per check, ok, warn or FAIL.
 
-The doctor queries Slurm, then checks every node with one test job. The exit status is 1 if a check FAILs, 2
-for bad input.
+The doctor queries Slurm, then checks nodes with one test job: as many idle ones as a run may have. The exit
+status is 1 if a check FAILs, 2 for bad input.
 """
 
 import getpass
@@ -14,6 +14,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml
+from common.shell import Unanswered
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -24,7 +25,7 @@ from sites import disturbance, slurm, verdicts
 from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
 from sites.node_verdicts import node_findings
 from sites.readiness import check_virtual
-from sites.slurm import Node, Unanswered
+from sites.slurm import Node
 from sites.verdicts import Finding, fail, ok, warn
 
 PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
@@ -53,7 +54,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             f"{display_path(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job "
             "checks its own node"
         )
-        yield warn("site", "unknown-launcher", text, launcher=site.launcher)
+        yield warn("site", "not-checked", text, launcher=site.launcher)
 
 
 def _local(site: Site, results: Path) -> Iterator[Finding]:

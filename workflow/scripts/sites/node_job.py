@@ -49,9 +49,8 @@ def ask_nodes(
 ) -> tuple[list[dict[str, Any]], str, int]:
     """Query `nodes` nodes in a job of the site; return reports by host, srun's messages and exit status."""
     lines, messages, status = _srun(site, nodes, cores, question)
-    if (
-        "nrecognized option" in messages or "nvalid option" in messages
-    ):  # sbatch has options that srun does not know
+    # The site's options are those of sbatch, which has options that srun does not know.
+    if "nrecognized option" in messages or "nvalid option" in messages:
         lines, messages, status = _srun(site, nodes, cores, question, own_options=False)
     return reports(lines), messages, status
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path, dump_line
+from common.shell import Unanswered
 from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
@@ -30,7 +31,7 @@ from sites.site_values import (
     machine_site,
     partition,
 )
-from sites.slurm import Unanswered, last_line
+from sites.slurm import last_line
 
 FOLDER = CHECKOUT / "config" / "sites"
 WIDTH = 150  # of a line with its comment

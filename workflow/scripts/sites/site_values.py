@@ -541,10 +541,6 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
             f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes "
             "are short"
         )
-    elif lost_s and limit_s >= lost_s:
-        source += (
-            f"; below SlurmdTimeout ({lost_s:g} s, scontrol show config) a lost node would be told apart"
-        )
     return [Entry("time_limit_s", limit_s, source), *_disturbance_limits()]
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, not_seen
+from common.shell import UNSEEN_STATUS, Unanswered, not_seen
 
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
 _STATE = re.compile(r"([a-z_]+)(.*)")
-_LOST = (
+_UNUSABLE_STATES = (
     "down",
     "drained",
     "draining",
@@ -25,10 +25,6 @@ _LOST = (
     "future",
     "perfctrs",
 )
-
-
-class Unanswered(Exception):
-    """A client of Slurm failed; the message is its last line."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Node:
     def usable(self) -> bool:
         """Whether jobs get the node, now or later. * is not responding, $ in maintenance (sinfo(1))."""
         parts = _STATE.match(self.state)
-        return parts is not None and parts[1] not in _LOST and not set(parts[2]) & set("*$")
+        return parts is not None and parts[1] not in _UNUSABLE_STATES and not set(parts[2]) & set("*$")
 
     @property
     def idle(self) -> bool:

@@ -1,4 +1,7 @@
-"""Judge Slurm's configuration for `sites.doctor`: pure functions, one per check."""
+"""Judge Slurm's configuration for `sites.doctor`: one function per check.
+
+All are pure, except `shared_folder`, which reads this machine's mounts.
+"""
 
 import math
 import os
@@ -18,6 +21,7 @@ from sites.slurm import Node, hosts
 MIN_JOB_AGE_S = 60  # squeue must still list an ended job when Snakemake asks for it
 MIN_MB_PER_RANK = 4096
 IN_MEMORY = ("tmpfs", "ramfs")  # file systems
+MAX_STATES_LENGTH = 500  # of a line about nodes that are not usable; longer ones are left out
 STATUS_COMMAND = "slurm-status-command"
 
 
@@ -62,8 +66,11 @@ def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mo
     """Check whether other machines can see a folder, which they cannot if it is in this machine's memory."""
     lines = [line.split()[1:3] for line in mounts.read_text(errors="replace").splitlines()]
     path = Path(os.path.realpath(folder))
-    around = [(len(at), kind) for at, kind in lines if path.is_relative_to(at.replace("\\040", " "))]
-    kind = max(enumerate(around), key=lambda mount: (mount[1][0], mount[0]))[1][1] if around else "unknown"
+    kind, longest = "unknown", 0
+    for at, mounted_kind in lines:
+        # The innermost mount counts, and of two on one folder the later one.
+        if path.is_relative_to(at.replace("\\040", " ")) and len(at) >= longest:
+            kind, longest = mounted_kind, len(at)
     if kind in IN_MEMORY:
         text = (
             f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a "
@@ -150,25 +157,26 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
             return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
     candidates = eligible(partition_nodes, site)
     usable = [node for node in candidates if node.usable]
-    lost = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in candidates if not node.usable)
+    unusable = [node for node in candidates if not node.usable]
+    unusable_names = [node.name for node in unusable]
+    states = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in unusable)
     idle = sum(node.idle for node in usable)
     if len(usable) < site.nodes:
         advice = (
             f"wait for them, or lower nodes in {file}"
-            if lost
+            if unusable
             else f"lower nodes in {file}, or name another partition"
         )
         text = (
-            f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({lost})' if lost else ''}; "
+            f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({states})' if unusable else ''}; "
             f"{advice}"
         )
-        bad = [node.name for node in candidates if not node.usable]
-        return fail("nodes", "too-few-nodes", text, usable=len(usable), wanted=site.nodes, lost=bad)
+        facts = {"usable": len(usable), "wanted": site.nodes, "unusable": unusable_names}
+        return fail("nodes", "too-few-nodes", text, **facts)
     summary = f"{len(usable)} are usable, {idle} idle; a run may have {site.nodes}"
     facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
-    if lost and len(lost) < 500:
-        bad = [node.name for node in candidates if not node.usable]
-        return warn("nodes", "nodes-lost", f"{summary}; {lost}", **facts, lost=bad)
+    if unusable and len(states) < MAX_STATES_LENGTH:
+        return warn("nodes", "nodes-unusable", f"{summary}; {states}", **facts, unusable=unusable_names)
     return ok("nodes", summary, **facts)
 
 
@@ -209,6 +217,25 @@ def processors(candidates: Sequence[Node], site: Site) -> Finding:
     return ok("processors", f"{least.processors if least else '?'} or more on a node, cores is {site.cores}")
 
 
+@dataclass(frozen=True)
+class _TimeRequest:
+    """The time that a kind of job asks for.
+
+    Attributes:
+        job_kind: run or block.
+        key: Key of the site file that sets it.
+        text: The time as a sum, for messages.
+        limit_s: The time, s.
+        margin_s: How much of it is not the key's, s.
+    """
+
+    job_kind: str
+    key: str
+    text: str
+    limit_s: float
+    margin_s: float
+
+
 def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
     file, most_s = display_path(site.file), slurm.seconds(row.get("MaxTime", ""))
@@ -218,25 +245,30 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
         f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else "",
     )
     requests = [
-        (
+        _TimeRequest(
             "run",
             "time_limit_s",
             f"{site.time_limit_s:g} + {waits}{JOB_MARGIN_S} s",
             run_s,
             JOB_MARGIN_S + site.wait_for_quiet,
         ),
-        ("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
+        _TimeRequest("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
     ]
     findings = []
-    for job_kind, key, words, limit_s, margin_s in requests:
-        if most_s is not None and limit_s > most_s:
-            expected_s = math.floor(most_s / 60) * 60 - margin_s
+    for request in requests:
+        if most_s is not None and request.limit_s > most_s:
+            expected_s = math.floor(most_s / 60) * 60 - request.margin_s
             text = (
-                f"{file}: {key}: a job asks for {words}, but {row['PartitionName']} gives {most_s:g} s "
-                f"(MaxTime) and would let it wait forever; expected at most {expected_s:g}"
+                f"{file}: {request.key}: a job asks for {request.text}, but {row['PartitionName']} gives "
+                f"{most_s:g} s (MaxTime) and would let it wait forever; expected at most {expected_s:g}"
             )
-            facts = {"key": key, "asked_s": limit_s, "most_s": most_s, "expected_s": expected_s}
-            findings.append(fail(f"time of a {job_kind}", "time-limit", text, **facts))
+            facts = {
+                "key": request.key,
+                "asked_s": request.limit_s,
+                "most_s": most_s,
+                "expected_s": expected_s,
+            }
+            findings.append(fail(f"time of a {request.job_kind}", "time-limit", text, **facts))
     if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
         text = (
             f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set "
@@ -251,21 +283,24 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
 
 
 def lost_node(config: Mapping[str, str], site: Site) -> Finding:
-    """Check whether a run's own time limit ends before Slurm gives up a node that does not answer."""
-    timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0"))
-    if timeout_s and site.time_limit_s >= timeout_s:
-        return warn(
-            "lost node",
-            "time-limit",
-            f"{display_path(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout "
-            f"({timeout_s:g} s): where a node is lost the job ends before the run's own limit, and is "
-            "repeated instead of recorded as timeout",
-            time_limit_s=site.time_limit_s,
-            slurmd_timeout_s=timeout_s,
+    """Report whether Slurm gives up a node that does not answer before a run's own time limit.
+
+    Slurm then ends the job, and the run is repeated. Otherwise Slurm may not know yet that the node is lost,
+    and the run is recorded as timeout.
+    """
+    timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0")) or None
+    repeated = timeout_s is not None and timeout_s <= site.time_limit_s
+    facts = {"time_limit_s": site.time_limit_s, "slurmd_timeout_s": timeout_s, "repeated": repeated}
+    if timeout_s is None:
+        text = "Slurm never gives one up (SlurmdTimeout 0): its run is recorded as timeout"
+    elif repeated:
+        text = f"Slurm gives one up after {timeout_s:g} s (SlurmdTimeout), and its run is repeated"
+    else:
+        text = (
+            f"time_limit_s {site.time_limit_s:g} s ends a run before SlurmdTimeout ({timeout_s:g} s): a run "
+            "whose node is lost may be recorded as timeout instead of repeated"
         )
-    if not timeout_s:
-        return ok("lost node", "Slurm never gives one up (SlurmdTimeout 0); runs end by their own limit")
-    return ok("lost node", f"runs end by their own limit before SlurmdTimeout ({timeout_s:g} s)")
+    return ok("lost node", text, **facts)
 
 
 def memory(

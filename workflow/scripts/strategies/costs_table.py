@@ -26,7 +26,7 @@ NO_COSTS = Note("nothing-timed", "No part was timed.")
 WORDS = ["framework", "model", "layer", "status"]
 
 
-def compare(costs: pd.DataFrame) -> pd.DataFrame:
+def build_rows(costs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per layer of each model: seconds of the layer, and of its smallest parts."""
     rows: list[dict[str, Any]] = []
     for _, model in costs.groupby(["framework", *PART_FACTORS], sort=False):
@@ -65,7 +65,7 @@ def smallest_part(parts: pd.DataFrame) -> tuple[int | None, float | None]:
 
 def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     """Return the table of costs."""
-    data = compare(costs)
+    data = build_rows(costs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), [NO_COSTS], WORDS)
     columns: dict[str, Any] = {

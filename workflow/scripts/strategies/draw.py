@@ -14,8 +14,12 @@ from figures import panels, style
 from models.graph import Graph
 from models.soap import Space
 
-ROW_HEIGHT_IN, MIN_HEIGHT_IN, MAX_HEIGHT_IN = 0.13, 1.6, 5.5  # height of rows, and limits of a panel
-MIN_LABEL_HEIGHT_IN = 0.09  # lower rows have no label
+ROW_HEIGHT_INCHES, MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = (
+    0.13,
+    1.6,
+    5.5,
+)  # height of rows, and limits of a panel
+MIN_LABEL_HEIGHT_INCHES = 0.09  # lower rows have no label
 LETTERS = {
     3: "SHWC",
     2: "STUx",
@@ -42,8 +46,8 @@ def bars(
     """Return a figure of strategies by name, each `parts` by layer, and its caption."""
     grouped = {name: panel_rows(graph, space, parts) for name, parts in strategies.items()}
     n_rows = max(len(rows) for rows in grouped.values())
-    height = min(MAX_HEIGHT_IN, max(MIN_HEIGHT_IN, ROW_HEIGHT_IN * n_rows))
-    figure = style.new_figure(style.PAGE_IN, height + 0.55)
+    height = min(MAX_HEIGHT_INCHES, max(MIN_HEIGHT_INCHES, ROW_HEIGHT_INCHES * n_rows))
+    figure = style.new_figure(style.PAGE_INCHES, height + 0.55)
     axes = panels.create_axes(figure, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
     colours = matplotlib.colormaps[DEVICE_COLOURS](np.linspace(0.05, 0.95, devices))
     for ax, (name, rows) in zip(axes, grouped.items(), strict=True):
@@ -51,7 +55,7 @@ def bars(
             width = 1 / len(owners)
             for i, owner in enumerate(owners):
                 ax.barh(y, width, left=i * width, height=0.86, color=colours[owner], linewidth=0)
-            if height / len(rows) >= MIN_LABEL_HEIGHT_IN:
+            if height / len(rows) >= MIN_LABEL_HEIGHT_INCHES:
                 ax.text(1.02, y, label, va="center", ha="left", fontsize=4.6, color=style.INK, clip_on=False)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlim(0, 1)
@@ -94,7 +98,7 @@ def describe_degrees(graph: Graph, name: str, degrees: Sequence[int]) -> str:
 def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Figure, str]:
     """Return a figure of all searches among the answers, and its caption; `names` of methods and starts."""
     searched = [answer for answer in answers if answer.get("progress")]
-    figure = style.new_figure(style.PAGE_IN, 2.4)
+    figure = style.new_figure(style.PAGE_INCHES, 2.4)
     (ax,) = panels.create_axes(figure, (1, 1), 1)
     for answer, look_style in zip(searched, style.TREATMENT_STYLES, strict=False):
         proposals, times = zip(*answer["progress"], strict=True)

@@ -1,4 +1,4 @@
-"""Make one timing, from launch to timing.json (`runs.alone`): of one model, or of messages."""
+"""Make one timing, from launch to timing.json (`runs.other_measurements`): of one model, or of messages."""
 
 import sys
 import time
@@ -24,8 +24,8 @@ from plan.timings import (
     spec,
 )
 from plan.timings import key as key_of
-from runs import alone, transport
-from runs.supervise import failure, job
+from runs import other_measurements, transport
+from runs.supervise import failure_or_lost, rank_input
 
 KIND = "timing"
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
@@ -34,7 +34,7 @@ NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_upd
 def measure(study: Study, site: Site, timing: Timing, results: Path) -> dict[str, Any]:
     """Make the timing, write its timing.json below `results` (results/<study>) and return the content."""
     attempt = partial(attempt_timing, study, site, timing)
-    return alone.reuse_or_measure(
+    return other_measurements.reuse_or_measure(
         KIND, timing, spec(site, timing), output(results, site, timing), study, site, results, attempt
     )
 
@@ -45,7 +45,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         InputError: If it is broken.
     """
-    return alone.read_measurement(file, KIND)
+    return other_measurements.read_measurement(file, KIND)
 
 
 def attempt_timing(
@@ -53,22 +53,23 @@ def attempt_timing(
     site: Site,
     timing: Timing,
     environment: Mapping[str, Any],
-    ranks: launch.Launcher,
+    launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Time once in the attempt's `folder`, and return the record."""
     settings = spec(site, timing)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), ranks.hosts)
+        folder / "spec.json",
+        rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run(ranks, environment, folder.resolve(), settings, site, program=program)
-    result = alone.read_result(folder)
-    status, reason = alone.judge(outcome, result, site, ranks.hosts)
+    outcome = launch.run(launcher, environment, folder.resolve(), settings, site, program=program)
+    result = other_measurements.read_result(folder)
+    status, reason = other_measurements.judge(outcome, result, site, launcher.hosts)
     if status == "failed":
-        reason = failure(reason, folder / "log.txt") if reason else None
+        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     measured = result or {}
     return {
         "study": study.name,
@@ -79,7 +80,7 @@ def attempt_timing(
         "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": ranks.job,
+        "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
@@ -106,7 +107,9 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = alone.find_by_name(KIND, planned_timings(plan_design(study, site), site), name, study)
+    timing: Timing = other_measurements.find_by_name(
+        KIND, planned_timings(plan_design(study, site), site), name, study
+    )
     return timing
 
 
@@ -123,7 +126,7 @@ def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
     declared, declared_site = load_study(study), load_site(site)
     declared_timing = find(declared, declared_site, timing)
     do = partial(measure, declared, declared_site, declared_timing)
-    alone.publish_measurement(
+    other_measurements.publish_measurement(
         f"{KIND} {declared_timing.name}", key_of(declared_site, declared_timing), key, out, declared_site, do
     )
 

@@ -145,7 +145,7 @@ def strategy_rows(answers: Mapping[Point, list[dict[str, Any]]]) -> pd.DataFrame
 
 def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     """Draw samples per second of each device, a panel per network."""
-    figure = style.new_figure(style.PAGE_IN, 3.4)
+    figure = style.new_figure(style.PAGE_INCHES, 3.4)
     for ax, network in zip(panels.create_axes(figure, (2, 3), 6, share_y=False), NETWORKS, strict=True):
         for way in GRADIENTS:
             for line, (name, style_index) in LINES.items():
@@ -173,7 +173,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
 def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     """Draw bytes sent in a step on the largest number of devices, a panel per network."""
     devices = max(CLUSTERS[cluster])
-    figure = style.new_figure(style.PAGE_IN, 1.8)
+    figure = style.new_figure(style.PAGE_INCHES, 1.8)
     for ax, network in zip(panels.create_axes(figure, (1, 6), 6, share_y=False), NETWORKS, strict=True):
         selection = {"network": network, "cluster": cluster, "devices": devices, "gradients": MESSAGES}
         for place, line in enumerate(LINES):
@@ -196,7 +196,7 @@ def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
 
 def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure, str]:
     """Draw the fastest strategy so far over the time of a search, for both ways of simulation."""
-    figure = style.new_figure(style.PAGE_IN, 2.0)
+    figure = style.new_figure(style.PAGE_INCHES, 2.0)
     for ax, network in zip(
         panels.create_axes(figure, (1, 3), 3, share_x=False, share_y=False), PROGRESS_NETWORKS, strict=True
     ):

@@ -17,7 +17,7 @@ from scipy.stats import kendalltau
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
+from analysis.measured import factors, level_text, read_timing_runs, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -69,7 +69,7 @@ class Simulator:
         return search.describe_strategy(self._problems[question], run.strategy)
 
 
-def compare(
+def build_rows(
     runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
@@ -185,9 +185,9 @@ def speedups(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any],
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
         if {SEARCHED, PLAIN} <= set(cells.index):
-            (row,) = pooling.ratios([cells[PLAIN]], [cells[SEARCHED]])[ESTIMATE_COLUMNS].itertuples(
-                index=False
-            )
+            (row,) = pooling.ratios(numerator=[cells[PLAIN]], denominator=[cells[SEARCHED]])[
+                ESTIMATE_COLUMNS
+            ].itertuples(index=False)
             results.append((levels, Estimate(*row)))
     return results
 
@@ -250,7 +250,7 @@ def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) -> tables.Table:
-    """Return the table of what `compare` returned; no rows if no cell was both simulated and measured."""
+    """Return the table of what `build_rows` returned; no rows if no cell was both simulated and measured."""
     if data["error"].isna().all():
         empty = pd.DataFrame(columns=["cell"], dtype=str)
         reasons = not_simulated if len(data) or not_simulated else [NO_CELL]
@@ -297,7 +297,7 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         network: network.csv of the study
         out: table to write, without its suffix
     """
-    declared_site, measured = load_site(site), read_timed(runs)
+    declared_site, measured = load_site(site), read_timing_runs(runs)
     cells = {
         run.cell: run for run in plan_design(load_study(study), declared_site) if run.framework.strategies
     }
@@ -305,7 +305,7 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         load_measurements(declared_site, costs, messages, network),
         missing_strategy_note(study, declared_site),
     )
-    data, not_simulated = compare(measured, cells, simulator)
+    data, not_simulated = build_rows(measured, cells, simulator)
     for line in not_simulated:
         print(line, flush=True)
     tables.write(table(measured, data, not_simulated), out)

@@ -18,7 +18,7 @@ from analysis import conditions, intervals, tables
 from analysis.decomposition import BENCHMARK_COLUMNS, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
-from analysis.speedup import own_cells
+from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
@@ -402,7 +402,7 @@ def _data_evidence(cell: Cell) -> Note:
 
 def _fixed_help(code: str, text: str) -> Callable[[Cell], Note]:
     """Return a remedy that is the same for every cell."""
-    return lambda cell: Note(code, text)
+    return lambda _: Note(code, text)
 
 
 RULES = (
@@ -482,7 +482,7 @@ RULES = (
     ),
     Rule(
         "input",
-        lambda cell: True,
+        lambda _: True,
         lambda cell: cell.by_run("data"),
         _data_evidence,
         _fixed_help("faster-input", "more cores for preparing batches, data in memory, less augmentation"),
@@ -511,7 +511,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
         .fillna(0.0)
     )
     counts = measured.wide("communication", "count").get("communication", pd.Series(dtype=float))
-    baselines, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
+    baselines, ok = one_replica_cells_by_local_batch(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
     at_steps, at_communication = (measured.current["scope"] == scope for scope in ("step", "communication"))
@@ -626,7 +626,7 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
     displayed = {name: texts.where(~is_repeated, "") for name, texts in names.items()}
     displayed |= {
         "limit": data["limit"],
-        "seconds of an epoch": pd.Series(cells.interval_texts(data, "seconds")),
+        "seconds of an epoch": pd.Series(tables.interval_texts(data, "seconds")),
         "of the steps (%)": pd.Series([tables.percent(share) for share in data["share"]]),
         "evidence": data["evidence"],
         "what would help": data["help"],

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cells, factors, level_text, successful, title, traced, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, traced, varying
 from common.notes import Note
 from runs.phases import EPOCH, START
 from runs.phases import STEP as OF_STEP
@@ -93,7 +93,7 @@ class Measured:
     def order(self) -> list[str]:
         """The cells with phases, in the order of tables."""
         with_phases = set(self.cell_of)
-        return [cell for cell in cells(self.runs)["cell"] if cell in with_phases]
+        return [cell for cell in cell_levels(self.runs)["cell"] if cell in with_phases]
 
     @cached_property
     def step_phases(self) -> list[str]:
@@ -156,7 +156,7 @@ def estimate(row: pd.Series, factor: float = 1.0) -> Estimate:
 
 def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
     """Return the columns of a displayed table that identify a row's cell."""
-    rows = cells(runs).set_index("cell")
+    rows = cell_levels(runs).set_index("cell")
     return {
         title(name): cell.map(rows[name]).map(level_text)
         for name in ["framework", *varying(runs, but=["framework"])]
@@ -165,7 +165,7 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
 
 def add_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
     """Return a table with the levels of the factors after its first column, `cell`."""
-    rows = cells(runs)[["cell", *factors(), "replicas"]]
+    rows = cell_levels(runs)[["cell", *factors(), "replicas"]]
     rows = rows.drop(columns=[name for name in factors() if rows[name].isna().all()])
     return data[["cell"]].merge(rows, on="cell", how="left").join(data.drop(columns="cell"))
 
@@ -211,12 +211,6 @@ def phase_label(scope: str, phase: str) -> str:
     return "whole step" if phase == STEP else labels.get(phase, phase)
 
 
-def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
-    """Return an estimate's three columns as texts."""
-    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
-
-
 def table(measured: Measured) -> tables.Table:
     """Return the table of phases."""
     data = summarize(measured)
@@ -227,9 +221,9 @@ def table(measured: Measured) -> tables.Table:
             **level_columns(measured.runs, data["cell"]),
             "of": data["scope"].map(SCOPES),
             "phase": [phase_label(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
-            "share of the step (%)": interval_texts(data, "share", 100),
-            "in a step (ms)": interval_texts(data, "step_s", 1e3),
-            "in an epoch, or at the start (s)": interval_texts(data, "seconds"),
+            "share of the step (%)": tables.interval_texts(data, "share", 100),
+            "in a step (ms)": tables.interval_texts(data, "step_s", 1e3),
+            "in an epoch, or at the start (s)": tables.interval_texts(data, "seconds"),
         }
     )
     is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
@@ -255,7 +249,7 @@ def table(measured: Measured) -> tables.Table:
         add_factors(measured.runs, data),
         columns,
         notes,
-        ["of", "phase", *_text_columns(measured.runs)],
+        ["of", "phase", *_text_columns()],
         cell_starts,
     )
 
@@ -274,5 +268,5 @@ def empty_table(heading: str, measured: Measured) -> tables.Table:
     )
 
 
-def _text_columns(runs: pd.DataFrame) -> list[str]:
+def _text_columns() -> list[str]:
     return [title(name) for name in ("framework", "model", "dataset")]

@@ -6,11 +6,11 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import columns
-from analysis.measured import cells, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.factors import UNTRACED, is_traced
-from traces.cells import estimate, interval_texts
+from traces.cells import estimate
 
 TITLE = "What tracing costs: epoch time traced over untraced, with 95 % intervals"
 MAX_COST_RATIO = 1.02  # target for tracing phases
@@ -23,7 +23,7 @@ NOT_PLANNED = Note(
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
     levels = [name for name in factors() if name != "trace"]
-    rows = cells(runs)[["cell", *factors()]].to_dict("records")
+    rows = cell_levels(runs)[["cell", *factors()]].to_dict("records")
     plain = {
         tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
     }
@@ -35,7 +35,7 @@ def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     return {cell: counterpart for cell, counterpart in counterparts.items() if counterpart}
 
 
-def compare(runs: pd.DataFrame) -> pd.DataFrame:
+def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each traced cell that was measured untraced, too.
 
     Columns: cell, untraced_cell, n, both epoch times and their ratio with intervals, p, within_blocks.
@@ -62,29 +62,32 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
         for (cell, counterpart), (_, ratio) in zip(pairs.items(), ratios.iterrows(), strict=True)
     ]
     data = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "untraced_cell", "n", "ratio"])
-    order = {cell: place for place, cell in enumerate(cells(runs)["cell"])}
+    order = {cell: place for place, cell in enumerate(cell_levels(runs)["cell"])}
     return data.sort_values("cell", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table; `runs`: all runs of the study."""
-    data = compare(runs)
+    data = build_rows(runs)
     if data.empty:
         notes = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
         return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
-    rows = cells(runs).set_index("cell")
+    rows = cell_levels(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
     columns = {
         **{title(name): data["cell"].map(rows[name]).map(level_text) for name in names},
         "n": data["n"].map(str),
-        "traced (s)": interval_texts(data, "traced_s"),
-        "untraced (s)": interval_texts(data, "untraced_s"),
-        "ratio": interval_texts(data, "ratio"),
+        "traced (s)": tables.interval_texts(data, "traced_s"),
+        "untraced (s)": tables.interval_texts(data, "untraced_s"),
+        "ratio": tables.interval_texts(data, "ratio"),
         "p": [tables.p_value(p) for p in data["p"]],
     }
     notes = [
         " ".join(
-            [conditions.run_counts_note(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]
+            [
+                conditions.run_counts_note(runs),
+                *(_comparison_notes(data) if data["ratio_low"].notna().any() else ()),
+            ]
         ),
         _verdict(data),
         conditions.setting_note(runs),
@@ -97,7 +100,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     )
 
 
-def _compared(data: pd.DataFrame) -> list[str]:
+def _comparison_notes(data: pd.DataFrame) -> list[str]:
     return [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
 
 

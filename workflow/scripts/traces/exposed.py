@@ -12,9 +12,8 @@ import pandas as pd
 
 from analysis import conditions, intervals, shares, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cells as design_cells
-from analysis.measured import timed, title
-from analysis.speedup import own_cells
+from analysis.measured import cell_levels, timing_runs, title
+from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost
 from traces.cells import STEP, Measured
@@ -51,10 +50,10 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     """
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])
-    by_times, untraced = shares.epoch_shares(timed(runs)), cost.untraced_cells(runs)
-    ratios = cost.compare(runs).set_index("cell")
-    replicas = design_cells(measured.runs).set_index("cell")["replicas"]
-    baselines = own_cells(measured.runs)
+    by_times, untraced = shares.epoch_shares(timing_runs(runs)), cost.untraced_cells(runs)
+    ratios = cost.build_rows(runs).set_index("cell")
+    replicas = cell_levels(measured.runs).set_index("cell")["replicas"]
+    baselines = one_replica_cells_by_local_batch(measured.runs)
     exposed, steps = measured.estimates("communication", "share"), measured.wide("step", "step_s")
     cell_of_run = measured.cell_of.reindex(steps.index)
     computing = steps[STEP] - steps.get(WAIT, 0.0)
@@ -159,14 +158,14 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
             table.data,
             table.display,
             [NO_COMMUNICATION, *table.notes[1:]],
-            table.words,
+            table.left_aligned,
         )
     columns = {
         **cells.level_columns(measured.runs, data["cell"]),
-        "exposed (%)": cells.interval_texts(data, "exposed", 100),
-        "slower computing (%)": cells.interval_texts(data, "slower", 100),
-        "together (%)": cells.interval_texts(data, "together", 100),
-        "by times (%)": cells.interval_texts(data, "by_times", 100),
+        "exposed (%)": tables.interval_texts(data, "exposed", 100),
+        "slower computing (%)": tables.interval_texts(data, "slower", 100),
+        "together (%)": tables.interval_texts(data, "together", 100),
+        "by times (%)": tables.interval_texts(data, "by_times", 100),
         "verdict": data["verdict"].tolist(),
     }
     notes = [

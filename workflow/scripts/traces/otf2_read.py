@@ -70,7 +70,7 @@ COMPLETE_EVENTS = (
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int,
     ctypes.c_char_p, ctypes.c_void_p
 )  # fmt: skip
-def _quiet(data: Any, file: Any, line: int, function: Any, code: int, form: Any, values: Any) -> int:
+def _quiet(_data: Any, _file: Any, _line: int, _function: Any, code: int, _form: Any, _values: Any) -> int:
     """Replace OTF2's printing of errors, which also raises them as exceptions."""
     return int(code)
 

@@ -70,10 +70,10 @@ def table(measured: Measured) -> tables.Table:
     columns = cells.level_columns(measured.runs, data["cell"])
     texts = {
         **{
-            f"{PHASES.get(name, name)} (ms)": cells.interval_texts(data, f"{name}_s", 1e3)
+            f"{PHASES.get(name, name)} (ms)": tables.interval_texts(data, f"{name}_s", 1e3)
             for name in path_parts(measured)
         },
-        "whole path (ms)": cells.interval_texts(data, f"{STEP}_s", 1e3),
+        "whole path (ms)": tables.interval_texts(data, f"{STEP}_s", 1e3),
         "communication (%)": [tables.percent(share) for share in data["communication_share"]],
     }
     notes = [

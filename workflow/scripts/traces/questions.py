@@ -87,7 +87,7 @@ def retime_messages(step: Step, retime: Retime) -> Step:
 
 def scale_moving(share: float) -> Retime:
     """Return a change of all moving times to a share of them."""
-    return lambda allreduce, k: replace(
+    return lambda allreduce, _: replace(
         allreduce, moving=share * allreduce.moving, least_s=share * allreduce.least_s
     )
 
@@ -212,7 +212,7 @@ def no_data() -> Question:
         "no waiting for data",
         "the work of preparing data disappears",
         change_each_step(
-            lambda step: retime_work(step, lambda rank, work: 0.0 if work.phase == "data" else work.seconds)
+            lambda step: retime_work(step, lambda _, work: 0.0 if work.phase == "data" else work.seconds)
         ),
     )
 

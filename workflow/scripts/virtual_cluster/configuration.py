@@ -9,9 +9,8 @@ from common.errors import InputError
 from declared.virtual import LOGIN, Settings, address
 
 MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
-SLURM_CONF = Path(
-    "/etc/slurm/slurm.conf"
-)  # where programs look that are told nothing: Snakemake's jobs among them
+#: default location, which Slurm's commands in Snakemake's jobs use
+SLURM_CONF = Path("/etc/slurm/slurm.conf")
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
 OAR_DATABASE_PORT = 54326
@@ -19,7 +18,12 @@ CLUSTER = "ringside"
 
 
 def slurm_conf(settings: Settings, state: Path) -> str:
-    """The cluster's configuration; `state` holds what its daemons write."""
+    """Return the text of slurm.conf.
+
+    Args:
+        settings: The virtual cluster's settings.
+        state: Folder that daemons write to.
+    """
     accounting = [
         f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
     ]

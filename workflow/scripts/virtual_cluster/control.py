@@ -106,13 +106,13 @@ def start(
     nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False
 ) -> None:
     """Start the virtual cluster that the arguments describe, and return when its nodes are idle."""
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler))
 
 
 def stop(force: bool = False) -> None:
     """End the virtual cluster and leave nothing behind; only with `force` while jobs wait or run."""
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     if not force:
         refuse_busy()
     print("virtual cluster: down" if down() else "virtual cluster: there was none")

@@ -76,7 +76,7 @@ exec /usr/sbin/sshd -D -e -f /etc/oar/sshd_config -o PidFile=none
 """
 
 
-def packages(settings: Settings) -> list[str]:
+def packages(_settings: Settings) -> list[str]:
     """Return the Debian packages that OAR needs."""
     return list(PACKAGES)
 
@@ -92,7 +92,7 @@ def refuse_another() -> None:
         raise InputError("not-possible-here", "belongs to another OAR", file=CONF, hint=hint)
 
 
-def start(settings: Settings) -> None:
+def start(_settings: Settings) -> None:
     """Start what is not in a node."""
     Limits(SERVER).make(None, None, CONTROLLERS)
     password = secrets.token_hex(16)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.measured import read_timed
+from analysis.measured import read_timing_runs
 from analysis.pooling import pooled
 from common.files import write_text
 from common.options import run_program
@@ -80,7 +80,7 @@ def main(*, title: str, question: str, runs: Path, out: Path) -> None:
         runs: runs.csv of the study
         out: folder of the two files
     """
-    for name, text in render_templates(title, question, read_timed(runs)).items():
+    for name, text in render_templates(title, question, read_timing_runs(runs)).items():
         write_text(out / name, text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from common.files import load_yaml
 from declared.products.traits import Traits
-from declared.records import RECORDS
+from declared.records import RECORD_TABLES
 
 FILE = Path(__file__).with_name("tables.yaml")
 
@@ -76,7 +76,7 @@ PROGRAM_OF = {table.name: program for program in PROGRAMS.values() for table in 
 
 def is_available(name: str, traits: Traits) -> bool:
     """Return whether a study with these traits has this input, a table of records or of results."""
-    if name in RECORDS:
-        return traits.hold_all(RECORDS[name].when)
+    if name in RECORD_TABLES:
+        return traits.hold_all(RECORD_TABLES[name].when)
     table = name.removesuffix(".md")
     return PROGRAM_OF[table].has_tables(traits) and traits.hold_all(TABLES[table].when)

@@ -6,7 +6,7 @@ from models.graph import Builder
 from models.named import TOKENS, Model, is_small
 
 
-def gpt(model: Builder, classes: int, *, layers: int, heads: int, units: int) -> None:
+def gpt(model: Builder, _classes: int, *, layers: int, heads: int, units: int) -> None:
     """Add embeddings of tokens and positions, causal blocks, and a tied dense layer, without dropout.
 
     The model has as many positions as the sequences of its data set; GPT-2 has 1,024.

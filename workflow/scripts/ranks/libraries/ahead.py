@@ -1,8 +1,8 @@
-"""Send batches ahead to a device: read, copy and train at the same time, in memory of fixed size.
+"""Send batches to a device ahead of time: read, copy and train overlap, in memory of fixed size.
 
-A thread reads batches into buffers from which the device copies by itself, and asks for the copies, which go
-by a stream of their own. Who trains lets the device wait for a copy, not the processor. A library brings what
-is its own (Lane).
+A thread reads batches into pinned host buffers, and starts copies to the device on a separate stream. The
+training thread lets its stream wait for a copy, without blocking the CPU. What depends on the library is in a
+`Lane`.
 """
 
 import queue
@@ -14,21 +14,21 @@ import numpy as np
 
 from ranks.worker.batches import Batch
 
-SLOTS = 3  # one is filled, one copied, one used
+N_SLOTS = 3  # one is filled, one is copied, one is used
 
 Ready = TypeVar("Ready")
 
 
 class Event(Protocol):
-    """A point in a stream. One that was never recorded holds up nobody."""
+    """A point in a stream; waiting for an event that was never recorded returns at once."""
 
     def synchronize(self) -> None:
-        """Let this thread wait until the stream has passed it."""
+        """Block this thread until the stream has passed the event."""
         ...
 
 
 class Lane(Protocol):
-    """Memory of the host and of the device, and what travels between them."""
+    """A library's host memory, device memory, and copies between them."""
 
     def begin(self) -> None:
         """Prepare a new thread for work with the device."""
@@ -47,11 +47,11 @@ class Lane(Protocol):
         ...
 
     def fill(self, host: Any, array: np.ndarray) -> None:
-        """Write an array into memory of the host; returns when it is there."""
+        """Copy an array into host memory, and return when it is done."""
         ...
 
     def copy(self, pairs: list[tuple[Any, Any]], after: Event, done: Event) -> None:
-        """Start a copy from host to device after one event, and record the other; do not wait."""
+        """Start copies from host to device after the event `after`, and record `done` behind them."""
         ...
 
     def wait(self, event: Event) -> None:
@@ -59,14 +59,16 @@ class Lane(Protocol):
         ...
 
     def record(self, event: Event) -> None:
-        """Record the event after the training stream's work so far."""
+        """Record the event behind the training stream's work so far."""
         ...
 
 
 class Slot:
-    """Place for one batch on either side.
+    """Buffers for one batch, on the host and on the device.
 
-    `copied`: the host's side may be written again; `used`: the device's side may.
+    Attributes:
+        copied: Event after which the host buffer may be overwritten.
+        used: Event after which the device buffer may be overwritten.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -76,7 +78,7 @@ class Slot:
         self.length = 0
 
     def send(self, batch: Batch) -> None:
-        """Write a batch into the host's side, and ask for its copy. Sides grow with the largest batch."""
+        """Write a batch into the host buffer and start its copy; buffers grow with the largest batch."""
         self.copied.synchronize()
         self.length = len(batch[0])
         for i, array in enumerate(batch):
@@ -84,19 +86,19 @@ class Slot:
                 self.host[i] = self.lane.on_host(array.shape, array.dtype)
                 self.device[i] = self.lane.on_device(array.shape, array.dtype)
             self.lane.fill(self.host[i][: self.length], array)
-        sides = zip(self.host, self.device, strict=True)
+        buffers = zip(self.host, self.device, strict=True)
         self.lane.copy(
-            [(host[: self.length], device[: self.length]) for host, device in sides], self.used, self.copied
+            [(host[: self.length], device[: self.length]) for host, device in buffers], self.used, self.copied
         )
 
     def arrived(self) -> tuple[Any, Any]:
-        """The images and labels of the device's side."""
+        """Return the images and labels on the device."""
         images, labels = (device[: self.length] for device in self.device)
         return images, labels
 
 
 class Ahead:
-    """Sends batches ahead. Its slots are made once, for all epochs."""
+    """Send batches ahead, with slots that are reused in all epochs."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -108,7 +110,7 @@ class Ahead:
         `use` gets images and labels on the device that are overwritten later, so it returns memory of its
         own. A thread reads `read` to its end; its exceptions are raised here.
         """
-        slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(SLOTS)]
+        slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(N_SLOTS)]
         free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
         sent: queue.SimpleQueue[Slot | BaseException | None] = queue.SimpleQueue()
         for slot in slots:
@@ -138,7 +140,7 @@ class Ahead:
         try:
             self.lane.begin()
             for batch in read:
-                if (slot := free.get()) is None:  # nobody wants more
+                if (slot := free.get()) is None:  # The consumer has stopped.
                     return
                 slot.send(batch)
                 sent.put(slot)

@@ -8,9 +8,9 @@ from models.graph import Graph, Operator
 def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
     """Return a canonical weight of `operator` in channels-first layout, a copy in row-major order.
 
-    Convolutions' kernels become [out, in, height, width], depthwise ones [channels, 1, height, width], dense
-    ones [out, in], where what was flattened counts channels first, as those of attention and LSTMs do.
-    Vectors and tables stay as they are.
+    Kernels of convolutions become [out, in, height, width], depthwise ones [channels, 1, height, width],
+    those of dense operators, attention and LSTMs [out, in]. Inputs of a dense operator behind `flatten` are
+    reordered to channels first. Vectors and tables are unchanged.
     """
     if weight.ndim == 4:
         weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))

@@ -1,4 +1,4 @@
-"""Weights that a tensor axis partitions, and along which axis, in libraries that lay out whole weights."""
+"""Choose the axis along which ranks partition each weight, for libraries that lay out whole weights."""
 
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph

@@ -1,8 +1,8 @@
-"""Training with TensorFlow's DTensor: one program for all ranks, on weights and samples laid out over a mesh.
+"""Train with TensorFlow's DTensor: one program for all ranks, on weights and samples laid out over a mesh.
 
-Samples are laid out along `data`, weights along `tensor`; from that DTensor derives what each rank computes
-and what is sent. A gradient gets the layout of its weight before it is used: otherwise steps are wrong,
-without an error (docs/development/decisions/0048-dtensor-without-keras.md).
+Samples are laid out along `data`, weights along `tensor`; DTensor derives the computation and communication
+of each rank. A gradient must get the layout of its weight before use, otherwise steps are wrong without an
+error (docs/development/decisions/0048-dtensor-without-keras.md).
 """
 
 import math
@@ -30,12 +30,12 @@ MOMENTS = {"sgd": ("velocity",), "adam": ("mean", "square")}  # of every weight,
 
 
 def join(context: Context) -> None:
-    """Join all ranks to one program, each with the threads that it has cores for."""
+    """Join all ranks to one program, with as many threads per rank as it has cores."""
     tf.config.threading.set_intra_op_parallelism_threads(context.cores)
     tf.config.threading.set_inter_op_parallelism_threads(context.cores)
     tf.config.set_visible_devices([], "GPU")
     dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=1)
-    at_end.append(context.group.barrier)  # or the others take a rank's end for a failure
+    at_end.append(context.group.barrier)  # Otherwise other ranks treat the end of a rank as a failure.
 
 
 def rule(update: int, rate: float) -> np.ndarray:
@@ -116,10 +116,7 @@ class Layout:
 
 
 class DTensorTrainer(Trainer):
-    """The training loop.
-
-    Every value of a step is computed from what variables had before it, and only then are they assigned.
-    """
+    """The training loop. A step computes all new values before it assigns any variable."""
 
     transport = TRANSPORT
 
@@ -258,7 +255,7 @@ class DTensorTrainer(Trainer):
 
 
 class DTensorCollectives(Collectives):
-    """Return the collectives by which DTensor changes an array's layout, between all ranks."""
+    """Collectives that DTensor uses to change the layout of an array."""
 
     transport = TRANSPORT
 
@@ -286,7 +283,7 @@ class DTensorCollectives(Collectives):
     def do(self, collective: str) -> None:
         """See Collectives."""
         (self._done,) = dtensor.unpack(self._functions[collective](self._loaded))
-        tf.reshape(self._done, [-1])[:1].numpy()  # which waits for it
+        tf.reshape(self._done, [-1])[:1].numpy()  # waits for the result
 
     def result(self) -> np.ndarray:
         """See Collectives."""

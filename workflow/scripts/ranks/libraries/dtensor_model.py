@@ -2,9 +2,10 @@
 
 Weights, samples and shapes have the graph's own layout, channels last.
 
-Nothing is said of the mesh but the number of replicas, whose samples follow each other in a batch: DTensor
-derives from the layouts of weights and samples what each rank computes. It has no rules for some operations,
-nor for others if they are divided: where a function here says an operation in two others, that is why.
+The functions do not refer to the mesh, except for the number of replicas, whose samples are consecutive in a
+batch. DTensor derives the computation of each rank from the layouts of weights and samples. It lacks rules
+for some operations, or for partitioned operands of others, which are therefore composed of operations that it
+has.
 """
 
 import math
@@ -22,7 +23,7 @@ Weights = Mapping[str, Any]
 
 ACTIVATIONS = {
     "relu": tf.nn.relu,
-    "silu": lambda x: x * tf.sigmoid(x),  # TensorFlow's own gives its gradient to Python
+    "silu": lambda x: x * tf.sigmoid(x),  # The gradient of tf.nn.silu is Python code.
     "sigmoid": tf.sigmoid,
     "tanh": tf.tanh,
     "gelu": partial(tf.nn.gelu, approximate=False),
@@ -40,8 +41,7 @@ def forward(
     length] of `replicas` replicas. Running statistics [replicas, C] are each replica's own, like those of
     `weights`.
 
-    With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this
-    batch.
+    With a `seed` for dropout, int32 [2], the result is that of training, which uses statistics of this batch.
     """
     outputs = {graph.operators[0].name: samples}
     statistics: Tensors = {}
@@ -103,7 +103,7 @@ def _padded(operator: Operator, x: Any) -> Any:
 
 
 def _windows(operator: Operator, x: Any) -> list[Any]:
-    """Return an iterator over the places of a window, each with its values in all windows [N, H, W, C]."""
+    """Return the values at each place of a window in all windows, each [N, H, W, C]."""
     (high, wide), (down, along), padded = (
         pair(operator["kernel"]),
         pair(operator["stride"]),
@@ -156,7 +156,7 @@ def _batch_norm(
         replicas,
         *[1] * (len(shape) - 1),
         units,
-    )  # so that a replica's numbers stand beside all of its samples
+    )  # of a replica's statistics
     batch_statistics: Tensors = {}
     if training:
         axes, samples = list(range(1, len(shape))), math.prod(shape[:-1]) // replicas

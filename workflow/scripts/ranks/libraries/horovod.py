@@ -1,6 +1,6 @@
 """Start Horovod without horovodrun, ssh or MPI.
 
-Rank 0 serves Horovod's own rendezvous, and every rank gets its place in variables.
+Rank 0 runs Horovod's rendezvous server, and every rank gets its place in environment variables.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from ranks.worker.context import Context
 from ranks.worker.operators import Event, unix_ahead
 
-PROCESS = "Horovod"  # whose its events are
+PROCESS = "Horovod"  # the process in a trace to which its events belong
 
 _servers: list[Any] = []
 
@@ -23,7 +23,7 @@ def placed(context: Context) -> dict[str, str]:
     spec = context.spec
     full = spec.get("levels", {}).get("trace") == "full"
     return {
-        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),  # written while someone asks for it (Timeline)
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),  # written between start and stop of Timeline
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
@@ -40,10 +40,7 @@ def placed(context: Context) -> dict[str, str]:
 
 
 class Timeline:
-    """Horovod's own timeline as ranks/worker/operators.py wants it: what became of each tensor.
-
-    Only rank 0 writes one.
-    """
+    """Horovod's own timeline of tensors, as a Profiler (ranks/worker/operators.py); rank 0 has it."""
 
     def __init__(self, hvd: Any) -> None:
         self._hvd = hvd
@@ -60,10 +57,10 @@ class Timeline:
     def events(self) -> list[Event]:
         """See Profiler.
 
-        Every tensor is a thread; what begins and ends apart in the file becomes one event.
+        Every tensor is a thread. Separate begin and end entries of the file become one event.
         """
         text = self._file.read_text() if self._file.exists() else ""
-        if not text:  # of another rank, or nothing was reduced
+        if not text:  # Only rank 0 has a timeline, and only if it reduced a tensor.
             return []
         first, *entries = json.loads(text)
         began_us = first["args"]["start_time_since_epoch_in_micros"] - 1e6 * unix_ahead()

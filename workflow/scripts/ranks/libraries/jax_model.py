@@ -37,7 +37,7 @@ def forward(
     Logits are float32 [N, classes] or [N, positions, vocabulary], of images [N, H, W, C] or tokens [N,
     length].
 
-    With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products
+    With a `key` for dropout, the result is that of training, which uses statistics of this batch. Products
     are computed in `dtype`.
     """
     outputs = {graph.operators[0].name: samples}
@@ -127,7 +127,7 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
     """Return the outputs at all positions, and the final state [N, 2, units]: hidden, cell.
 
-    It begins with a state, or with zeros.
+    The initial state is the second input, or zeros.
     """
     recurrent, units = own["recurrent_kernel"].astype(dtype), own["recurrent_kernel"].shape[0]
     projected = _dense(inputs[0], own["kernel"], own["bias"], dtype)
@@ -135,9 +135,9 @@ def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array]:
         hidden, cell = state
-        enters, keeps, candidate, shows = jnp.split(now + hidden @ recurrent, 4, -1)
-        cell = jax.nn.sigmoid(keeps) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
-        hidden = jax.nn.sigmoid(shows) * jnp.tanh(cell)
+        input_gate, forget_gate, candidate, output_gate = jnp.split(now + hidden @ recurrent, 4, -1)
+        cell = jax.nn.sigmoid(forget_gate) * cell + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
+        hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(cell)
         return (hidden, cell), hidden
 
     state, outputs = lax.scan(step, (begin[:, 0], begin[:, 1]), projected.swapaxes(0, 1))

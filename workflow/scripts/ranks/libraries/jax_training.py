@@ -1,8 +1,8 @@
-"""Training with JAX: one program for all ranks, compiled by XLA, on weights laid out over a device mesh.
+"""Train with JAX: one program for all ranks, compiled by XLA, on weights laid out over a device mesh.
 
-Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own
-batch statistics and explicit collectives. Along `tensor` only the layout of weights is declared, from which
-XLA derives the collectives.
+Along the axes `data` and `sharded` the step is written for one replica (shard_map), with its own batch
+statistics and explicit collectives. Along `tensor` only the layout of weights is given, from which XLA
+derives communication.
 """
 
 import functools
@@ -36,9 +36,10 @@ from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
 
-REPLICAS = ("data", "sharded")  # the axes along which samples are divided
+REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step marks, in this order
-PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}  # of products of float32
+#: precision of products of float32, by the level of the factor precision
+PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
@@ -53,18 +54,18 @@ def configured(context: Context) -> None:
 
 
 def join(context: Context) -> str:
-    """Join all ranks to one program; return the transport of their communication.
+    """Join all ranks to one program, and return the transport of its communication.
 
-    On processors that is Gloo, which would listen where the host's name leads: no option of JAX names an
-    interface, so the client is made here as `xla_bridge.make_cpu_client` would make it, on the site's.
+    On CPUs it is Gloo, which by default listens at the address of the host's name. No option of JAX sets the
+    interface, so the client is created here, as in `xla_bridge.make_cpu_client`, with the site's interface.
     """
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+    jax.config.update("jax_enable_preemption_service", False)  # It would handle SIGTERM.
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     place = f"{address}:{port}"
     jax.distributed.initialize(
         place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
     )
-    at_end.append(jax.distributed.shutdown)  # or the others take rank 0's end for a failure
+    at_end.append(jax.distributed.shutdown)  # Otherwise other ranks treat the end of rank 0 as a failure.
 
     def client() -> Any:
         gloo = _jax.make_gloo_tcp_collectives(
@@ -101,18 +102,18 @@ def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Return optax.scale_by_adam with an exact 1 - b^t.
 
-    In the first steps optax loses 4 of its 7 digits, and weights would differ from PyTorch's.
+    In the first steps optax's value has 3 correct digits only, so that weights would differ from PyTorch's.
     """
 
     def update(
-        gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
+        gradients: Any, state: optax.ScaleByAdamState, _weights: Any = None
     ) -> tuple[Any, optax.ScaleByAdamState]:
         count = state.count + 1
         mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
         square = optax.tree.update_moment_per_elem_norm(gradients, state.nu, b2, 2)
-        of_mean, of_square = (-jnp.expm1(count * math.log(b)) for b in (b1, b2))
-        root = jnp.sqrt(of_square)
-        changes = jax.tree.map(lambda m, s: m / of_mean / (jnp.sqrt(s) / root + eps), mean, square)
+        mean_correction, square_correction = (-jnp.expm1(count * math.log(b)) for b in (b1, b2))
+        root = jnp.sqrt(square_correction)
+        changes = jax.tree.map(lambda m, s: m / mean_correction / (jnp.sqrt(s) / root + eps), mean, square)
         return changes, optax.ScaleByAdamState(count, mean, square)
 
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
@@ -121,8 +122,9 @@ def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 class Layout:
     """Layout of the weights on a mesh: the parallelization strategy as data.
 
-    Along `tensor` each weight that is named there is divided along that axis of its own, along `sharded` each
-    along its first axis that is left and that the ranks divide; one without is on all of them.
+    The mesh axis `tensor` partitions each weight listed in `tensor` along the given axis. The mesh axis
+    `sharded` partitions each weight along its first other axis whose length is divisible by the number of
+    shards; weights without such an axis are replicated.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Layout:
     def on_replicas(
         self, step: Callable[..., Any], in_specs: Any, out_specs: Any, donate: Sequence[int] = ()
     ) -> Any:
-        """`step`, written for one replica, compiled for all. `takes` and `gives` are trees of specs."""
+        """Compile `step`, written for one replica, for all replicas; specs are trees of PartitionSpec."""
         mapped = jax.shard_map(
             step,
             mesh=self.mesh,
@@ -218,10 +220,10 @@ class Layout:
 
 
 class Marks:
-    """Marks in a traced step, where it is compiled: when arrays were there, in s of this process's clock.
+    """Marks in a compiled traced step: times at which arrays were computed, in s of this process's clock.
 
-    A mark is a call of Python with an element of each array. What must not go on before takes its 1.0 as a
-    factor.
+    A mark is a Python callback with an element of each array. It returns 1.0, by which computation that must
+    not begin earlier is multiplied.
     """
 
     def __init__(self, active: bool) -> None:
@@ -241,14 +243,14 @@ class Marks:
         return io_callback(stamp, jax.ShapeDtypeStruct((), jnp.float32), firsts)
 
     def hold_back(self, phase: str, arrays: Any) -> Any:
-        """Return these arrays once the mark is made."""
+        """Mark, and return these arrays, available only after the mark."""
         if not self.active:
             return arrays
         factor = self(phase, arrays)
         return jax.tree.map(lambda array: array * factor.astype(array.dtype), arrays)
 
     def turn(self, phase: str, loss: Array) -> Array:
-        """Return the loss: a phase starts when it is computed, and its gradient waits for the mark."""
+        """Return the loss; a phase starts when it is computed, and its gradient depends on the mark."""
         if not self.active:
             return loss
         turned = jax.custom_vjp(lambda value: value)
@@ -293,10 +295,7 @@ def _events(profile: Any) -> Iterator[Event]:
 
 
 class JaxTrainer(Trainer):
-    """The training loop of every JAX framework.
-
-    Alone as it stands; the adapter of several ranks joins them first.
-    """
+    """The training loop of every JAX framework, for one device; the adapter of several ranks joins them."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -312,11 +311,10 @@ class JaxTrainer(Trainer):
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
-        self._is_replicated = (
-            context.mesh.sharded > 1 and levels["sharding"] != "parameters"
-        )  # weights, of which shares learn
+        # Weights are replicated, although optimizer state is sharded.
+        self._is_replicated = context.mesh.sharded > 1 and levels["sharding"] != "parameters"
         self._batches = 0
-        self.marks = Marks(context.phases.on)
+        self.marks = Marks(context.phases.is_traced)
         self.state, self._specs = self._begun(context.initial_weights())
         self._steps = functools.cache(self._compiled)
         self._evaluate = self.layout.on_replicas(
@@ -380,7 +378,7 @@ class JaxTrainer(Trainer):
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer.
 
-        All batches of a group but the last are added up; the last one ends in an optimizer step.
+        The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
         seen, phases, spec = [], self.context.phases, self.context.spec
         batches = self.context.epoch(epoch)
@@ -393,13 +391,13 @@ class JaxTrainer(Trainer):
                 phases.enter("data")
                 samples, labels = (self.layout.joined(_small(array)) for array in next(batches))
                 phases.enter("forward")
-                step = self._steps(i == length - 1, phases.on)
+                step = self._steps(i == length - 1, phases.is_traced)
                 self.state, sums = step(
                     self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length)
                 )
                 self._batches += 1
                 seen.append(sums)
-                if phases.on:
+                if phases.is_traced:
                     self._follow(sums)
                 if meter.wants_steps:
                     jax.block_until_ready(sums)
@@ -420,7 +418,7 @@ class JaxTrainer(Trainer):
         stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:
-        """Return the compiled step of a batch, of the last one of a group or of another."""
+        """Return the compiled step of a batch that is the `last` of a group or not."""
         step = functools.partial(
             self._training_step, last=last, mark=self.marks if traced else Marks(active=False)
         )

@@ -1,4 +1,4 @@
-"""Training with PyTorch: the model, the data, the step. Adapters add how gradients travel."""
+"""Train with PyTorch: model, data and step. Adapters add the communication of gradients."""
 
 import contextlib
 import json
@@ -38,14 +38,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_tanh": partial(nn.GELU, "tanh"),
     "softmax": partial(nn.Softmax, -1),
 }
-OVERWRITTEN = (
-    "conv",
-    "depthwise_conv",
-    "dense",
-    "batch_norm",
-    "add",
-)  # by a relu: nothing else wants their outputs
-WEIGHTS = {  # of a module, by their names in a graph
+#: operators whose output a ReLU may overwrite, since their backward pass does not need it
+OVERWRITABLE = ("conv", "depthwise_conv", "dense", "batch_norm", "add")
+#: names of a module's weights, by their names in a graph
+WEIGHTS = {
     "kernel": "weight",
     "bias": "bias",
     "scale": "weight",
@@ -68,13 +64,12 @@ def build(graph: Graph) -> fx.GraphModule:
     """Return the model as a PyTorch module.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
-
-    Its forward method is generated: the same straight line of calls that a person would write.
+    Its forward method is generated, as a sequence of calls that a person would write.
     """
     root, calls = nn.Module(), fx.Graph()
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
-        if operator.kind == SHARED:  # a stage of a pipeline has the table that another one has
+        if operator.kind == SHARED:  # Two stages of a pipeline have this table.
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
         nodes[operator.name] = _called(
@@ -135,7 +130,7 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
         case "batch_norm":
             return nn.BatchNorm2d(channels, operator["epsilon"], 1 - operator["momentum"])
         case "activation" if operator["function"] == "relu":
-            return nn.ReLU(inplace=len(graph.users(below.name)) == 1 and below.kind in OVERWRITTEN)
+            return nn.ReLU(inplace=len(graph.users(below.name)) == 1 and below.kind in OVERWRITABLE)
         case "activation":
             return ACTIVATIONS[operator["function"]]()
         case "max_pool":
@@ -209,9 +204,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return SGD with momentum or Adam (Kingma & Ba 2015).
 
-    Weight decay is added to the gradients of kernels.
-
-    `part`: what of a parameter it changes.
+    Weight decay is added to the gradients of kernels. The optimizer updates `part(parameter)` of each
+    parameter.
     """
     decay = levels["weight_decay"]
     own = tensors(module, graph)
@@ -233,7 +227,7 @@ def configured(context: Context) -> torch.device:
     torch.set_num_interop_threads(1)
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
-    torch.cuda.set_device(context.local_rank)  # for what asks for none, such as meshes of devices
+    torch.cuda.set_device(context.local_rank)  # Device meshes, for example, use the current device.
     return torch.device("cuda", context.local_rank)
 
 
@@ -247,12 +241,12 @@ def join(context: Context) -> str:
 
 
 def read_device_clock(phases: Untraced, device: torch.device) -> None:
-    """Take a traced run's stamps on the device's stream, as events, if the device computes asynchronously.
+    """Take a traced run's stamps as events of the device's stream, if the device computes asynchronously.
 
-    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a
-    microsecond in epochs of up to 16 s, to 60 in one of ten minutes.
+    The time between two events is a float32 in ms. The reference event is renewed every epoch, so the
+    resolution is a microsecond in epochs of up to 16 s, and 60 microseconds in one of ten minutes.
     """
-    if device.type != "cuda" or not phases.on:
+    if device.type != "cuda" or not phases.is_traced:
         return
 
     def origin() -> tuple[torch.cuda.Event, float]:
@@ -269,7 +263,7 @@ def read_device_clock(phases: Untraced, device: torch.device) -> None:
         first, zero = origins.pop()
         last, now = origin()
         origins.append((last, now))
-        rate = (now - zero) / first.elapsed_time(last)  # s of this rank's clock in a ms of the device's
+        rate = (now - zero) / first.elapsed_time(last)  # seconds of this rank's clock per ms of the device's
         return [s if isinstance(s, float) else zero + rate * first.elapsed_time(s) for s in stamps]
 
     origins = [origin()]
@@ -295,7 +289,7 @@ class TorchProfiler:
         self._profile.stop()
 
     def events(self) -> list[Event]:
-        """See Profiler. Without the spans by which it describes itself."""
+        """See Profiler. Spans that describe the profiler itself are left out."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "profile.json"
             self._profile.export_chrome_trace(str(file))
@@ -318,15 +312,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Return the loss of logits [N, classes] and labels [N].
-
-    Of sequences: [N, length, vocabulary] and [N, length], of each position.
-    """
+    """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length]."""
     return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
 
 
 class PyTorchTrainer(Trainer):
-    """The training loop of every PyTorch framework. Undistributed as it stands; adapters override hooks."""
+    """The training loop of every PyTorch framework, for one device; adapters override hooks."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -336,7 +327,7 @@ class PyTorchTrainer(Trainer):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             levels["precision"] == "tf32"
         )
-        torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
+        torch.manual_seed(context.spec["seed"] + context.replica)  # Dropout draws from it.
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
@@ -361,23 +352,24 @@ class PyTorchTrainer(Trainer):
             self.model = torch.compile(self.model)
 
     def part(self, context: Context) -> Graph:
-        """Return this rank's part of the model: all of it (a hook)."""
+        """Return the part of the model that this rank trains, by default all of it (a hook)."""
         return context.graph
 
     def distribute(self) -> None:
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+    def accumulating(self, _last: bool) -> contextlib.AbstractContextManager[None]:
         """Return the context of one batch's forward and backward pass (a hook).
 
-        Before the `last` batch of a group no gradients are all-reduced.
+        The argument is whether the batch is the last one before an optimizer step: other batches need no
+        all-reduce.
         """
         return contextlib.nullcontext()
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer.
 
-        `sync_every` batches add up their gradients, each divided by their number, before one step.
+        The gradients of `sync_every` batches, each divided by their number, are accumulated before one step.
         """
         loss_sum = torch.zeros((), device=self.torch_device)
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
@@ -388,7 +380,7 @@ class PyTorchTrainer(Trainer):
                 phases.step()
                 phases.enter("data")
                 images, labels = next(batches)
-                with self.accumulating(last=i == length - 1):
+                with self.accumulating(i == length - 1):
                     loss, logits = self.propagate(images, labels, length)
                 phases.enter("metrics")
                 if logits is not None:
@@ -408,9 +400,10 @@ class PyTorchTrainer(Trainer):
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run forward and backward pass of one of `length` batches before a step (a hook).
+        """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
 
-        Return its loss and the logits, None if another rank has them.
+        Returns:
+            The batch's loss and logits; the logits are None if another rank has them.
         """
         phases = self.context.phases
         phases.enter("forward")
@@ -445,7 +438,7 @@ class PyTorchTrainer(Trainer):
         return Seen(loss_sum, correct, samples)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
-        """Return the logits of a batch of validation, None if another rank has them (a hook)."""
+        """Return the logits of a validation batch, None if another rank has them (a hook)."""
         return self.module(images)
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -483,16 +476,13 @@ class PyTorchTrainer(Trainer):
         return self._ready(self.context.epoch(epoch))
 
     def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Return an iterator over batches as the model takes them, sent ahead to an accelerator."""
+        """Return an iterator over the model's inputs and labels, sent ahead to an accelerator."""
         if self._ahead is None:
             return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Return uint8 images [N, H, W, C] as float [N, C, H, W] with zero mean and unit variance.
-
-        The images are on the device already. Tokens are copied unchanged.
-        """
+        """Return images, uint8 [N, H, W, C], as normalized float [N, C, H, W]; copy tokens."""
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
@@ -500,10 +490,9 @@ class PyTorchTrainer(Trainer):
 
 
 class PyTorchCollectives(Collectives):
-    """Of tensors.
+    """Collectives of PyTorch tensors.
 
-    Adapters add how the ranks are joined and, by its name, a method for each collective: [loaded] ->
-    [result].
+    Adapters join the ranks, and define a method with the name of each collective: loaded tensor -> result.
     """
 
     def __init__(self, context: Context) -> None:
@@ -528,37 +517,37 @@ class PyTorchCollectives(Collectives):
 class TorchDistributed(PyTorchCollectives):
     """Collectives by torch.distributed with all ranks, or by a library `by` with the same functions.
 
-    `start` creates that library's group. A received message lies where the last message of the same size lay.
+    `start` creates that library's group. Results of the same size reuse one buffer.
     """
 
     def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:
         super().__init__(context)
         self.transport, self._by = start(context), by
         self._ranks, self._rank = context.ranks, context.rank
-        self._room = torch.empty(0)
+        self._buffer = torch.empty(0)
 
     def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
-        """In place."""
+        """Sum in place."""
         self._by.all_reduce(summand)
         return summand
 
     def all_gather(self, share: torch.Tensor) -> torch.Tensor:
-        """As FSDP gathers parameters."""
+        """Gather shares as FSDP gathers parameters."""
         self._by.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
-        return self._room
+        return self._buffer
 
     def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
-        """As FSDP reduces gradients."""
+        """Reduce and scatter a sum as FSDP does with gradients."""
         self._by.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
-        return self._room
+        return self._buffer
 
     def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
-        """Of equal shares."""
+        """Send and receive equal shares."""
         self._by.all_to_all_single(self._received(len(shares)), shares)
-        return self._room
+        return self._buffer
 
     def point_to_point(self, message: torch.Tensor) -> torch.Tensor:
-        """Sends and receives at once, as the ranks of a pipeline do."""
+        """Send and receive at once, as the ranks of a pipeline do."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         calls = [
             dist.P2POp(dist.isend, message, after),
@@ -566,9 +555,9 @@ class TorchDistributed(PyTorchCollectives):
         ]
         for call in dist.batch_isend_irecv(calls):
             call.wait()
-        return self._room
+        return self._buffer
 
     def _received(self, elements: int) -> torch.Tensor:
-        if len(self._room) != elements:
-            self._room = torch.empty(elements, device=self.torch_device)
-        return self._room
+        if len(self._buffer) != elements:
+            self._buffer = torch.empty(elements, device=self.torch_device)
+        return self._buffer

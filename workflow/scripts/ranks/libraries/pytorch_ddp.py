@@ -1,4 +1,4 @@
-"""DistributedDataParallel (Li et al., VLDB 2020) over any transport: the trainer of its frameworks."""
+"""Train with DistributedDataParallel (Li et al., VLDB 2020)."""
 
 import contextlib
 import time
@@ -13,9 +13,9 @@ from ranks.worker.phases import End, Untraced
 
 
 class MarkedGroup(dist.ProcessGroup):
-    """A process group for DDP in a traced run, which forwards its calls and marks sums of gradients.
+    """A process group for DDP in a traced run, which forwards its calls and marks the all-reduces.
 
-    A communication hook would tell as much, but DDP divides gradients in a pass of its own where it has one.
+    A communication hook could mark them too, but with a hook DDP divides gradients in a separate pass.
     """
 
     def __init__(self, carries: dist.ProcessGroup, phases: Untraced) -> None:
@@ -26,7 +26,7 @@ class MarkedGroup(dist.ProcessGroup):
         self._ends: list[End] = []
 
     def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
-        """See ProcessGroup. Of gloo and nccl DDP asks for a backend of this group's own."""
+        """See ProcessGroup. For `gloo` or `nccl`, DDP would request a backend from this group."""
         return "marked"
 
     def allreduce(self, *arguments: Any) -> dist.Work:
@@ -35,16 +35,16 @@ class MarkedGroup(dist.ProcessGroup):
         end = self._phases.begin()
         self._ends.append(end)
         work = self._carries.allreduce(*arguments)
-        # What Gloo has carried a thread of the processor says; of NCCL's, the stream that the callback is
-        # called on.
+        # With Gloo, a CPU thread calls back when an all-reduce is done; with NCCL, the callback's stream has
+        # the time.
         work.get_future().add_done_callback(lambda _: end(time.monotonic() if self._on_processor else None))
         return work
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
-        """Mark a backward pass: it waits from the last sum on, and all sums are done when it returns.
+        """Mark a backward pass, which waits from the last all-reduce on.
 
-        The thread that has to say that a sum is there may say so later.
+        All all-reduces are done when it returns, although their callbacks may run later.
         """
         yield
         self._phases.enter("wait", at=self._handed_over)
@@ -63,16 +63,15 @@ class MarkedGroup(dist.ProcessGroup):
 class DDPTrainer(PyTorchTrainer):
     """A trainer whose model is wrapped in DDP.
 
-    `no_sync` suppresses the all-reduce of all but the last batch of a group.
+    `no_sync` suppresses all-reduces before the last batch of a group.
     """
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
-        self.group = MarkedGroup(dist.group.WORLD, phases) if phases.on else None
-        # What ranks keep of their batches is averaged when they validate, in every framework
-        # (Trainer.evaluate).
+        self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
+        # Running statistics are averaged at validation, in every framework (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
             self.module,
             device_ids=[self.torch_device] if on_gpu else None,

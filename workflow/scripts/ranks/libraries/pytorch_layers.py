@@ -1,4 +1,4 @@
-"""Modules for the operators of a graph that PyTorch has otherwise, or not at all."""
+"""PyTorch modules for operators that PyTorch lacks or computes differently."""
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ class ClassToken(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention of sequences [N, length, units].
 
-    Its four linear layers may hold some of the heads only.
+    Its four linear layers may have only some of the heads.
     """
 
     def __init__(self, units: int, memory_units: int, heads: int, causal: bool) -> None:
@@ -54,9 +54,9 @@ class Attention(nn.Module):
 
 
 class LSTM(nn.LSTM):
-    """One layer for sequences [N, length, units], with one bias.
+    """An LSTM of one layer for sequences [N, length, units], with one bias.
 
-    PyTorch's second one stays 0, and is no parameter.
+    PyTorch's second bias stays 0 and is no parameter.
     """
 
     bias_hh_l0: torch.Tensor | None
@@ -65,16 +65,15 @@ class LSTM(nn.LSTM):
         super().__init__(inputs, units, batch_first=True)
         del self.bias_hh_l0
         self.register_buffer("bias_hh_l0", None)
-        self.bias_hh_l0 = torch.zeros(
-            4 * units
-        )  # set, so that it stands among the weights that are handed to cuDNN
+        # The assignment also puts it into the list of weights that cuDNN gets.
+        self.bias_hh_l0 = torch.zeros(4 * units)
 
     def forward(
         self, x: torch.Tensor, state: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs at all positions, and the final state [N, 2, units]: hidden, cell.
 
-        It begins with `state`, or with zeros.
+        The initial state is `state`, or zeros.
         """
         begin = None if state is None else tuple(state.transpose(0, 1).contiguous().split(1))
         outputs, (hidden, cell) = super().forward(x, begin)

@@ -1,7 +1,7 @@
-"""Training on a mesh of devices: one short function for each axis, the model untouched.
+"""Training on a device mesh: each axis is a short function that leaves the model's code unchanged.
 
-tensor          DTensor's columnwise and rowwise styles on the operators that models.division names
-data, sharded   FSDP2 on a mesh of both: parameters are sharded along the one, and copied along the other
+tensor          DTensor's columnwise and rowwise styles, for the operators that models.division lists
+data, sharded   FSDP2 on a mesh of both: parameters are sharded along `sharded`, and replicated along `data`
 pipeline        a stage of the model on each rank (torch.distributed.pipelining): GPipe (Huang et al. 2019),
                 or 1F1B (Narayanan et al., SOSP 2019)
 """
@@ -38,7 +38,7 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
     """Partition layers along a tensor axis, in place.
 
-    `parts` says which operators, and how. Those of other stages are not there.
+    `parts` has the kind of partition of each operator, including operators of other pipeline stages.
     """
     plan: dict[str, ParallelStyle] = {}
     for name, kind in parts.items():
@@ -46,14 +46,12 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
             continue
         for user in graph.users(name):
             if user.kind == "activation":
-                module.get_submodule(
-                    user.name
-                ).inplace = False  # what DTensor hands over is not to be overwritten
+                # An activation in place would overwrite DTensor's output.
+                module.get_submodule(user.name).inplace = False
         if kind == HEADS:
             replicated = (Replicate(),) * len(graph.by_name[name].inputs)
-            plan[name] = PrepareModuleInput(
-                input_layouts=replicated, desired_input_layouts=replicated
-            )  # whose gradient is summed once
+            # The gradient of the common input is then summed once, not for each projection.
+            plan[name] = PrepareModuleInput(input_layouts=replicated, desired_input_layouts=replicated)
             plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
             plan[f"{name}.output"] = RowwiseParallel()
         else:
@@ -70,9 +68,9 @@ def hand_on(module: fx.GraphModule) -> None:
 
 
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
-    """Yield the weights that this rank's stage and another one share, with the ranks that hold the same part.
+    """Yield each weight that this rank's stage shares with another one, and the group of ranks that hold it.
 
-    Those are the ranks of all stages at one place along the other axes.
+    A group has the ranks of both stages at the same coordinates along the other axes.
     """
     for number, part in enumerate(parts):
         for operator in part.operators:
@@ -114,7 +112,7 @@ class Stage:
             group=self.group,
         )
         self.phases = context.phases
-        if self.phases.on:
+        if self.phases.is_traced:
             stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
             stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
         self.schedule = SCHEDULES[context.levels["schedule"]](
@@ -144,7 +142,7 @@ class Stage:
         return torch.stack(losses).sum().detach() * length, logits.detach()
 
     def _wait(self) -> None:
-        """Mark a wait in a traced run: between microbatches, a stage sends, and waits for messages."""
+        """Mark a wait in a traced run: between microbatches a stage sends messages and waits for some."""
         self.phases.enter("wait")
         self._received = self.phases.begin()
 
@@ -181,7 +179,7 @@ class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
 
     def part(self, context: Context) -> Graph:
-        """See PyTorchTrainer: a stage, where there is a pipeline."""
+        """See PyTorchTrainer. With a pipeline, it is a stage."""
         mesh = context.mesh
         self.parts = (
             stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
@@ -194,14 +192,14 @@ class MeshTrainer(ShardedTrainer):
         self.transport = join(context)
         mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
         self.stage: Stage | None = None
-        self.again = context.levels["sharding"] == "parameters"
-        if context.phases.on:
+        self.regathers = context.levels["sharding"] == "parameters"
+        if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
         if sizes.pipeline > 1:
             hand_on(self.module)
         if sizes.tensor > 1:
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
-        if sizes.replicas > 1 or sizes.ranks == 1:  # what FSDP itself takes is part of one rank's time, too
+        if sizes.replicas > 1 or sizes.ranks == 1:  # One rank uses FSDP too, as its baseline.
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
         if sizes.pipeline > 1:
             self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
@@ -222,7 +220,7 @@ class MeshTrainer(ShardedTrainer):
 
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer: parts of tensors are gathered, then each stage tells its own."""
+        """See Trainer. Shards are gathered, then each stage broadcasts its weights."""
         graph, tensors_by_name, arrays = self.context.graph, tensors(self.module, self.graph), {}
         for number, part in enumerate(self.parts):
             for name, shape in part.weights().items():

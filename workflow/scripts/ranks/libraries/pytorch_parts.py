@@ -1,6 +1,6 @@
-"""Parts of layers (models.soap) in PyTorch: their shards of weights, and their operators.
+"""Compute parts of layers (models.soap) with PyTorch: shards of weights, and operators on regions.
 
-Images have their channels first. A region is in the order of the model's graph, channels last.
+Tensors of images are channels first. Regions are in the order of the model's graph, channels last.
 """
 
 import math
@@ -15,8 +15,8 @@ from models.soap import Layer, Space
 from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
 from ranks.libraries.pytorch_layers import LSTM
 
-IMAGE = 3  # dimensions of a sample
-HEADS = "_heads"  # what the layer of an attention's heads is called after it
+IMAGE = 3  # dimensions of an image
+HEADS = "_heads"  # suffix of the layer of an attention's heads
 
 NO_STATE = torch.empty(0)
 
@@ -49,9 +49,9 @@ def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice,
 
 
 def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
-    """Yield the weights that a layer needs: those of its operators, and a tied table.
+    """Yield the names of the weights that a layer needs: those of its operators, and a tied table.
 
-    Of an attention, those of its heads or of the product behind them.
+    An attention is two layers: its heads, and the projection behind them.
     """
     for operator in layer.operators:
         heads = operator not in graph.by_name
@@ -116,7 +116,7 @@ def _key(name: str) -> str:
 
 
 class Part:
-    """A part of a layer: what its operators make of what it takes."""
+    """A part of a layer, which computes a region of the layer's output from its inputs."""
 
     def __init__(self, graph: Graph, space: Space, place: int, region: Region, shard: Shard) -> None:
         self.layer, self.region, self.shard = space.layers[place], region, shard
@@ -165,17 +165,17 @@ class Part:
         """Return the call of the first operator of a layer."""
         call = nn.functional
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
-        beyond = -math.inf if operator.kind == "max_pool" else 0.0
-        pad = (lambda x: call.pad(x, padding, value=beyond)) if any(padding) else lambda x: x
+        padding_value = -math.inf if operator.kind == "max_pool" else 0.0
+        pad = (lambda x: call.pad(x, padding, value=padding_value)) if any(padding) else lambda x: x
         match operator.kind:
             case "conv" | "depthwise_conv":
-                alone = operator.kind == "depthwise_conv"
+                is_depthwise = operator.kind == "depthwise_conv"
                 return lambda x: call.conv2d(
                     pad(x),
                     weight("kernel"),
                     weight("bias") if operator["bias"] else None,
                     operator["stride"],
-                    groups=x.shape[1] if alone else 1,
+                    groups=x.shape[1] if is_depthwise else 1,
                 )
             case "max_pool":
                 return lambda x: call.max_pool2d(pad(x), operator["kernel"], operator["stride"])
@@ -221,7 +221,7 @@ class Part:
         return self._following(operator)
 
     def _padding(self, space: Space, place: int) -> list[int]:
-        """Return the places beyond the image's edges that this part needs: left, right, above, below."""
+        """Return how far this part's input reaches beyond the image: left, right, above, below."""
         operator = self.graph.by_name[self.layer.operators[0]]
         if operator.kind not in ("conv", "depthwise_conv", "max_pool", "average_pool"):
             return []

@@ -16,10 +16,9 @@ from ranks.libraries.pytorch import PyTorchTrainer, make_optimizer
 from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 
-UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
-# By FSDP2, of torch.distributed, to gather, to reduce to shares, and between copies of them: names in 2.6,
-# and in 2.13
-CALLED = (
+UNIT_BYTES = 25 * 2**20  # as DDP's buckets
+#: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13
+FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
     "reduce_scatter_tensor",
     "all_gather_single",
@@ -29,9 +28,9 @@ CALLED = (
 
 
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
-    """Yield units of layers that are gathered together, of 25 MiB or more.
+    """Yield units of consecutive layers whose parameters are gathered together, of UNIT_BYTES or more.
 
-    The rest, and a table that another layer uses, belong to the root module.
+    Remaining layers, and a table that another layer uses, belong to the root module.
     """
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
     layers: list[nn.Module] = []
@@ -40,9 +39,8 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
         own = sum(weight.nbytes for weight in layer.parameters())
         if name in tied:
             continue
-        if (
-            own and size >= UNIT_BYTES
-        ):  # not in front of an activation, which would overwrite what FSDP hands over
+        # A unit never begins with an activation, which would overwrite FSDP's output in place.
+        if own and size >= UNIT_BYTES:
             yield layers
             layers, size = [], 0
         layers.append(layer)
@@ -50,10 +48,10 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
 
 
 def mark_calls(context: Context, on_gpu: bool) -> None:
-    """Mark every call by which FSDP gathers or reduces, and where the rank waits for it.
+    """Mark every collective of FSDP, and the rank's waits for it.
 
-    On processors such a call returns when all is there. An accelerator's goes on to another stream, on which
-    both marks are; the rank waits where its own stream is told to wait.
+    On CPUs a collective returns when it is done. On an accelerator it is marked on the stream that runs it;
+    the rank waits when its own stream waits for an event.
     """
     phases = context.phases
 
@@ -68,7 +66,7 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 
         return called
 
-    for name in CALLED:
+    for name in FSDP_COLLECTIVES:
         if hasattr(dist, name):
             setattr(dist, name, marked(getattr(dist, name)))
     if on_gpu:
@@ -86,18 +84,15 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 class ShardedTrainer(PyTorchTrainer):
     """A trainer whose model is sharded, once `shard` was called in `distribute`."""
 
-    #: whether parameters are gathered again for the backward pass (ZeRO, stage 3), not kept from the forward
-    #: pass (stage 2)
-    again = True
+    #: whether parameters are freed after the forward pass, and gathered again (ZeRO stage 3, not 2)
+    regathers = True
     _own: list[tuple[DTensor, torch.Tensor]]
 
     def optimize_own(self) -> None:
-        """Create the optimizer after parameters are sharded.
+        """Create an optimizer of this rank's shards, once parameters are sharded.
 
-        It gets this rank's shards as plain tensors in the same memory.
-
-        An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations
-        for each parameter.
+        It gets plain tensors that share memory with the shards. Optimizers are elementwise, so the result is
+        the same, without the overhead of DTensor in every operation.
         """
         self._own = []
 
@@ -118,9 +113,9 @@ class ShardedTrainer(PyTorchTrainer):
         super().update()
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Shard the model over a mesh of one axis, or of two, of which the outer one has copies.
+        """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
 
-        Parameters are others then: this rank's shares.
+        It replaces all parameters by this rank's shards.
         """
         for layers in units(self.module, self.graph):
             fully_shard(layers, mesh=mesh)
@@ -141,7 +136,7 @@ class ShardedTrainer(PyTorchTrainer):
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
         """See Trainer."""
         for unit in self.sharded:
-            unit.set_reshard_after_forward(self.again and unit is not self.module, recurse=False)
+            unit.set_reshard_after_forward(self.regathers and unit is not self.module, recurse=False)
             unit.reshard()
         return super().train_epoch(epoch, meter)
 

@@ -1,13 +1,13 @@
-"""Training by a strategy (models.strategy), which assigns parts of layers to ranks, each with one device.
+"""Train by a strategy (models.strategy), which assigns parts of layers to ranks, each with one device.
 
-Every part is a piece of autograd of its own. Between them go regions (models.layout): forward what a part
-needs of the outputs of others, backward the gradients of these the other way, which is the transpose. A
-message leaves as soon as its part is computed, and is waited for where it is needed; each has a tag of its
-own, so that ranks may come to them in any order. Gradients of weights that several ranks have are summed
-among these, as soon as each has its own.
+Every part has its own autograd graph. Parts exchange regions (models.layout): in the forward pass the outputs
+that a part needs of others, in the backward pass the gradients of these in the opposite direction. A message
+is sent as soon as its part is computed, and awaited where it is needed. Each message has its own tag, so
+ranks may send and receive in any order. Gradients of weights that several ranks hold are all-reduced among
+these ranks as soon as each has computed its own.
 
-Messages pass through the processor's memory, by Gloo: NCCL has no tags. Sums are computed where weights lie:
-on accelerators by NCCL, whose ranks come to them in one order, since all go through the layers in one.
+Messages pass through host memory by Gloo, since NCCL has no tags. All-reduces run on the device of the
+weights, on accelerators by NCCL; all ranks start them in the same order, that of the layers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,15 +37,23 @@ from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.phases import Untraced
 
-Coming = dict[int, tuple[dist.Work, Tensor]]  # message -> what waits for it, and where it will lie
+Incoming = dict[int, tuple[dist.Work, Tensor]]  # message -> its receive operation and buffer
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A message as one of its two ranks sees it.
+    """A message between two parts, as this rank sends or receives it.
 
-    `other`: the other rank, None where it is this one; `source`, `target`: where it is in what the one part
-    makes, and in what the other one takes; `fills`: whether it is all that this takes.
+    Attributes:
+        number: Number of the message in the layout.
+        edge: Edge of the model's graph.
+        peer: The other rank, None if both parts are on this rank.
+        size: Shape of the message.
+        source: Slices of the message in the sending part's output.
+        target: Slices of the message in the receiving part's input.
+        fills: Whether the message is the whole input.
+        of_state: Whether it is the state of an LSTM.
+        made_by: The sending part.
     """
 
     number: int
@@ -65,10 +73,10 @@ class Task:
 
     place: Place
     part: Part
-    reads: list[tuple[slice, ...]]  # of the samples that the rank has
+    reads: list[tuple[slice, ...]]  # slices of the samples that the rank has
     inputs_from: list[Transfer]
-    gives: list[Transfer]
-    sizes: dict[int | None, tuple[int, ...]]  # by edge, of all that it takes of it
+    outputs_to: list[Transfer]
+    sizes: dict[int | None, tuple[int, ...]]  # shape of the input of each edge
     states: frozenset[int | None]  # edges that are the state of an LSTM
     inputs: dict[int | None, Tensor] = field(default_factory=dict)
     output: Tensor = NO_STATE
@@ -79,9 +87,9 @@ class Task:
 
 @dataclass
 class Shared:
-    """Weights that other ranks have, too: the group of those who do.
+    """Weights that several ranks hold, and the group of these ranks.
 
-    Their gradients are there after the backward pass of the layer `after`.
+    Their gradients are complete after the backward pass of the layer `after`.
     """
 
     parameters: list[nn.Parameter]
@@ -90,10 +98,16 @@ class Shared:
 
 
 class Runner:
-    """Runs steps of a strategy on one rank.
+    """Run steps of a strategy on one rank.
 
-    `weights`: all of the model, as PyTorch keeps them; `carries`: the group of all ranks that carries
-    messages, where the group of all carries none of the processor's memory.
+    Args:
+        graph: The model.
+        layout: Parts and messages of the strategy.
+        rank: This rank.
+        device: Its device.
+        weights: All weights of the model in PyTorch's layout, by their names in the graph.
+        phases: Marks of a traced run.
+        carries: Group of all ranks for messages in host memory, None if the default group can send these.
     """
 
     def __init__(
@@ -122,7 +136,7 @@ class Runner:
         for layer, definition in enumerate(self.space.layers):
             if definition.shared is not None and {(layer, 0), (definition.shared, 0)} <= self.shards.keys():
                 self.shards[layer, 0].tie(self.shards[definition.shared, 0])
-        #: samples of a batch of which this rank reads, and those whose labels it needs
+        #: range of samples of a batch that this rank reads or whose labels it needs
         self.sample_range = self._sample_range(mine)
         self.tasks = [self._task(place) for place in mine]
         self._by_place = {task.place: task for task in self.tasks}
@@ -210,7 +224,7 @@ class Runner:
     def _members(
         self, layers: Sequence[int], number: int
     ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, str]]]]:
-        """Yield the ranks of a sum, with this rank's weights and layers in it.
+        """Yield the ranks of each all-reduce of a shard, with the layers and weights in it.
 
         A tied table is on more ranks than the other weights of its layer.
         """
@@ -233,17 +247,21 @@ class Runner:
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Run the forward pass of all parts of this rank, in their order.
 
-        `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss, and
-        how many of its labels were met.
+        Args:
+            samples: Samples `sample_range` of a batch.
+            labels: All labels of the batch.
+
+        Returns:
+            This rank's share of the mean loss, and its number of correct labels.
         """
         loss = torch.zeros((), device=self.device)
-        met = torch.zeros((), dtype=torch.int64, device=self.device)
-        coming = self._receiving(
+        n_correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        incoming = self._receiving(
             (transfer for task in self.tasks for transfer in task.inputs_from), backward=False
         )
         self.phases.enter("forward")
         for task in self.tasks:
-            inputs = self._assembled(task, coming)
+            inputs = self._assembled(task, incoming)
             task.inputs = inputs
             gathered = [inputs[edge] for edge in inputs if edge not in task.states]
             states = [inputs[edge] for edge in inputs if edge in task.states]
@@ -252,29 +270,31 @@ class Runner:
             )
             if task.place[0] == len(self.space.layers) - 1:
                 logits, region = task.output, self.layout.region(task.place)
-                told_labels = labels[tuple(slice(*ends) for ends in region[: labels.dim()])]
-                task.output = cross_entropy(logits, told_labels, "sum") / labels.numel()
+                part_labels = labels[tuple(slice(*ends) for ends in region[: labels.dim()])]
+                task.output = cross_entropy(logits, part_labels, "sum") / labels.numel()
                 loss += task.output.detach()
-                met += (logits.argmax(-1) == told_labels).sum()
-            for transfer in task.gives:
+                n_correct += (logits.argmax(-1) == part_labels).sum()
+            for transfer in task.outputs_to:
                 if transfer.peer is not None:
                     self._send(self._piece(task, transfer), transfer.peer, 2 * transfer.number)
-        return loss, met
+        return loss, n_correct
 
     def backward(self, scale: float = 1.0, last: bool = True) -> None:
         """Run the backward pass of all parts of this rank, the last one first.
 
-        After the `last` batch before an update, gradients of shared weights are summed.
+        After the `last` batch before an optimizer step, gradients of shared weights are all-reduced.
         """
-        coming = self._receiving((transfer for task in self.tasks for transfer in task.gives), backward=True)
+        incoming = self._receiving(
+            (transfer for task in self.tasks for transfer in task.outputs_to), backward=True
+        )
         self.phases.enter("backward")
         waiting = list(self._shared) if last else []
         for task in reversed(self.tasks):
             while waiting and waiting[0].after > task.place[0]:
                 self._sum(waiting.pop(0))
-            for transfer in reversed(task.gives):
-                if transfer.number in coming:
-                    self._add(task, transfer, self._waited(coming, transfer))
+            for transfer in reversed(task.outputs_to):
+                if transfer.number in incoming:
+                    self._add(task, transfer, self._wait_for(incoming, transfer))
             self._propagate(task, scale)
             for transfer in reversed(task.inputs_from):
                 inputs = task.inputs[transfer.edge]
@@ -313,7 +333,7 @@ class Runner:
             )
 
     def _sum(self, shared: Shared) -> None:
-        """Start the sum of the gradients of shared weights, as one message."""
+        """Start the all-reduce of the gradients of shared weights, as one message."""
         gradients = [
             parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             for parameter in shared.parameters
@@ -321,12 +341,12 @@ class Runner:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         end = self.phases.begin()
         work = dist.all_reduce(flat, group=shared.group, async_op=True)
-        if self.phases.on:
+        if self.phases.is_traced:
             work.get_future().add_done_callback(lambda _: end())
         self._summing.append((shared.parameters, flat, work))
 
     def _take_sums(self) -> None:
-        """Wait for all sums, and put them in the place of gradients."""
+        """Wait for all all-reduces, and replace gradients by their results."""
         for parameters, flat, work in self._summing:
             work.wait()
             sizes = [parameter.numel() for parameter in parameters]
@@ -334,34 +354,36 @@ class Runner:
                 parameter.grad = own.view_as(parameter)
         self._summing = []
 
-    def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Coming:
-        """Start to receive messages from other ranks."""
-        coming = {}
+    def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Incoming:
+        """Start receiving messages from other ranks."""
+        incoming = {}
         for transfer in transfers:
             if transfer.peer is not None:
-                room = torch.empty(transfer.size)
-                work = dist.irecv(room, transfer.peer, group=self.carries, tag=2 * transfer.number + backward)
-                coming[transfer.number] = (work, room)
-        return coming
+                buffer = torch.empty(transfer.size)
+                work = dist.irecv(
+                    buffer, transfer.peer, group=self.carries, tag=2 * transfer.number + backward
+                )
+                incoming[transfer.number] = (work, buffer)
+        return incoming
 
-    def _waited(self, coming: Coming, transfer: Transfer) -> Tensor:
-        """Return a received message as soon as it has arrived."""
-        work, room = coming.pop(transfer.number)
+    def _wait_for(self, incoming: Incoming, transfer: Transfer) -> Tensor:
+        """Wait for a message, and return it on the device."""
+        work, buffer = incoming.pop(transfer.number)
         go_on = self.phases.waits()
         work.wait()
         go_on()
-        return room.to(self.device)
+        return buffer.to(self.device)
 
     def _send(self, piece: Tensor, rank: int, tag: int) -> None:
-        lying = piece.detach().contiguous().cpu()
-        self._sent.append((dist.isend(lying, rank, group=self.carries, tag=tag), lying))
+        content = piece.detach().contiguous().cpu()
+        self._sent.append((dist.isend(content, rank, group=self.carries, tag=tag), content))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
-        """Return the content of a message from a part of this rank."""
+        """Return the part of a task's output or state that a message carries."""
         return (task.state if transfer.of_state else task.output)[transfer.source]
 
     def _add(self, task: Task, transfer: Transfer, piece: Tensor) -> None:
-        """Add the gradient of what a message carried to that of the part that made it."""
+        """Add the gradient of a message to the gradient of the output or state that it came from."""
         if transfer.of_state:
             if task.state_gradient is None:
                 task.state_gradient = torch.zeros_like(task.state)
@@ -373,12 +395,12 @@ class Runner:
                 task.gradient = torch.zeros_like(task.output)
             task.gradient[transfer.source] += piece
 
-    def _assembled(self, task: Task, coming: Coming) -> dict[int | None, Tensor]:
-        """Return a part's inputs by edge, assembled from messages; gradients end at them."""
+    def _assembled(self, task: Task, incoming: Incoming) -> dict[int | None, Tensor]:
+        """Return a part's inputs by edge, assembled from messages, as leaves of the part's autograd graph."""
         by_edge: dict[int | None, Tensor] = {}
         for transfer in task.inputs_from:
-            if transfer.number in coming:
-                piece = self._waited(coming, transfer)
+            if transfer.number in incoming:
+                piece = self._wait_for(incoming, transfer)
             else:
                 piece = self._piece(self._by_place[transfer.made_by], transfer).detach()
             if transfer.fills:
@@ -401,7 +423,7 @@ def carrier(transport: str) -> dist.ProcessGroup | None:
 
 
 class StrategyCollectives(TorchDistributed):
-    """Messages go as a training's do, sums as well."""
+    """Collectives by the same process groups as in training."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -410,26 +432,25 @@ class StrategyCollectives(TorchDistributed):
     def point_to_point(self, message: Tensor) -> Tensor:
         """Send from device memory to device memory, through host memory."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
-        room = torch.empty(len(message))
-        coming = dist.irecv(room, before, group=self._carries)
-        lying = message.cpu()
-        leaving = dist.isend(lying, after, group=self._carries)
-        coming.wait()
-        leaving.wait()
-        self._received(len(room)).copy_(room)
-        return self._room
+        received = torch.empty(len(message))
+        receiving = dist.irecv(received, before, group=self._carries)
+        content = message.cpu()
+        sending = dist.isend(content, after, group=self._carries)
+        receiving.wait()
+        sending.wait()
+        self._received(len(received)).copy_(received)
+        return self._buffer
 
 
 class StrategyTrainer(PyTorchTrainer):
-    """A trainer with only the parts of its rank; rank 0 also has the whole model, for validation."""
+    """A trainer with the parts of its rank; rank 0 also has the whole model, for validation."""
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
         context = self.context
         self.transport = join(context)
-        torch.manual_seed(
-            context.spec["seed"] + context.rank
-        )  # of dropout: parts of a layer drop other elements
+        # Parts of a layer draw different dropout masks.
+        torch.manual_seed(context.spec["seed"] + context.rank)
         layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
         weights = tensors(self.module, self.graph)
         self.carries = carrier(self.transport)
@@ -441,7 +462,7 @@ class StrategyTrainer(PyTorchTrainer):
             self.module = self.model = nn.Module()
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
-        """See Trainer. What ranks saw of the last layer's parts is summed at the end."""
+        """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
         spec, phases = self.context.spec, self.context.phases
         seen = torch.zeros(2, dtype=torch.float64, device=self.torch_device)
         batches = self._batches(epoch)
@@ -452,10 +473,10 @@ class StrategyTrainer(PyTorchTrainer):
                 phases.step()
                 phases.enter("data")
                 samples, labels = next(batches)
-                loss, met = self.runner.forward(samples, labels)
+                loss, n_correct = self.runner.forward(samples, labels)
                 self.runner.backward(1 / length, last=i == length - 1)
                 phases.enter("metrics")
-                seen += torch.stack([loss.double() * spec["local_batch"], met.double()])
+                seen += torch.stack([loss.double() * spec["local_batch"], n_correct.double()])
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -473,15 +494,16 @@ class StrategyTrainer(PyTorchTrainer):
         return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
 
     def validate(self) -> Seen:
-        """Validate on rank 0, the only one that counts, with all weights."""
+        """Validate on rank 0, the only rank whose samples count, with all weights."""
         self._gather()
         return super().validate() if self.context.rank == 0 else Seen(0.0, 0, 0)
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """Gather all weights in rank 0's module: shards from the first rank that has them.
+        """Gather all weights in rank 0's module.
 
-        Of running statistics, the mean over all ranks that have them.
+        Shards of trained weights come from the first rank that holds them; running statistics are averaged
+        over all ranks that hold them.
         """
         layout, me = self.runner.layout, self.context.rank
         weights = tensors(self.module, self.graph) if me == 0 else {}
@@ -499,12 +521,12 @@ class StrategyTrainer(PyTorchTrainer):
                         dist.send(mine.contiguous(), 0, group=self.carries)
 
     def _from(self, rank: int, mine: Tensor | None, like: Tensor) -> Tensor:
-        """Return rank 0's own tensor, or the one that it receives."""
+        """Return on rank 0 its own tensor `mine`, or the one that it receives from `rank`."""
         if rank == 0 and mine is not None:
             return mine
-        room = torch.empty(like.shape)
-        dist.recv(room, rank, group=self.carries)
-        return room
+        received = torch.empty(like.shape)
+        dist.recv(received, rank, group=self.carries)
+        return received
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -518,7 +540,7 @@ class StrategyTrainer(PyTorchTrainer):
         return arrays
 
     def weights_finite(self) -> bool:
-        """See Trainer: of the shares that this rank has."""
+        """See Trainer. Each rank checks its own shards."""
         own = [
             tensor
             for shard in self.runner.shards.values()
@@ -530,7 +552,7 @@ class StrategyTrainer(PyTorchTrainer):
 def optimizer_of(
     parameters: Mapping[str, Sequence[nn.Parameter]], levels: dict[str, Any], rate: float
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a rank's shards of weights, like PyTorchTrainer's; there may be none."""
+    """Return the optimizer of a rank's shards of weights, like PyTorchTrainer's; a rank may have none."""
     groups_by_decay = {
         decayed: [
             parameter
@@ -540,10 +562,10 @@ def optimizer_of(
         ]
         for decayed in (True, False)
     }
-    none = [torch.zeros(0, requires_grad=True)]
+    placeholder = [torch.zeros(0, requires_grad=True)]  # PyTorch refuses an optimizer without parameters.
     groups = [
         {"params": groups_by_decay[True], "weight_decay": levels["weight_decay"]},
-        {"params": groups_by_decay[False] + none},
+        {"params": groups_by_decay[False] + placeholder},
     ]
     if levels["optimizer"] == "adam":
         return torch.optim.Adam(groups, rate, **ADAM)

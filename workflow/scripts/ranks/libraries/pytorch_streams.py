@@ -1,10 +1,8 @@
-"""Batches sent ahead (ahead.py) to an accelerator by PyTorch: pinned memory, and a stream of copies.
+"""Send batches ahead (ahead.py) to an accelerator with PyTorch: pinned memory, and a stream of copies.
 
-ROCm has the same names.
-
-Memory of the device is made on the stream of copies, to which alone it goes back; that nobody writes to it
-too early is said by events, so it needs no `record_stream`, and its size does not depend on how far the
-processor is ahead.
+ROCm has the same names. Device memory is allocated on the stream of copies and freed there. Events protect it
+from early overwriting, so it needs no `record_stream`, and memory use does not depend on how far the CPU is
+ahead.
 """
 
 from typing import Any
@@ -14,17 +12,17 @@ import torch
 
 
 class Streams:
-    """See Lane. Who trains uses the stream that is current in its thread."""
+    """See Lane. Training uses the current stream of its thread."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._copies = device, torch.cuda.Stream(device)
 
     def begin(self) -> None:
-        """See Lane. A thread's first device is 0, where pinning would make a context of this rank, too."""
+        """See Lane. Otherwise pinning memory would create a context on device 0, the default of a thread."""
         torch.cuda.set_device(self.device)
 
     def event(self) -> torch.cuda.Event:
-        """See Lane. Who waits for it sleeps: a core that spins is missed by training."""
+        """See Lane. A thread that waits for it sleeps, and leaves its core to training."""
         return torch.cuda.Event(blocking=True)
 
     def on_host(self, shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
@@ -37,7 +35,7 @@ class Streams:
             return torch.empty(shape, dtype=_named(dtype), device=self.device)
 
     def fill(self, host: torch.Tensor, array: np.ndarray) -> None:
-        """See Lane. By NumPy, in one thread: PyTorch would start a second team of threads."""
+        """See Lane. NumPy copies in this thread, whereas PyTorch would start more threads."""
         np.copyto(host.numpy(), array)
 
     def copy(self, pairs: list[tuple[Any, Any]], after: torch.cuda.Event, done: torch.cuda.Event) -> None:

@@ -1,7 +1,7 @@
-"""Training with TensorFlow (Keras 2): the model, the data, the step. Adapters add a strategy or an all-reduce.
+"""Train with TensorFlow (Keras 2): model, data and step. Adapters add a strategy or an optimizer.
 
-Two training loops: `custom`, one distributed iterator that lives as long as the run, a fixed number of steps
-an epoch and the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
+There are two training loops: `custom`, with one distributed iterator for the whole run, a fixed number of
+steps per epoch and the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
 import importlib
@@ -36,7 +36,7 @@ ACTIVATIONS = {
     "gelu": tf.nn.gelu,
     "gelu_tanh": partial(tf.nn.gelu, approximate=True),
 }  # Keras knows the others by name
-# Of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
+#: names of a layer's weights that differ from those in a graph, except for depthwise kernels
 WEIGHTS = {
     "scale": "gamma",
     "offset": "beta",
@@ -44,8 +44,8 @@ WEIGHTS = {
     "variance": "moving_variance",
 }
 BLOCK_BATCHES = 8
-BLOCK_BYTES = 2**24  # of images; of tokens eight times as many
-XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
+BLOCK_BYTES = 2**24  # for images; for tokens, which have 8 bytes each, 2**27
+XPLANE = (  # modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",
     "tsl.profiler.protobuf.xplane_pb2",
     "tensorflow.core.profiler.protobuf.xplane_pb2",
@@ -202,12 +202,12 @@ def configured(context: Context) -> str:
 
 
 class Marks:
-    """Marks in a step's graph, where it is traced: when tensors were there, in s since 1970.
+    """Marks in the graph of a traced step: times at which tensors were computed, in s since 1970.
 
-    A thread may take what else is ready first, and the mark late. So what can only go on with all of these
-    tensors waits for the mark (`before`, `turn`), and nothing else does: what overlaps goes on to. An
-    operation of an accelerator has ended for the graph once it is handed over: there a mark comes after a
-    copy of each tensor's first element to the host.
+    TensorFlow's threads may run other ready operations before a mark. Therefore operations that need all
+    marked tensors anyway depend on the mark (`before`, `turn`), and no others do, so overlap is unchanged. On
+    an accelerator, an operation ends for the graph when it is enqueued, so there a mark depends on a copy of
+    each tensor's first element to the host.
     """
 
     def __init__(self, active: bool, on_gpu: bool = False) -> None:
@@ -218,7 +218,7 @@ class Marks:
         """Start a phase when these tensors are computed."""
         if not self.active:
             return
-        # Who waits for a function's result does not wait for the result, but for what it does beside.
+        # A control dependency on a function's result waits for the function's side effects only.
         identities = [tf.identity(tensor) for tensor in tensors]
         if self._on_gpu:
             firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
@@ -228,7 +228,7 @@ class Marks:
             self.stamps[phase] = tf.timestamp()
 
     def before(self, phase: str, tensors: Sequence[Any]) -> list[Any]:
-        """Mark, and return these tensors as they are after it."""
+        """Mark, and return these tensors, available only after the mark."""
         self(phase, tensors)
         if not self.active:
             return list(tensors)
@@ -236,7 +236,7 @@ class Marks:
             return [tf.identity(tensor) for tensor in tensors]
 
     def turn(self, phase: str, loss: Any) -> Any:
-        """Return the loss: a phase starts when it is computed, and its gradient waits for the mark."""
+        """Return the loss; a phase starts when it is computed, and its gradient depends on the mark."""
         if not self.active:
             return loss
         self(phase, [loss])
@@ -253,7 +253,7 @@ class Marks:
 
 
 def seconds(stamps: Stamps) -> list[float]:
-    """Return marks of graphs, and stamps of this process's own clock, on the latter."""
+    """Return marks of graphs (tensors) and stamps (floats) in s of this process's clock."""
     ahead = unix_ahead()
     return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
 
@@ -307,12 +307,9 @@ def _events(space: Any) -> Iterator[Event]:
 
 
 class TensorFlowTrainer(Trainer):
-    """The training loops of every TensorFlow framework.
+    """The training loops of every TensorFlow framework, for one device; adapters override the hooks."""
 
-    Undistributed as it stands; adapters override the hooks.
-    """
-
-    #: whether gradients travel as one message, once all of them are there; else each can go when it is ready
+    #: whether all gradients are communicated as one message, instead of each when it is computed
     one_message = False
 
     def __init__(self, context: Context) -> None:
@@ -324,10 +321,10 @@ class TensorFlowTrainer(Trainer):
         context.phases.enter("join")
         self.strategy = self.make_strategy()
         context.phases.enter("build")
-        self._traced_here = threading.local()  # a strategy traces its replicas in threads
+        self._traced_here = threading.local()  # A strategy traces each replica in a thread.
         # Masks differ between the traces of a step, too
         keras.backend.experimental.enable_tf_random_generator()
-        keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
+        keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # Dropout draws from it.
         keras.mixed_precision.set_global_policy(
             "mixed_bfloat16" if context.levels["precision"] == "amp" else "float32"
         )
@@ -346,7 +343,7 @@ class TensorFlowTrainer(Trainer):
             if context.levels["optimizer"] == "adam":
                 self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
-        if context.phases.on:
+        if context.phases.is_traced:
             self.mark_communication()
         self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
@@ -394,7 +391,7 @@ class TensorFlowTrainer(Trainer):
         return marks
 
     def computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Mark that these gradients are there."""
+        """Mark that these gradients are computed."""
         if self.context.spec["replicas"] == 1:
             return gradients
         if self.one_message:
@@ -403,18 +400,17 @@ class TensorFlowTrainer(Trainer):
         return gradients
 
     def reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Mark that all gradients are those of all ranks."""
+        """Mark that these gradients are reduced over all ranks."""
         if self.one_message:
             return self.mark.before("optimizer", gradients)
         self.mark("optimizer", gradients)
         return gradients
 
     def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
-        """Add the gradients of one batch of a group of `length`, on a replica (a hook).
+        """Accumulate the gradients of one batch of a group of `length`, on a replica (a hook).
 
-        After the `last` batch, run one optimizer step.
-
-        Keras adds gradients up over replicas, so they are divided by their number here.
+        After the `last` batch, run one optimizer step. Keras sums gradients over replicas, so they are
+        divided by the number of replicas here.
         """
         gradients = tape.gradient(loss, self.model.trainable_variables)
         if not last:
@@ -440,7 +436,7 @@ class TensorFlowTrainer(Trainer):
         )
 
     def updated(self, update: Any) -> None:
-        """Mark that what apply_gradients has returned is done."""
+        """Mark that `update`, the result of apply_gradients, is done."""
         if self.mark.active:
             with tf.control_dependencies([update]):
                 self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
@@ -466,10 +462,10 @@ class TensorFlowTrainer(Trainer):
         self._step = tf.function(self._train_batch, autograph=False)
         super().train(meter)
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, _epoch: int, meter: Meter) -> Seen:
         """See Trainer.
 
-        All batches of a group but the last are added up; the last one ends in an optimizer step.
+        The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
         seen, phases = [], self.context.phases
         for length in self.context.accumulation_groups:
@@ -479,7 +475,7 @@ class TensorFlowTrainer(Trainer):
                     phases.enter("optimizer")
                     self.set_learning_rate()
                 phases.enter("data")
-                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.on)
+                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.is_traced)
                 seen.append(sums)
                 self._follow(marks)
                 if meter.wants_steps:
@@ -504,11 +500,11 @@ class TensorFlowTrainer(Trainer):
             phases.put(COMMUNICATION, marks["wait" if self.one_message else "backward"], marks["optimizer"])
 
     def set_learning_rate(self) -> None:
-        """Set the rate of the optimizer's next step, and what else makes Keras' rules equal PyTorch's.
+        """Set the rate of the optimizer's next step, and make Keras' optimizers equal to PyTorch's.
 
-        Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its
-        Adam adds epsilon before the second moment is corrected (Kingma & Ba 2015, end of section 2), so
-        epsilon is corrected instead.
+        Keras' velocity includes the rate, so it is scaled when the rate changes (Goyal et al. 2017, section
+        3, remark 3). Keras' Adam adds epsilon before the bias correction of the second moment (Kingma & Ba
+        2015, end of section 2), so epsilon is corrected instead.
         """
         rate = self.context.learning_rate(self.updates)
         if rate != self._rate:
@@ -552,7 +548,7 @@ class TensorFlowTrainer(Trainer):
                 part.assign(value)
 
     def _own(self, value: Any) -> tuple[Any, ...]:
-        """Return this rank's replicas' parts of a value; no communication."""
+        """Return the local values of this rank's replicas, without communication."""
         parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
         return parts
 
@@ -576,9 +572,9 @@ class TensorFlowTrainer(Trainer):
     def _dataset(self) -> Any:
         """Return this rank's batches of all epochs as an endless data set: (uint8 images or tokens, labels).
 
-        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All
-        others come from NumPy in blocks of batches, since every call of Python from its threads costs as much
-        as a small step.
+        TensorFlow itself gathers samples that are in memory, since the order is known beforehand. Other
+        samples come from NumPy in blocks of batches, since each call of Python from TensorFlow's threads
+        costs as much as a small step.
         """
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -650,7 +646,7 @@ class TensorFlowTrainer(Trainer):
         return loss, correct
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
-        def on_replica(images: Any, labels: Any) -> Any:  # where running statistics are the replica's own
+        def on_replica(images: Any, labels: Any) -> Any:  # Running statistics are each replica's own.
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
@@ -661,17 +657,17 @@ class TensorFlowTrainer(Trainer):
         trainer, spec = self, self.context.spec
 
         class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
                 meter.open_epoch()
 
-            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
                 trainer.set_learning_rate()
 
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            def on_train_batch_end(self, _batch: int, _logs: Any = None) -> None:
                 if meter.wants_steps:
                     meter.step()
 
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
                 right = round(logs["accuracy"] * samples * trainer.context.positions)
                 seen = Seen(logs["loss"] * samples, right, samples)
@@ -690,16 +686,16 @@ class TensorFlowTrainer(Trainer):
 
 
 class TensorFlowCollectives(Collectives):
-    """Of tensors, in a graph for each collective and number of elements.
+    """Collectives of tensors, in a graph for each collective and number of elements.
 
-    Adapters add how ranks are joined and, by its name, a method for each collective, called in a graph:
-    [loaded] -> [result].
+    Adapters join the ranks, and define a method with the name of each collective, which is traced into a
+    graph: loaded tensor -> result.
     """
 
     def __init__(self, context: Context) -> None:
         self.device = configured(context)
         self._on_gpu = context.spec["device"] == "cuda"
-        self._loaded: Any = None  # a tensor made now would keep a strategy from being made later
+        self._loaded: Any = None  # A tensor would initialize TensorFlow before the strategy.
         self._result: Any = None
         self._graphs: dict[str, Any] = {}
 

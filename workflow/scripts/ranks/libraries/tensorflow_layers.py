@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 class Embedding(tf.keras.layers.Layer):
-    """Tokens [N, length] as vectors.
+    """Embedding of tokens [N, length].
 
-    The gradient of its table is dense, as it is in the other libraries: as large as the table.
+    The gradient of the table is dense, as in the other libraries.
     """
 
     def __init__(self, vocabulary: int, units: int, **settings: Any) -> None:

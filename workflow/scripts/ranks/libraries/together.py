@@ -1,4 +1,4 @@
-"""Validation by ranks that run one program, which need batches of one size, and equally many."""
+"""Validation by ranks that run one program: batches of one size, the same number on every rank."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ from ranks.worker.context import MAX_VALIDATION_BATCH, Context
 
 
 def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Yield this rank's share of the validation split in batches of one size, as many on all ranks.
+    """Yield this rank's share of the validation split in batches of one size, equally many on all ranks.
 
-    Batches are filled up with zeros; each comes with the number of its first samples that count.
+    Batches are padded with zeros; each comes with the number of its first samples that count.
     """
     size, batches = min(MAX_VALIDATION_BATCH, context.spec["local_batch"]), context.validation()
     kind = np.uint8 if context.graph.vocabulary is None else np.int64

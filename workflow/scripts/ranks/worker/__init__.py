@@ -1,5 +1,5 @@
-"""The measured program, of which each process is one rank, in every Python framework.
+"""The program that trains: each process is one rank, in every Python framework.
 
-It runs inside a framework's environment: standard library and NumPy only, apart from what the adapter
-imports.
+It runs in a framework's environment, and imports only the standard library, NumPy and the adapter's
+libraries.
 """

@@ -18,16 +18,16 @@ from ranks.worker.trainer import Training
 
 
 def run(folder: Path) -> Training:
-    """Train, and return the trainer; rank 0 writes result.json into the attempt's folder at the end."""
+    """Train, write result.json into the attempt's folder on rank 0, and return the trainer."""
     context = from_environment(folder)
     adapter = adapter_of(context)
     started = time.monotonic()
     # Imports create many objects and drop few: garbage collection takes a tenth of their time.
     gc.disable()
     context.phases.enter("import")
-    for module in context.job["modules"]:
+    for module in context.input["modules"]:
         importlib.import_module(module)
-    import_s = time.monotonic() - started if context.job["modules"] else None
+    import_s = time.monotonic() - started if context.input["modules"] else None
     context.phases.enter("build")
     trainer: Training = adapter.trainer(context)  # PyTorch's optimizer imports another thousand modules.
     gc.enable()

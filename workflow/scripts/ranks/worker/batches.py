@@ -16,7 +16,7 @@ import numpy as np
 
 Batch = tuple[np.ndarray, np.ndarray]
 
-AUGMENTED = 1  # separates the random stream of augmentation from that of the order
+AUGMENTATION_STREAM = 1  # separates the random numbers of augmentation from those of the order
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
 
 
@@ -44,7 +44,7 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, epoch: int, places: slice, samples: np.ndarray) -> Batch:
+    def read(self, _epoch: int, _places: slice, samples: np.ndarray) -> Batch:
         """See Split."""
         inputs, labels = self.inputs[samples], self.labels[samples]
         return (inputs.astype(np.int64), labels.astype(np.int64)) if self.tokens else (inputs, labels)
@@ -75,7 +75,7 @@ class Fresh(abc.ABC):
 
 
 class Noise(Fresh):
-    """Images without meaning: one number is the label, the others are the pixels."""
+    """Random images: the first number of a sample is the label, the others are the pixels."""
 
     def __init__(self, seed: int, samples: int, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(seed, samples)
@@ -89,10 +89,7 @@ class Noise(Fresh):
 
 
 class Counting(Fresh):
-    """Sequences that can be learned.
-
-    Each token is the previous one plus 1, or, with probability 1/4, any token.
-    """
+    """Sequences with structure to learn: a token is the previous one plus 1, or, in 1 of 4 cases, random."""
 
     def __init__(self, seed: int, samples: int, length: int, vocabulary: int) -> None:
         super().__init__(seed, samples)
@@ -107,28 +104,25 @@ class Counting(Fresh):
         jumps = drawn >> np.uint64(62) == 0
         jumps[:, 0] = True
         last = np.maximum.accumulate(np.where(jumps, places, 0), axis=1)
-        anywhere = (drawn & np.uint64(2**62 - 1)) % self.vocabulary
+        random_tokens = (drawn & np.uint64(2**62 - 1)) % self.vocabulary
         tokens = (
-            np.take_along_axis(anywhere.astype(np.int64), last, axis=1) + places - last
+            np.take_along_axis(random_tokens.astype(np.int64), last, axis=1) + places - last
         ) % self.vocabulary
         return tokens[:, :-1], tokens[:, 1:]
 
 
 class Topics(Fresh):
-    """Texts whose class can be learned.
-
-    A quarter of a text's tokens belong to its class alone, the others are random.
-    """
+    """Texts whose class can be learned: 1 of 4 tokens occurs only in that class, the others are random."""
 
     def __init__(self, seed: int, samples: int, length: int, vocabulary: int, classes: int) -> None:
         super().__init__(seed, samples)
         self.vocabulary, self.classes, self.words = vocabulary, classes, 1 + length
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh. The first number is the class.
+        """See Fresh.
 
-        The highest bits of the others decide whether the token belongs to the class. Of C classes, class c
-        has the tokens c, C + c, 2 C + c, ...
+        The first number is the class. The highest bits of each other number decide whether the token belongs
+        to the class; with C classes, class c has the tokens c, C + c, 2 C + c, ...
         """
         labels = (drawn[:, 0] % self.classes).astype(np.int64)
         own = drawn[:, 1:] >> np.uint64(62) == 0
@@ -159,7 +153,7 @@ class Augmentation:
     """
 
     def __init__(self, level: str, seed: int, epoch: int, samples: int, height: int) -> None:
-        generator = np.random.default_rng([seed, epoch, AUGMENTED])
+        generator = np.random.default_rng([seed, epoch, AUGMENTATION_STREAM])
         self.padding = max(1, round(height / MIN_HEIGHTS_PER_SHIFT)) if level == "flip-crop" else 0
         self.flips = generator.random(samples) < 0.5 if level != "none" else None
         self.corners = generator.integers(2 * self.padding + 1, size=(samples, 2)) if self.padding else None

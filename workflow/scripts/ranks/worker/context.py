@@ -25,10 +25,10 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 
 @dataclass
 class Context:
-    """One rank of one run. `job` is the attempt's spec.json."""
+    """One rank of one run. `input` is the attempt's spec.json (`runs.supervise.rank_input`)."""
 
     folder: Path
-    job: dict[str, Any]
+    input: dict[str, Any]
     rank: int
     local_rank: int
     group: Group
@@ -38,7 +38,7 @@ class Context:
     @property
     def spec(self) -> dict[str, Any]:
         """The run's spec (plan/identity.py)."""
-        return self.job["spec"]
+        return self.input["spec"]
 
     @property
     def levels(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Context:
     @property
     def hosts(self) -> list[str]:
         """Nodes of the run, in the order of ranks, as the launcher reported them."""
-        return self.job["hosts"]
+        return self.input["hosts"]
 
     @property
     def target_learning_rate(self) -> float:
@@ -97,12 +97,12 @@ class Context:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The prepared data set's manifest."""
-        return json.loads((Path(self.job["data"]) / "manifest.json").read_text())
+        return json.loads((Path(self.input["data"]) / "manifest.json").read_text())
 
     @cached_property
     def graph(self) -> Graph:
         """The model for this data set."""
-        return from_json(self.job["model"])
+        return from_json(self.input["model"])
 
     @property
     def positions(self) -> int:
@@ -120,17 +120,17 @@ class Context:
 
     @cached_property
     def _train(self) -> Split:
-        return split_of(Path(self.job["data"]), "train", self.manifest, self.spec["seed"])
+        return split_of(Path(self.input["data"]), "train", self.manifest, self.spec["seed"])
 
     @property
     def cores(self) -> int:
         """Number of CPU cores of this rank."""
-        of_ranks = self.spec.get("rank_cores")
-        return of_ranks[self.local_rank] if of_ranks else self.spec["cores_per_rank"]
+        rank_cores = self.spec.get("rank_cores")
+        return rank_cores[self.local_rank] if rank_cores else self.spec["cores_per_rank"]
 
     @property
     def accelerators(self) -> list[int]:
-        """Numbers of each node's accelerators that train, those of the first local ranks.
+        """Numbers of the accelerators of a node that train: those of its first ranks.
 
         With device hybrid the last rank of a node has none.
         """
@@ -148,9 +148,10 @@ class Context:
         )
 
     def divide(self, samples: Sequence[int]) -> None:
-        """Set the number of samples of each rank in a step; their sum stays the same.
+        """Set the number of samples of each rank in a step; ranks have one replica each.
 
-        A rank then has one replica.
+        Args:
+            samples: Samples of each rank; their sum is that of `self.samples`.
         """
         self._divided = list(samples)
 
@@ -190,9 +191,9 @@ class Context:
             yield augment(inputs, samples), self._labels_with_logits(labels)
 
     def samples_in_memory(self) -> Batch | None:
-        """Return all training samples and labels, for a library that takes the batches of `order` itself.
+        """Return all training samples and labels, for a library that gathers the batches of `order` itself.
 
-        None if samples are drawn or augmented, or if they are too large for a rank's memory. Tokens have the
+        None if samples are drawn or augmented, or larger than MAX_SAMPLES_IN_MEMORY_BYTES. Tokens have the
         data type of the file.
         """
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
@@ -210,13 +211,13 @@ class Context:
 
     @cached_property
     def _validation(self) -> Split:
-        return split_of(Path(self.job["data"]), "validation", self.manifest, self.spec["seed"])
+        return split_of(Path(self.input["data"]), "validation", self.manifest, self.spec["seed"])
 
     @property
     def largest_validation_share(self) -> int:
-        """Number of samples of the validation split that the replica with the largest share evaluates.
+        """Number of validation samples of the replica with the largest share.
 
-        Ranks that evaluate together all continue for that long.
+        Ranks that run one program together evaluate as many batches as that replica.
         """
         return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
 
@@ -236,9 +237,9 @@ def from_environment(folder: Path) -> Context:
 
     Its identity comes from the environment, the rest from the attempt's folder.
     """
-    job = json.loads((folder / "spec.json").read_text())
-    spec, rank = job["spec"], int(os.environ["RINGSIDE_RANK"])
+    rank_input = json.loads((folder / "spec.json").read_text())
+    spec, rank = rank_input["spec"], int(os.environ["RINGSIDE_RANK"])
     phases = make_phases(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
     group = Group(rank, spec["ranks"], folder, spec["interface"])
-    return Context(folder, job, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)
+    return Context(folder, rank_input, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

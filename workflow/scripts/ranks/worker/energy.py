@@ -1,10 +1,10 @@
-"""Energy of a node: one interface to counters and to power, each with its source, scope, sampling and error.
+"""Measure the energy of a node with the energy counters or power sensors that it has.
 
-A meter reports joules since some start of its own; only differences are meaningful. Scopes are never added to
+A meter reports joules since an arbitrary start; only differences are meaningful. Scopes are never added to
 each other: `device` is the run's accelerators, `package` all processor packages of the machine, and `node`
-what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). The vendors' own
-libraries do the reading, if the environment has them. A missing meter, or a window that it cannot resolve,
-leaves an empty number and a reason (`Meters.describe`).
+what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). Accelerators are
+read through the vendors' libraries, if the environment has them. A missing meter, or a window shorter than a
+meter can resolve, leaves an empty number and a reason (`Meters.describe`).
 """
 
 import contextlib
@@ -21,17 +21,18 @@ from typing import Any, TypeVar
 
 POWERCAP = Path("/sys/class/powercap")
 SCOPES = ("device", "package", "node")
+#: scopes that include every device that trains, the widest first
 COMPLETE_SCOPES = {
     "cpu": ("node", "package"),
     "cuda": ("node", "device"),
     "hybrid": ("node",),
-}  # scopes that include every device that trains, the widest first
-MOST_ERROR = 0.1  # share of a window's energy
-MAX_GAP_SAMPLES = 20  # samples of a power
-SAMPLE_S = 1.0  # between two lines of power.csv
+}
+MAX_ERROR_SHARE = 0.1  # of a window's energy
+MAX_GAP_SAMPLES = 20  # A longer gap between two power samples invalidates the integral.
+POWER_SAMPLE_S = 1.0  # between two lines of power.csv
 POWER_COLUMNS = ("t", "scope", "watt")
-PATIENCE_S = 5.0  # for a vendor's library to answer: a driver may hang
-MAX_PACKAGE_W = 5000.0  # a counter that was reset looks like more power
+LIBRARY_TIMEOUT_S = 5.0  # A driver may hang.
+MAX_PACKAGE_W = 5000.0  # A higher power means that the counter was reset.
 
 Answer = TypeVar("Answer")
 
@@ -40,9 +41,11 @@ Joules = Callable[[], float]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a meter is.
+    """Source, scope and accuracy of a meter.
 
     Attributes:
+        source: Interface that is read, such as rapl.
+        scope: One of SCOPES.
         method: counter, or power, which is integrated.
         sampling_s: Interval between new values.
         error_share: The manufacturer's error as a share of the energy, None if unknown.
@@ -60,11 +63,11 @@ class Kind:
         """Return why a window of `seconds` has no number, or None if it has one.
 
         At each end the value is up to `sampling_s` old, so the energy is that of a window which may be
-        shorter or longer by `sampling_s`: an error of sampling_s / seconds, which may be at most MOST_ERROR.
+        shorter or longer by `sampling_s`: an error of sampling_s / seconds, at most MAX_ERROR_SHARE.
         """
         if joules is None:
             return f"{self.source} stopped telling"
-        least_s = self.sampling_s / MOST_ERROR
+        least_s = self.sampling_s / MAX_ERROR_SHARE
         if seconds < least_s:
             return (
                 f"{window} of {seconds:.3g} s is shorter than the {least_s:g} s that "
@@ -72,7 +75,7 @@ class Kind:
             )
         if joules <= 0:
             return f"the counter of {self.source} did not move"
-        if self.error_j is not None and self.error_j > MOST_ERROR * joules:
+        if self.error_j is not None and self.error_j > MAX_ERROR_SHARE * joules:
             return f"{window} of {joules:.2g} J is less than {self.source} can resolve ({self.error_j:g} J)"
         return None
 
@@ -92,7 +95,7 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
     """Return what `ask` returns.
 
     Raises:
-        TimeoutError: If it does not return within PATIENCE_S. Its thread is left behind.
+        TimeoutError: If it does not return within LIBRARY_TIMEOUT_S. Its thread is left behind.
     """
     answers: list[Answer | BaseException] = []
 
@@ -104,9 +107,9 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(PATIENCE_S)
+    thread.join(LIBRARY_TIMEOUT_S)
     if not answers:
-        raise TimeoutError(f"no answer within {PATIENCE_S:g} s")
+        raise TimeoutError(f"no answer within {LIBRARY_TIMEOUT_S:g} s")
     if isinstance(answers[0], BaseException):
         raise answers[0]
     return answers[0]
@@ -120,13 +123,11 @@ class Meter:
         self._hangs = False
 
     def joules(self) -> float | None:
-        """Return the sum over all parts.
+        """Return the sum over all parts, None if a part has no value.
 
-        None if one has no value, since two of three packages are not the node.
-
-        A library that did not answer once is not asked again: each time would delay the ranks.
+        After a timeout the library is not read again, since each timeout delays the ranks.
         """
-        if self._hangs or not self._lock.acquire(timeout=PATIENCE_S):
+        if self._hangs or not self._lock.acquire(timeout=LIBRARY_TIMEOUT_S):
             return None
         try:
             joules = answer_in_time(self._sum) if self.kind.scope == "device" else self._sum()
@@ -153,12 +154,9 @@ class Package:
         self._went_back = False
 
     def __call__(self) -> float:
-        """Return joules since some start.
+        """Return joules since some start; NaN once the counter was reset, as when the machine was suspended.
 
         Call it more often than the counter wraps (about every minute at full load).
-
-        NaN after the counter has gone back without a wrap, as when the machine was suspended: its count is
-        lost.
         """
         now, at = int(self._counter.read_text()), time.monotonic()
         if now < self._last_uj:
@@ -170,10 +168,10 @@ class Package:
 
 
 class Integrated:
-    """Joules of a source that reports only power, integrated by trapezoids.
+    """Joules of a source that reports only power, integrated by the trapezoidal rule.
 
-    A thread reads it every `sampling_s`, and every caller does. NaN after a gap longer than MAX_GAP_SAMPLES
-    samples, in which the power is unknown.
+    Power is read every `sampling_s` by a thread, and at each call. The result is NaN after a gap of more than
+    MAX_GAP_SAMPLES samples, in which the power is unknown.
     """
 
     def __init__(self, watts: Callable[[], float], sampling_s: float) -> None:
@@ -193,10 +191,7 @@ class Integrated:
 
 
 def every(seconds: float, call: Callable[[], object]) -> None:
-    """Call `call` every so many seconds from now on, in a thread that ends with the process.
-
-    It is called again after a failure.
-    """
+    """Call `call` at this interval from now on, in a thread that ends with the process; ignore exceptions."""
     pause = threading.Event()  # never set
 
     def work() -> None:
@@ -208,9 +203,9 @@ def every(seconds: float, call: Callable[[], object]) -> None:
 
 
 def packages() -> list[Path]:
-    """Return the zones of the packages.
+    """Return the powercap zones of the packages.
 
-    Zones within them (cores, memory) and around all of them (psys) would be counted twice.
+    Zones within packages (cores, memory) or around them (psys) are excluded, since they would count twice.
     """
     return [
         folder
@@ -223,7 +218,7 @@ def rapl() -> Meter | None:
     """Return the meter of the processor packages, None if there are none.
 
     Raises:
-        OSError: If the counters must not be read.
+        OSError: If this user may not read the counters.
         ValueError: If a counter is not a number.
     """
     folders = packages()
@@ -289,7 +284,7 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
 
 
 def _visible(numbers: Sequence[int], *variables: str) -> list[str]:
-    """Return the names of the run's accelerators from the first variable that restricts visible ones."""
+    """Return the names of the run's accelerators, by the first variable that restricts visible devices."""
     visible = next((os.environ[name] for name in variables if os.environ.get(name)), None)
     names = (
         [name.strip() for name in visible.split(",")]
@@ -303,7 +298,7 @@ def _counted_or_integrated(counter: Kind, power: Kind, parts: list[Joules], powe
     try:
         for part in parts:
             part()
-    except Exception:  # no counter: as old as Pascal, or a part of an accelerator
+    except Exception:  # Pascal and older have no counter, nor do parts of an accelerator (MIG).
         return Meter(power, [Integrated(watts, power.sampling_s) for watts in powers])
     return Meter(counter, parts)
 
@@ -357,10 +352,7 @@ class Meters:
         seconds: float,
         window: str,
     ) -> dict[str, float | None]:
-        """Return the joules of a window for each scope.
-
-        None if they are unknown, with the reason in `describe`.
-        """
+        """Return the joules of a window for each scope, None if unknown; `describe` then has the reason."""
         joules_by_scope: dict[str, float | None] = {}
         for meter in self._meters:
             kind = meter.kind
@@ -390,7 +382,7 @@ class Meters:
 
         def line() -> None:
             for scope, joules in self.read().items():
-                now = time.monotonic()  # the system's clock may be set meanwhile
+                now = time.monotonic()  # The system's clock may be set between two samples.
                 if joules is None:
                     continue
                 if scope in last and now > last[scope][0]:
@@ -400,7 +392,7 @@ class Meters:
                 last[scope] = now, joules
 
         line()
-        every(SAMPLE_S, line)
+        every(POWER_SAMPLE_S, line)
 
 
 def together(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[dict[str, Any]]:

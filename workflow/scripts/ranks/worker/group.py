@@ -1,7 +1,7 @@
-"""Connect the ranks of a run by TCP, for the barrier that opens and closes an epoch, and for small messages.
+"""Connect the ranks of a run by TCP, for the barriers of epochs and for small messages.
 
-This is independent of what carries gradients, and the same for all frameworks. Rank 0 listens on the site's
-interface, at a port that the system picks, and leaves its address and a token in the attempt's folder.
+The connection is independent of the framework's communication. Rank 0 listens on the site's interface, at a
+port that the system picks, and writes its address and a token into the attempt's folder.
 """
 
 import contextlib
@@ -81,10 +81,10 @@ class Group:
         self.all_gather(None)
 
     def clock_offsets(self) -> list[tuple[float, float]]:
-        """Return by how many seconds each rank's time.monotonic is ahead of rank 0's, with the error of that.
+        """Return how far each rank's time.monotonic is ahead of rank 0's, and the error of that, in s.
 
-        The list is empty on other ranks than rank 0. The quickest of several answers counts, and half of its
-        duration is the error (Cristian, Distributed Computing 3, 1989).
+        The list is empty on other ranks than rank 0. The fastest of several round trips counts, and half of
+        its duration is the error (Cristian, Distributed Computing 3, 1989).
         """
         if self.rank != 0:
             for _ in range(N_CLOCK_READINGS):

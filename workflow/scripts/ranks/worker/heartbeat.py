@@ -1,13 +1,13 @@
 """Measure how long this process was stopped: by a signal, a frozen control group, or a suspended machine.
 
-A thread wakes up every TICK_S. If it wakes up much later, it was stopped, or it waited for a processor, or
-for the interpreter's lock, which a library may hold while it computes. A thread that waits for the lock asks
-for it every `sys.getswitchinterval()`, and each request counts as a voluntary switch of this thread; the
-kernel counts how long it waited for a processor. A stopped thread does neither. The CPU time of other threads
-does not help: they compute until the very moment when the process is stopped.
+A thread wakes up every TICK_S. If it wakes up late, the process was stopped, or the thread waited for a core
+or for the interpreter's lock, which a library may hold while it computes. Waiting leaves traces: the kernel
+counts the time that a thread waits for a core, and a thread that waits for the lock requests it every
+`sys.getswitchinterval()`, each time with a voluntary context switch. A stopped process leaves neither. The
+CPU time of other threads is no help, since they compute until the process is stopped.
 
-A suspended machine stops CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move
-apart.
+CLOCK_MONOTONIC does not advance while the machine is suspended, but CLOCK_BOOTTIME does; their difference is
+the time of suspension.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICK_S = 0.1
-MIN_PAUSE_S = 0.5  # a busy node delays a thread by less
-LATE_SWITCH = 3  # a wait for the lock takes up to so many times the switch interval where processors are busy
-_SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a processor, ns of waiting for one, turns
+MIN_PAUSE_S = 0.5  # Busy nodes delay a thread by less.
+MAX_SWITCH_INTERVALS = 3  # A request for the lock takes up to 3 switch intervals when cores are busy.
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns waiting for a core, number of turns
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Time, voluntary switches of this thread, and the seconds for which it waited for a processor."""
+    """Time, voluntary context switches of this thread, and seconds for which it waited for a core."""
 
     at_s: float
     switches: int
@@ -54,16 +54,18 @@ class Heartbeat:
 
 
 def pause_s(before: Beat, now: Beat) -> float:
-    """Return how long the process was stopped between two beats, s; 0 if it was not, or only waited."""
-    locked_s = (now.switches - before.switches) * LATE_SWITCH * sys.getswitchinterval()
+    """Return how long the process was stopped between two beats, in s; 0 if it only waited."""
+    locked_s = (now.switches - before.switches) * MAX_SWITCH_INTERVALS * sys.getswitchinterval()
     stopped_s = now.at_s - before.at_s - TICK_S - locked_s - (now.queued_s - before.queued_s)
     return stopped_s if stopped_s >= MIN_PAUSE_S else 0.0
 
 
 def _beat() -> Beat:
     queued_s = 0.0
-    with contextlib.suppress(OSError, ValueError, IndexError):  # a kernel may not tell
-        queued_s = int(_SCHEDULED.read_text().split()[1]) / 1e9
+    with contextlib.suppress(
+        OSError, ValueError, IndexError
+    ):  # Kernels without CONFIG_SCHED_INFO have no such file.
+        queued_s = int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     return Beat(time.monotonic(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, queued_s)
 
 

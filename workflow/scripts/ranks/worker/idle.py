@@ -1,8 +1,8 @@
 """Measure the idle power of a run's machines: `python -m ranks.worker.idle FOLDER`, started by a launcher.
 
-It runs before a session's first run, and imports no library, so that accelerators are as they are without a
-program. Rank 0 writes result.json: for each node its name, its machine, mean powers in W by scope (that of
-`device` for one accelerator) and its meters; and when it began and ended (Unix time in s).
+It runs before a session's first run, and imports no library, so that accelerators stay idle. Rank 0 writes
+result.json: for each node its name, its machine, mean powers in W by scope (for `device`, of one accelerator)
+and its meters; and when the measurement began and ended (Unix time in s).
 """
 
 import time

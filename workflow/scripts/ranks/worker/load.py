@@ -13,7 +13,7 @@ from ranks.worker.node import busy_seconds, machine, stolen_seconds
 def own_cpu_s() -> float:
     """Return the CPU seconds of this process, its threads and its descendants.
 
-    In a container this includes the process that serves the image's file system: Apptainer's runtime is the
+    In a container, the process that serves the image's file system counts too; Apptainer's runtime is the
     parent of both.
     """
     usages = (resource.getrusage(target) for target in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -28,10 +28,10 @@ def own_cpu_s() -> float:
 
 
 def _processes() -> dict[int, tuple[int, float]]:
-    """Return the parent of every living process, and the CPU seconds of itself and of its ended children.
+    """Return the parent of every living process, and the CPU seconds of the process and its ended children.
 
-    proc(5): in stat the parent is field 4, and times are fields 14 to 17, in ticks. A process chooses its own
-    name, which may hold any bytes.
+    proc(5): in stat the parent is field 4, and times are fields 14 to 17, in ticks. The process's name before
+    them may hold any bytes.
     """
     processes = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -58,10 +58,9 @@ class Load:
         self._opened, self._before = time.monotonic(), self._now()
 
     def shares(self) -> tuple[float, float]:
-        """Return the shares of CPU time that other processes used and that a hypervisor stole; collective.
+        """Return the shares of CPU time that other processes used and that the hypervisor stole; collective.
 
-        Each is that of the machine where it is largest. Nodes with one kernel (virtual, emulated) are one
-        machine.
+        Each is the maximum over machines. Nodes that share a kernel (virtual, emulated) are one machine.
         """
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)

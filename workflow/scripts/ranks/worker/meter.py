@@ -1,6 +1,6 @@
 """Time the epochs of a run.
 
-They open and close at a barrier; rank 0 gathers results and writes each epoch as it ends.
+Epochs begin and end at a barrier. Rank 0 gathers results and writes each epoch to epochs.csv as it ends.
 """
 
 import csv
@@ -25,7 +25,7 @@ COLUMNS = (
 
 @dataclass
 class Seen:
-    """What one rank computed for some samples.
+    """Loss and accuracy of one rank's samples, as sums.
 
     Attributes:
         loss_sum: Sum of the losses; the loss of a sequence is the mean over its positions.
@@ -59,7 +59,7 @@ class Meter:
         self._steps = (
             self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
         )
-        self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.on else None
+        self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.is_traced else None
         self.phases.enter("barrier")
         self.group.barrier()
         self.ready_at = time.time()
@@ -89,7 +89,7 @@ class Meter:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether to call `step`, with the device synchronized: after the first step, or after each one."""
+        """Whether to call `step` after the current step, with the device synchronized."""
         return self.first_step_s is None or self.context.spec["step_times"]
 
     def step(self) -> None:
@@ -133,7 +133,7 @@ class Meter:
         self._compare_clocks()
         self.phases.close_epoch()
 
-    def close_told(self, row: Mapping[str, Any] | None) -> None:
+    def record_epoch(self, row: Mapping[str, Any] | None) -> None:
         """Record the end of an epoch in a program that trains and times by itself.
 
         Nodes count from the end of the previous epoch, so their counts include validation and the time
@@ -144,7 +144,7 @@ class Meter:
                 columns, other than those of the nodes' own counters, stay empty.
         """
         self.epoch += 1
-        # The other ranks arrive at once. Without a barrier they would read their nodes before the epoch.
+        # Other ranks call this immediately; the barrier delays their reading to the end of the epoch.
         self.group.barrier()
         counted = self.group.all_gather(self._since(self._epoch_opened))
         self._epoch_opened = self._read()
@@ -155,7 +155,7 @@ class Meter:
 
     def _compare_clocks(self) -> None:
         """Record by how much every rank's clock is ahead of rank 0's, in a traced run."""
-        if not self.phases.on:
+        if not self.phases.is_traced:
             return
         at, offsets = time.monotonic(), self.group.clock_offsets()
         if self._clocks is not None:
@@ -182,9 +182,9 @@ class Meter:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, of_training, of_validation, steps, counted = zip(*gathered, strict=True)
+        own, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
         trained, validated = (
-            [seen[i] for i in self.context.counting] for seen in (of_training, of_validation)
+            [seen[i] for i in self.context.counting] for seen in (training_sums, validation_sums)
         )
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
@@ -235,7 +235,7 @@ def _means(split: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[s
 
 
 def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the most throttled and the most sent of a node, and the energy of all machines in each scope.
+    """Return the maxima of throttled time and sent bytes over nodes, and the energy of all machines by scope.
 
     A value is None if a node does not report it.
     """
@@ -243,12 +243,12 @@ def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
     energies = (f"energy_{scope}_j" for scope in SCOPES)
     return {
         **{
-            name: _unless_untold(max, [node[name] for node in nodes])
+            name: _combine_if_complete(max, [node[name] for node in nodes])
             for name in ("throttled_s", "sent_bytes")
         },
-        **{name: _unless_untold(sum, [node[name] for node in machines]) for name in energies},
+        **{name: _combine_if_complete(sum, [node[name] for node in machines]) for name in energies},
     }
 
 
-def _unless_untold(combine: Any, values: list[float | None]) -> float | None:
+def _combine_if_complete(combine: Any, values: list[float | None]) -> float | None:
     return None if None in values else combine(values)

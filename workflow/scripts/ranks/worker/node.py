@@ -1,7 +1,7 @@
 """Counters of a node: CPU time, throttling, bytes on the network, energy; read at an epoch's barriers.
 
-Every reading is a total since some start of the node's own; only differences are meaningful. A field that the
-machine does not report is None and stays None: nothing is estimated.
+Every reading is a total since an arbitrary start; only differences are meaningful. A field that the machine
+does not report is None: nothing is estimated.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Node:
         }
 
     def _throttled_s(self) -> float | None:
-        """Return how long quotas of this process's control groups throttled it, all groups together."""
+        """Return for how long CPU quotas throttled the control groups of this process, summed over groups."""
         seconds = [value for file in self._throttling if (value := _throttled(file)) is not None]
         return sum(seconds) if seconds else None
 
@@ -99,10 +99,7 @@ def accelerator(number: int, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> s
 
 
 def driver() -> str | None:
-    """Return the accelerators' driver in this node's kernel, such as `nvidia 580.65.06`.
-
-    An image does not contain it.
-    """
+    """Return the accelerators' driver in this node's kernel, such as `nvidia 580.65.06`."""
     for name in ("nvidia", "amdgpu"):
         with contextlib.suppress(OSError):
             return f"{name} {(MODULES / name / 'version').read_text().strip()}"
@@ -132,9 +129,9 @@ def memory_bytes() -> int:
 def busy_seconds() -> float:
     """Return the CPU seconds of all processes of this machine, over all cores.
 
-    They come from the exact accounting of control groups if there is one, else from /proc/stat, which samples
-    at clock ticks and was seen to count half as much again under a quota of 5 ms periods. Time in interrupts
-    is not counted: it belongs to the network, and mostly to the run itself.
+    The source is the exact accounting of control groups, if there is one, else /proc/stat, which samples at
+    clock ticks and was observed to report 50 % too much under a quota with periods of 5 ms. Time in
+    interrupts does not count: most of it handles the run's own network traffic.
     """
     if (exact := _number(CGROUPS / "cpuacct" / "cpuacct.usage")) is not None:
         return exact / 1e9

@@ -39,9 +39,9 @@ def write(profilers: Sequence[Profiler], file: Path) -> None:
 
 
 def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float:
-    """Show a profiler the event CLOCK, and return when it began, in s of time.monotonic.
+    """Let a profiler record the event CLOCK, and return when it began, in s of time.monotonic.
 
-    It is shown twice, since the first event takes longer; the second one counts.
+    The event is recorded twice: the first one takes longer, so the second one counts.
     """
     for _ in range(2):
         shown_at = time.monotonic()
@@ -51,7 +51,7 @@ def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float
 
 
 def moved(events: Sequence[Event], shown_at: float) -> list[Event]:
-    """Return events with their times, microseconds of a profiler's clock, moved to this process's clock.
+    """Return events with times converted from a profiler's clock to time.monotonic, both in microseconds.
 
     The last event CLOCK, which began at `shown_at` (s of time.monotonic), aligns the two clocks.
     """
@@ -60,9 +60,9 @@ def moved(events: Sequence[Event], shown_at: float) -> list[Event]:
 
 
 def unix_ahead() -> float:
-    """Return by how many seconds time.time() is ahead of time.monotonic(), to about a microsecond.
+    """Return how far time.time() is ahead of time.monotonic() in s, to about a microsecond.
 
-    The quickest of several readings counts.
+    The fastest of several readings counts.
     """
     readings = []
     for _ in range(N_CLOCK_READINGS):

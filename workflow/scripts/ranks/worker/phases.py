@@ -1,7 +1,7 @@
 """Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
-A rank is in one phase at a time, from one `enter` to the next; communication of gradients goes on in parallel
-(`begin`). A run with `trace: none` has `Untraced` in place of `Phases`: the same calls, which do nothing.
+A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with
+phases (`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
 """
 
 import csv
@@ -17,8 +17,8 @@ from ranks.worker.operators import Profiler
 
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
-MOST_STEPS = 500  # traced steps of an epoch
-WINDOW_STEPS = 4  # steps that a library's own profiler records; more if gradients are accumulated over more
+MAX_TRACED_STEPS = 500  # per epoch
+WINDOW_STEPS = 4  # that a library's own profiler records; at least one group of accumulated batches
 COMMUNICATION = "communication"
 UNTRACED = "untraced"
 
@@ -34,18 +34,19 @@ class Untraced:
     """Phases of a run that is not traced."""
 
     #: whether the current step is traced
-    on = False
+    is_traced = False
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
-        """Use the stamps of another clock.
+        """Take stamps from another clock.
 
-        `seconds` converts them to this rank's clock when an epoch is over.
-
-        Numbers are seconds already.
+        Args:
+            clock: Return a stamp of now.
+            seconds: Convert stamps to this rank's clock, after an epoch. Stamps that are numbers are seconds
+                already.
         """
 
     def enter(self, phase: str, at: Any = None) -> None:
-        """End the current phase and start this one: now, or at a stamp that is later than all others."""
+        """End the current phase and start this one, now or at a stamp later than all earlier ones."""
 
     def stamp(self) -> Any:
         """Return a stamp of the clock."""
@@ -54,18 +55,17 @@ class Untraced:
         """Start the next training step; `enter` names its first phase."""
 
     def waits(self) -> Callable[[], None]:
-        """Record that the rank waits; call the returned function when it continues with the previous phase.
+        """Start a wait, and return the function to call when the rank continues with the previous phase.
 
-        A rank that waits for a batch stays in `data`.
+        A rank that waits for a batch stays in phase `data`.
         """
         return _ignore
 
-    def begin(self, phase: str = COMMUNICATION) -> End:
-        """Start an interval parallel to the phases.
+    def begin(self) -> End:
+        """Start a communication of gradients, parallel to the phases.
 
-        Call the returned function when it ends, from any thread, or with a stamp.
-
-        The first of several calls counts.
+        Call the returned function when it ends, from any thread, or with a stamp. The first of several calls
+        counts.
         """
         return _ignore
 
@@ -88,16 +88,15 @@ class Untraced:
 class Phases(Untraced):
     """Phases of a traced run, in `phases-<rank>.csv` of its folder.
 
-    `steps` is the number of steps of an epoch.
-
-    If an epoch has more than MOST_STEPS steps, every second, third, ... step is traced. Epoch 0 is the time
-    before training, and step 0 is outside any step.
+    `steps` is the number of steps of an epoch. If an epoch has more than MAX_TRACED_STEPS steps, only every
+    second, third, ... step is traced. Epoch 0 is the time before training; step 0 is the time outside of
+    steps.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         self.epoch = self.number = 0
-        self.every = -(-steps // MOST_STEPS)
-        self.on = True
+        self.every = -(-steps // MAX_TRACED_STEPS)
+        self.is_traced = True
         self._file = folder / f"phases-{rank}.csv"
         self._table: TextIO | None = None
         self._clock: Callable[[], Any] = time.monotonic
@@ -111,7 +110,7 @@ class Phases(Untraced):
 
     def enter(self, phase: str, at: Any = None) -> None:
         """See Untraced."""
-        if self.on:
+        if self.is_traced:
             self._entered.append((self.epoch, self.number, phase, self._clock() if at is None else at))
 
     def stamp(self) -> Any:
@@ -122,9 +121,9 @@ class Phases(Untraced):
         """See Untraced. Steps count from 1."""
         self.number += 1
         traced = (self.number - 1) % self.every == 0
-        if self.on and not traced:
+        if self.is_traced and not traced:
             self.enter(UNTRACED)
-        self.on = traced
+        self.is_traced = traced
 
     def waits(self) -> Callable[[], None]:
         """See Untraced."""
@@ -134,11 +133,11 @@ class Phases(Untraced):
         self.enter("wait")
         return lambda: self.enter(before)
 
-    def begin(self, phase: str = COMMUNICATION) -> End:
+    def begin(self) -> End:
         """See Untraced."""
-        if not self.on:
+        if not self.is_traced:
             return _ignore
-        interval = [self.epoch, self.number, phase, self._clock(), None]
+        interval = [self.epoch, self.number, COMMUNICATION, self._clock(), None]
         self._parallel.append(interval)
 
         def end(at: Any = None) -> None:
@@ -149,17 +148,17 @@ class Phases(Untraced):
 
     def put(self, phase: str, start: Any, end: Any) -> None:
         """See Untraced."""
-        if self.on:
+        if self.is_traced:
             self._parallel.append([self.epoch, self.number, phase, start, end])
 
     def open_epoch(self, epoch: int) -> None:
         """See Untraced."""
-        self.epoch, self.number, self.on = epoch, 0, True
-        self.enter(UNTRACED)  # until the first step
+        self.epoch, self.number, self.is_traced = epoch, 0, True
+        self.enter(UNTRACED)  # The first step begins later.
 
     def leave_steps(self) -> None:
         """See Untraced."""
-        self.number, self.on = 0, True
+        self.number, self.is_traced = 0, True
         self.enter("barrier")
 
     def close_epoch(self) -> None:
@@ -175,7 +174,7 @@ class Phases(Untraced):
             stamp for interval in ended for stamp in interval[3:]
         ]
         seconds = list(self._seconds(stamps))
-        # Stamps of two clocks can be out of order by the error of their comparison.
+        # Stamps of two clocks may be out of order by the error of the clocks' alignment.
         own = list(itertools.accumulate(seconds[: len(self._entered)], max))
         parallel = seconds[len(self._entered) :]
         rows = [
@@ -200,7 +199,7 @@ class Phases(Untraced):
 class Full(Phases):
     """Phases of a run with `trace: full`: profilers record the first `watched` steps of its `last` epoch.
 
-    They start before the epoch, where nothing is timed. They stop within it, outside any phase.
+    Profilers start before the epoch, which is not timed. They stop within it, outside any phase.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int, last: int, watched: int = WINDOW_STEPS) -> None:
@@ -220,12 +219,12 @@ class Full(Phases):
             self.enter(UNTRACED)
             self._stop()
         super().step()
-        self.on = self.on or self._watching
+        self.is_traced = self.is_traced or self._watching
 
     def leave_steps(self) -> None:
         """See Untraced."""
         if self._watching:
-            self.on = True
+            self.is_traced = True
             self.enter(UNTRACED)
             self._stop()
         super().leave_steps()

@@ -1,4 +1,4 @@
-"""What all programs have in common whose processes are ranks: start, adapter, result and end."""
+"""Start, adapter, result and end of a process that is a rank, for all programs of ranks."""
 
 import contextlib
 import ctypes
@@ -21,22 +21,20 @@ from typing import Any
 from ranks.worker.context import Context
 
 PR_SET_PDEATHSIG = 1
-TEMPORARY = "ringside-"  # prefix of a rank's temporary folder
-PAUSE_S = 0.5  # longer than a launcher needs to see that a rank has ended
-LOCK_FILE = "held"  # file in the temporary folder that names the rank's node, and that the rank locks
+TEMPORARY_PREFIX = "ringside-"  # of the names of temporary folders
+FAILURE_PAUSE_S = 0.5  # longer than a launcher needs to notice that a rank has ended
+LOCK_FILE = "held"  # file in the temporary folder with the name of the rank's node, locked by the rank
 
-#: functions that libraries need all ranks to call before a rank ends normally
+#: functions that all ranks call before any of them ends normally
 at_end: list[Callable[[], object]] = []
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
     """Call `run` with the attempt's folder, the program's argument, and end this process.
 
-    With status 1 on failure.
-
-    The clean-up of libraries can take seconds, or hang once a peer has ended; everything is on disk by then.
-    A rank that fails pauses before it ends, so that the first end that a launcher sees is the cause, and not
-    a rank that misses another.
+    The exit status is 1 on failure. The process ends without the libraries' clean-up, which can take seconds,
+    or hang once a peer has ended. A rank that fails pauses first. A launcher then sees the rank that caused
+    the failure end before ranks that fail because they lost their peer.
     """
     bind_to_launcher()
     status = 0
@@ -49,7 +47,7 @@ def as_rank(run: Callable[[Path], object]) -> None:
     except BaseException:
         traceback.print_exc()
         status = 1
-        time.sleep(PAUSE_S)
+        time.sleep(FAILURE_PAUSE_S)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -59,20 +57,20 @@ def as_rank(run: Callable[[Path], object]) -> None:
 def temporary_folder() -> Iterator[Path]:
     """Yield a folder for the temporary files of this rank's libraries, and remove it when the rank ends.
 
-    A killed rank cannot remove its folder: the next rank on that node does. So a rank locks its folder
-    (flock) as long as it lives, and the folder gets its final name only once it is locked.
+    The next rank on the node removes the folder of a killed rank. Therefore a rank holds a lock on its folder
+    (flock), and the folder gets its final name only once it is locked.
     """
     parent = Path(os.environ.get("RINGSIDE_SCRATCH") or tempfile.gettempdir())
-    for leftover in parent.glob(f"{TEMPORARY}*"):
-        _remove_unless_held(leftover)
-    folder = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY}", dir=parent))
+    for leftover in parent.glob(f"{TEMPORARY_PREFIX}*"):
+        _remove_unless_locked(leftover)
+    folder = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY_PREFIX}", dir=parent))
     try:
         with open(folder / LOCK_FILE, "wb") as lock:
             lock.write(os.fsencode(os.uname().nodename))
             lock.flush()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:  # a file system without locks, which cannot show that this rank lives
+            except OSError:  # On a file system without locks, other ranks must not judge by the lock.
                 (folder / LOCK_FILE).unlink()
             folder = folder.rename(parent / folder.name.removeprefix("."))
             yield folder
@@ -80,10 +78,10 @@ def temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_unless_held(folder: Path) -> None:
-    """Remove the temporary folder of a dead rank of this node; keep all else, and the folders of other users.
+def _remove_unless_locked(folder: Path) -> None:
+    """Remove a temporary folder if it belongs to this user and to a rank of this node that has ended.
 
-    Any user can create an entry of this name in a shared folder, such as a pipe without a writer, or a link.
+    In a shared folder any user can create an entry of this name, such as a pipe without a writer, or a link.
     """
     with contextlib.suppress(OSError):
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW)
@@ -94,7 +92,7 @@ def _remove_unless_held(folder: Path) -> None:
                 and status.st_uid == os.getuid()
                 and os.read(lock, len(node) + 1) == node
             ):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock may be visible on one node only
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if the rank lives
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
@@ -103,7 +101,7 @@ def _remove_unless_held(folder: Path) -> None:
 def bind_to_launcher() -> None:
     """Bind to the launcher's cores, and end with the launcher (prctl(2)), or by an alarm.
 
-    The alarm ends the process from within the kernel, even if a library hangs and nobody can reach this node.
+    The kernel's alarm ends the process even if a library hangs or the node cannot be reached.
     """
     signal.alarm(int(os.environ["RINGSIDE_ALARM_S"]))
     if cores := os.environ.get("RINGSIDE_CORES"):
@@ -111,11 +109,11 @@ def bind_to_launcher() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def bind_unlike(context: Context) -> None:
-    """Bind this rank to its own cores of those of the node, if ranks are heterogeneous.
+def bind_heterogeneous(context: Context) -> None:
+    """Bind this rank to its own cores, if ranks have unequal numbers of cores.
 
-    Schedulers give each rank equally many. If the node has fewer cores than all ranks need, the last rank
-    gets what remains, or all ranks share all cores.
+    Schedulers give each rank of a node the same number of cores. If the node has fewer cores than its ranks
+    need, the last rank gets the remaining ones; if none remain, all ranks share all cores.
     """
     rank_cores, usable = context.spec.get("rank_cores"), sorted(os.sched_getaffinity(0))
     if rank_cores and "RINGSIDE_CORES" not in os.environ and sum(rank_cores[:-1]) < len(usable):
@@ -128,8 +126,8 @@ def adapter_of(context: Context) -> ModuleType:
 
     The framework and NCCL read these variables when a library is imported.
     """
-    bind_unlike(context)
-    file = Path(context.job["adapter"]) / "adapter.py"
+    bind_heterogeneous(context)
+    file = Path(context.input["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
     os.environ.update(nccl_variables(context))
@@ -156,10 +154,7 @@ def host() -> str:
 
 
 def versions(modules: list[str]) -> str:
-    """Return names and versions of the distributions of the framework's modules.
-
-    A module without one by its name.
-    """
+    """Return names and versions of the distributions that provide modules, or else the modules' names."""
     providers = importlib.metadata.packages_distributions()
     distributions = sorted({providers.get(name.split(".")[0], [name])[0] for name in modules})
     return ", ".join(f"{name} {_version(name)}".strip() for name in distributions)
@@ -173,10 +168,7 @@ def _version(distribution: str) -> str:
 
 
 def leave_result(context: Context, result: dict[str, Any]) -> None:
-    """Write `result` to the attempt's result.json on rank 0, whole or not at all.
-
-    All ranks return when it is there.
-    """
+    """Write `result` to the attempt's result.json on rank 0, whole or not at all; collective."""
     if context.rank == 0:
         partial = context.folder / "result.json.partial"
         partial.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,10 +1,10 @@
 """Decide which samples a replica trains on, in which order: the same rule in every framework.
 
 The order of an epoch is one permutation of the training samples, drawn from (seed, epoch), the same on all
-ranks. Step i takes the next `replicas * batch` samples of it, its block. Each replica takes its own
-consecutive `batch` of the block; with unequal shares (`divided`), each rank takes consecutive samples in
-proportion to its share. The samples of k accumulated batches of size b are therefore those of one batch of
-size k * b, and the samples of a step do not depend on which rank sees them.
+ranks. Each step uses the next `replicas * batch` samples of it, its block. Each replica trains on its own
+consecutive `batch` samples of the block; with unequal shares (`divided`), each rank on consecutive samples in
+proportion to its share. So k accumulated batches of size b have the same samples as one batch of size k * b,
+and the samples of a step do not depend on the number of ranks.
 """
 
 from collections.abc import Iterator, Sequence

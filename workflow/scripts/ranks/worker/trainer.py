@@ -1,6 +1,6 @@
-"""Trainers, which adapters return.
+"""Base classes of the trainers that adapters return.
 
-The loop over epochs is the same for all frameworks that allow one of ours.
+All frameworks that allow it have the same loop over epochs (`Trainer`).
 """
 
 import abc
@@ -15,11 +15,11 @@ from ranks.worker.process import versions
 
 
 class Training(abc.ABC):
-    """How one rank trains, for our own loop over epochs and for that of a program."""
+    """Training on one rank, with any loop over epochs."""
 
-    #: what carries the gradients between ranks, as it goes into the record
+    #: transport of the gradients between ranks, for the record
     transport = "none"
-    #: the device that trains, as it goes into the record
+    #: name of the device that trains, for the record
     device = "cpu"
     #: samples of each rank in a step and its speed (record.json, measured.shares), on heterogeneous ranks
     shares: list[dict[str, Any]] | None = None
@@ -37,7 +37,7 @@ class Training(abc.ABC):
 
     def library_version(self) -> str:
         """Return names and versions of the libraries that train."""
-        return versions(self.context.job["modules"])
+        return versions(self.context.input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
         """Return what a program with its own loop reports (record.json, measured.told), else None."""
@@ -65,8 +65,8 @@ class Trainer(Training):
     def evaluate(self) -> Seen:
         """Evaluate this rank's share of the validation split.
 
-        Running statistics are averaged over all ranks, weighted by samples. During training each rank keeps
-        its own: no library communicates them, so that none pays for it.
+        Running statistics are averaged over all ranks first, weighted by samples. During training each rank
+        keeps its own, in every library, so that their communication costs none of them time.
         """
         context = self.context
         if context.spec["replicas"] > 1 and context.graph.statistics:
@@ -74,15 +74,15 @@ class Trainer(Training):
             everyones = context.group.all_gather({name: value.tolist() for name, value in mine.items()})
             weights = [context.samples[context.mesh.replica(rank)] for rank in range(context.ranks)]
             averages = {}
-            for name in mine:  # other stages of a pipeline have other statistics
-                having = [rank for rank, statistics in enumerate(everyones) if name in statistics]
-                values = np.array([everyones[rank][name] for rank in having], np.float32)
-                averages[name] = np.average(values, axis=0, weights=[weights[rank] for rank in having])
+            for name in mine:  # Other stages of a pipeline have other statistics.
+                holders = [rank for rank, statistics in enumerate(everyones) if name in statistics]
+                values = np.array([everyones[rank][name] for rank in holders], np.float32)
+                averages[name] = np.average(values, axis=0, weights=[weights[rank] for rank in holders])
             self.set_statistics(averages)
         return self.validate()
 
     def weights_finite(self) -> bool:
-        """See Training. Losses are not enough to tell: in some libraries the ReLU of NaN is 0."""
+        """See Training. Finite losses are no proof: in some libraries the ReLU of NaN is 0."""
         return all(np.isfinite(weight).all() for weight in self.weights().values())
 
     @abc.abstractmethod

@@ -1,11 +1,11 @@
 """DeepSpeed (Rasley et al., KDD 2020).
 
-Where ranks divide samples alone, gradients are all-reduced after the backward pass; on a sharded axis they
-keep shares (ZeRO, Rajbhandari et al., SC 2020): of the optimizer's state, also of gradients, also of
-parameters.
+With data parallelism alone, gradients are all-reduced after the backward pass. Along a sharded axis each rank
+keeps a shard of the optimizer state, and with higher stages also of gradients and of parameters (ZeRO,
+Rajbhandari et al., SC 2020).
 
-Everything is as DeepSpeed has it by default, but that it clips no gradients, times nothing and compiles
-nothing.
+All settings are DeepSpeed's defaults, except that gradient clipping, its timers and its compiled kernels are
+off.
 """
 
 import contextlib
@@ -23,8 +23,10 @@ from ranks.worker.meter import Seen
 from ranks.worker.phases import End, Untraced
 from ranks.worker.trainer import Trainer
 
-STAGES = {"optimizer": 1, "gradients": 2, "parameters": 3}  # of ZeRO, by the factor sharding
-CALLED = (  # DeepSpeed's backend, to communicate gradients and parameters
+#: stage of ZeRO by the level of the factor sharding
+STAGES = {"optimizer": 1, "gradients": 2, "parameters": 3}
+#: functions of DeepSpeed's backend that communicate gradients and parameters
+BACKEND_COLLECTIVES = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
     "all_reduce",
@@ -49,9 +51,10 @@ def start(context: Context) -> str:
 
     from ranks.libraries.pytorch import join
 
-    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # of names that DeepSpeed calls
+    # DeepSpeed calls functions that PyTorch has deprecated.
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     deepspeed.utils.logger.setLevel("WARNING")
-    # It would compile one that sums in shared memory of a node, for minutes
+    # Otherwise DeepSpeed compiles its shared-memory all-reduce, which takes minutes.
     deepspeed.ops.__compatible_ops__ = {}
     backend = join(context)
     deepspeed.init_distributed(backend, auto_mpi_discovery=False)
@@ -61,7 +64,7 @@ def start(context: Context) -> str:
 def configuration(context: Context, stage: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    In mixed precision, gradients are all-reduced in single precision, as in the other libraries.
+    In mixed precision, gradients are communicated in single precision, as in the other libraries.
     """
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
@@ -78,7 +81,7 @@ def configuration(context: Context, stage: int) -> dict[str, Any]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model and optimizer are DeepSpeed's engine."""
+    """Return a trainer whose model and optimizer are DeepSpeed's engine."""
     import deepspeed
     import torch
 
@@ -92,7 +95,7 @@ def trainer(context: Context) -> Trainer:
                 model=self.module, optimizer=self.optimizer, config=configuration(context, self.stage)
             )
             self.model = self.engine
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_calls(context.phases, self.torch_device.type == "cuda")
 
         def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -108,8 +111,8 @@ def trainer(context: Context) -> Trainer:
         def validate(self) -> Seen:
             """See Trainer.
 
-            All ranks gather parameters layer by layer, so ranks with fewer batches continue until the last
-            one is done.
+            In ZeRO stage 3 all ranks gather parameters layer by layer, so ranks with fewer batches run extra
+            forward passes until the last rank is done.
             """
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
@@ -128,9 +131,9 @@ def trainer(context: Context) -> Trainer:
 
 
 class Awaited:
-    """A communication that DeepSpeed waits for later.
+    """Handle of an asynchronous collective of DeepSpeed, marked in a traced run.
 
-    On a processor a thread says when it is there; on an accelerator, the stream that waited.
+    On CPUs a callback marks the end of the collective; on accelerators, the stream that waits for it does.
     """
 
     def __init__(self, work: Any, end: End, phases: Untraced, on_gpu: bool) -> None:
@@ -147,11 +150,11 @@ class Awaited:
 
 
 def mark_calls(phases: Untraced, on_gpu: bool) -> None:
-    """Mark every call by which DeepSpeed communicates, and where the rank waits for it.
+    """Mark every collective of DeepSpeed, and the rank's waits for it.
 
-    A rank waits in the call, unless `Awaited` stands for its result.
-
-    An accelerator's other streams communicate while the rank's own computes, which waits only for calls on it.
+    A rank waits within the call unless the call returns a handle, which is then an `Awaited`. On an
+    accelerator, collectives on other streams overlap with the rank's own stream, which waits only for
+    collectives that were called on it.
     """
     import deepspeed.comm.comm
     import torch
@@ -174,7 +177,7 @@ def mark_calls(phases: Untraced, on_gpu: bool) -> None:
         return called
 
     backend = deepspeed.comm.comm.cdb
-    for name in CALLED:
+    for name in BACKEND_COLLECTIVES:
         setattr(backend, name, marked(getattr(backend, name)))
 
 

@@ -20,9 +20,9 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer with Horovod's optimizer.
+    """Return a trainer with Horovod's optimizer.
 
-    It sums the gradients of `backward_passes_per_step` batches, then averages over ranks.
+    The optimizer sums the gradients of `backward_passes_per_step` batches, then averages over ranks.
     """
     import horovod.torch as hvd
 
@@ -34,24 +34,24 @@ def trainer(context: Context) -> Trainer:
             hvd.init()
             self.transport = transport(context, hvd)
             context.phases.profile_by(Timeline(hvd))
-            # Horovod adds up the passes of a group; the loop has divided each by their number already.
-            # A shorter last group is flushed by step() itself, which reduces what has come so far.
+            # Horovod sums the gradients of a group's batches; the loop has divided each loss by their number.
+            # With a shorter last group, step() itself reduces the gradients that were accumulated so far.
             self.optimizer = hvd.DistributedOptimizer(
                 self.optimizer,
                 named_parameters=self.module.named_parameters(),
                 backward_passes_per_step=context.levels["sync_every"],
             )
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_communication(context.phases, self.optimizer)
 
     return HorovodTrainer(context)
 
 
 def mark_communication(phases: Untraced, optimizer: Any) -> None:
-    """Mark what Horovod's optimizer hands over to the background thread, and where the rank waits for it.
+    """Mark the all-reduces that Horovod's optimizer hands to the background thread, and the rank's waits.
 
-    Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time
-    that the next one is handed over, and, once all are, by waiting for one after the other.
+    Horovod has no callback for a finished all-reduce. So earlier ones are polled whenever the next gradient
+    is handed over, and the remaining ones are awaited in order at the end.
     """
     from horovod.torch import optimizer as module
     from horovod.torch import poll
@@ -60,7 +60,7 @@ def mark_communication(phases: Untraced, optimizer: Any) -> None:
     under_way: dict[Any, End] = {}
 
     def handed_over(*args: Any, **named: Any) -> Any:
-        for handle in list(under_way):  # the oldest first, which is done first
+        for handle in list(under_way):  # in order: the oldest is done first
             if not poll(handle):
                 break
             done(handle)
@@ -76,7 +76,7 @@ def mark_communication(phases: Untraced, optimizer: Any) -> None:
 
     def done(handle: Any) -> None:
         if end := under_way.pop(handle, None):
-            end(time.monotonic())  # seen by the processor, wherever gradients are
+            end(time.monotonic())  # The CPU polls, also for gradients on an accelerator.
 
     def synchronized() -> None:
         go_on = phases.waits()

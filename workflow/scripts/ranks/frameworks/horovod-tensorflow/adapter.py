@@ -18,9 +18,9 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer with Horovod's optimizer.
+    """Return a trainer with Horovod's optimizer.
 
-    It averages over `backward_passes_per_step` batches and over ranks.
+    The optimizer averages over `backward_passes_per_step` batches and over ranks.
     """
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
@@ -47,14 +47,16 @@ def trainer(context: Context) -> Trainer:
 
         def set_learning_rate(self) -> None:
             super().set_learning_rate()
-            if adam and sync_every > 1:  # it goes by the number of updates; Horovod counts every pass
+            if (
+                adam and sync_every > 1
+            ):  # Adam needs the number of optimizer steps; Horovod counts every batch.
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
         def mark_communication(self) -> None:
-            pass  # what the optimizer adds up is reduced already
+            pass  # Horovod has reduced the gradients that the optimizer aggregates.
 
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
-            # Horovod divides by sync_every whatever the group's length is, and counts batches by itself.
+            # Horovod always divides by sync_every, and counts batches itself.
             with tape:
                 scaled = loss * (sync_every / length)
             missing = sync_every - length if last else 0
@@ -62,7 +64,7 @@ def trainer(context: Context) -> Trainer:
             self._flush(missing)
 
         def _flush(self, passes: int) -> None:
-            """Complete a shorter last group with passes that add nothing."""
+            """Complete a shorter last group with batches of zero loss."""
             for left in reversed(range(passes)):
                 with tf.GradientTape() as tape:
                     zero_loss = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
@@ -75,7 +77,7 @@ def trainer(context: Context) -> Trainer:
                 return self.computed(compute(*args, **named))
 
             if reduces:
-                tape.gradient = marked  # what Horovod calls before it reduces
+                tape.gradient = marked  # Horovod calls it before it reduces.
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
             if reduces:

@@ -1,4 +1,4 @@
-"""JAX on one rank: the undistributed base."""
+"""JAX on one rank: the single-device baseline."""
 
 from ranks.libraries.xla import variables
 from ranks.worker.context import Context

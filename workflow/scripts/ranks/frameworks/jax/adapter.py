@@ -1,4 +1,4 @@
-"""JAX on several processes: one program for all ranks, which XLA compiles with their collectives."""
+"""JAX on several processes: one program for all ranks, which XLA compiles with its communication."""
 
 from ranks.libraries.xla import variables
 from ranks.worker.collectives import Collectives

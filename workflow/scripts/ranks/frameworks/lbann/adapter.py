@@ -1,7 +1,7 @@
 """LBANN (Van Essen et al. 2015): a program that reads an experiment file and prints its measurements.
 
-Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the
-nodes use.
+LBANN's master times the epochs (`timing_scope: master`); Ringside's worker, which runs on the same cores,
+reads the counters of the nodes.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from ranks.worker.node import accelerator
 from ranks.worker.phases import UNTRACED, WINDOW_STEPS
 from ranks.worker.trainer import Training
 
-READY = "Callbacks:"  # begins the last thing that LBANN prints of a model before it trains
+READY = "Callbacks:"  # heading of the last section that LBANN prints before it trains
 
 
 def environment(context: Context) -> dict[str, str]:
@@ -29,7 +29,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 class LbannTraining(Training):
-    """LBANN as one rank sees it: rank 0 reads what it prints, the others hear of it."""
+    """Training by LBANN: rank 0 reads its output, other ranks receive the results."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -38,7 +38,7 @@ class LbannTraining(Training):
             self.device = accelerator(context.local_rank)
         self._output = Output()
         self._program: program.Program | None = None
-        self._trained_at: list[float] = []  # when it had said of each epoch how it was trained
+        self._trained_at: list[float] = []  # when each epoch's training metrics were complete
         folder = Path(tempfile.mkdtemp(prefix="lbann-"))
         if context.rank == 0 or program.starts_itself(context):
             file = experiment.write(context, folder)
@@ -52,21 +52,21 @@ class LbannTraining(Training):
 
     def train(self, meter: Meter) -> None:
         """See Training."""
-        self.context.phases.enter(UNTRACED)  # by this program's own clock
+        self.context.phases.enter(UNTRACED)  # LBANN's timeline has the phases of training.
         for number in range(self.context.levels["epochs"]):
-            meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
+            meter.record_epoch(self._epoch(number) if self.context.rank == 0 else None)
         while self._program and (line := self._program.line()) is not None:
             self._output.read_line(line)
         if len(self._output.epochs) > self.context.levels["epochs"]:
             raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
-        if self.context.phases.on:
+        if self.context.phases.is_traced:
             self._trace()
 
     def _trace(self) -> None:
         """Record the phases of this rank from LBANN's timeline.
 
-        All ranks began to train at once, rank 0's by what it printed: an epoch's metrics come as its last
-        step is done, never sooner.
+        The timeline counts from the start of training, which is the same moment on all ranks. Rank 0 derives
+        it from its output: LBANN prints an epoch's metrics when the last step has ended, never sooner.
         """
         context, group, phases = self.context, self.context.group, self.context.phases
         steps = group.broadcast([epoch.steps for epoch in self._output.epochs])
@@ -100,9 +100,10 @@ class LbannTraining(Training):
         return row(self._output.epochs[number], self.context.spec["samples_per_epoch"])
 
     def _line(self) -> str:
-        """Read the next line that LBANN prints.
+        """Return the next line that LBANN prints.
 
-        RuntimeError where it has ended, since more is waited for.
+        Raises:
+            RuntimeError: If LBANN has ended.
         """
         line = self._program.line() if self._program else None
         if line is None:
@@ -118,11 +119,11 @@ class LbannTraining(Training):
         return line
 
     def library_version(self) -> str:
-        """See Training. As LBANN prints it; known to rank 0."""
+        """See Training. LBANN prints its version; only rank 0 has it."""
         return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
 
     def memory_peak_bytes(self) -> int:
-        """See Training. Of the programs that this rank started; this one only wrote their data."""
+        """See Training. It is the peak of the programs that this rank started."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
     def program_report(self) -> dict[str, Any]:

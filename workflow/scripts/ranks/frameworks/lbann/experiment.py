@@ -1,8 +1,8 @@
-"""LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
+"""Write LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
 
-LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels
-come as they are prepared and are normalized in the model, as in the other frameworks. Tokens that are drawn
-are those of the first epoch in every one. Fields: LBANN's src/proto/*.proto.
+LBANN shuffles by itself, trains a shorter last step too, and needs the global batch size. Pixels are
+normalized in the model, as in the other frameworks. Drawn tokens are those of the first epoch in every epoch.
+The fields are defined in LBANN's src/proto/*.proto.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ ROLES = {"train": "train", "validation": "validate"}  # our splits -> LBANN's re
 
 
 def write(context: Context, folder: Path) -> Path:
-    """Write all that LBANN reads to the empty `folder`, and return the experiment's file."""
+    """Write all files that LBANN reads to the empty `folder`, and return the experiment's file."""
     graph, levels, weights = context.graph, context.levels, folder / "weights"
     weights.mkdir()
     save(context.initial_weights(), graph, weights)
@@ -53,10 +53,7 @@ def write(context: Context, folder: Path) -> Path:
 
 
 def _timeline(context: Context) -> list[Message]:
-    """Return the callback that records when layers computed, in a traced run.
-
-    Its file is in the attempt's folder, which all ranks see.
-    """
+    """Return the callback that records the times of layers in a traced run, in the attempt's folder."""
     return [{"timeline": {"directory": str(context.folder)}}] if context.levels["trace"] != "none" else []
 
 
@@ -70,7 +67,7 @@ def optimizer(levels: dict[str, Any], rate: float) -> Message:
 def _reader(context: Context, split: str, folder: Path) -> Message:
     """Return the reader of a split, after writing its data to `folder`; LBANN generates noise itself."""
     role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
-    samples = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
+    samples = split_of(Path(context.input["data"]), split, context.manifest, context.spec["seed"])
     if isinstance(samples, Noise):
         height, width, channels = context.graph.shape
         noise = {"num_samples": len(samples), "synth_dimensions": f"{channels} {height} {width}"}
@@ -83,18 +80,17 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
         _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
     )
     file = folder / f"{split}.npz"
-    dtype = (
-        np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32
-    )  # of what LBANN reads, the smallest
+    # Of the types that LBANN reads, the smallest one that holds all values.
+    dtype = np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32
     np.savez(file, data=np.ascontiguousarray(inputs, dtype), labels=labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}
     return {"name": "numpy_npz", **role, "data_filename": str(file), **values}
 
 
 def _tokens(tokens: np.ndarray, labels: np.ndarray, context: Context) -> Batch:
-    """Return samples of tokens as LBANN reads them.
+    """Return tokens and labels as LBANN reads them.
 
-    Labels of positions follow the tokens, since LBANN has one label for each sample.
+    LBANN has one label per sample, so labels of positions are appended to the tokens.
     """
     if labels.ndim == 1:
         return tokens, labels

@@ -1,4 +1,4 @@
-"""A layer of LBANN's, as layers.py and sequences.py make them."""
+"""Layers of LBANN, as layers.py and sequences.py build them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +20,8 @@ def layer(
 def activation(name: str, inputs: list[str], function: str, device: str) -> list[Layer]:
     """Return the layers of an elementwise function.
 
-    Raise ValueError if LBANN lacks it.
+    Raises:
+        ValueError: If LBANN lacks it.
     """
     if function == "relu":
         return [layer(name, inputs, "relu")]
@@ -30,5 +31,5 @@ def activation(name: str, inputs: list[str], function: str, device: str) -> list
     if function not in OPERATORS:
         raise ValueError(f"no layer of LBANN is known for the activation {function}")
     parameters = {"type_url": f"type.googleapis.com/lbann_data.{OPERATORS[function]}"}
-    place = Word("CPU" if device == "cpu" else "GPU")  # an operator's must be its layer's
+    place = Word("CPU" if device == "cpu" else "GPU")  # must be that of the layer
     return [layer(name, inputs, "operator_layer", ops={"device_allocation": place, "parameters": parameters})]

@@ -1,9 +1,9 @@
-"""A model as LBANN's layers and weights, from the same graph of operators as in every other library.
+"""Build LBANN's layers and weights of a model, from the same graph of operators as in every other library.
 
-Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width)
-of a sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels,
-where each position has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto
-for names, src/layers and src/weights for what they do.
+Images are channels first: `samples` of a reader must have the dimensions (channels, height, width), and
+`labels` is one-hot. For tokens, `samples` has the tokens, followed by the labels if each position has one.
+The sources are those of LBANN v0.104 and of October 2024: src/proto/*.proto for names, src/layers and
+src/weights for behaviour.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from ranks.frameworks.lbann.prototext import Message, Word
 from ranks.libraries.channels_first import channels_first
 
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
-COPIED = ("slice", "concatenation")  # layers that need their output no more, which a reshape may show
+COPIED = ("slice", "concatenation")  # layers that do not need their output, so a reshape of it may be changed
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 
 
@@ -35,14 +35,21 @@ def model(
 ) -> Message:
     """Return the fields of `model` that a graph determines: layers, weights, objective and accuracy.
 
-    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device`
-    is cpu or cuda; `normalized` says whether samples come as the model wants them, or as pixels whose mean
-    and deviation `save_normalization` has written; `parallelism` is a level of the factor. Weight decay is
-    LBANN's L2 regularization of the kernels: the same gradients as in the other libraries, but the objective
-    that is printed has weight_decay / 2 times the sum of their squares in it, too; the loss alone is a
-    metric.
+    Weight decay is LBANN's L2 regularization of kernels. It yields the same gradients as in the other
+    libraries, but the printed objective includes weight_decay / 2 times the sum of squares; the loss alone is
+    a metric.
 
-    ValueError, in one line, for what LBANN cannot do as the graph says.
+    Args:
+        graph: The model.
+        folder: Folder into which `save` has written the weights, an absolute path.
+        device: cpu or cuda.
+        weight_decay: Factor of the regularization.
+        normalized: Whether samples are normalized already; else they are pixels, and `save_normalization` has
+            written their mean and deviation.
+        parallelism: Level of the factor.
+
+    Raises:
+        ValueError: If LBANN cannot compute an operator as the graph defines it.
     """
     decayed = [name for name in graph.weights() if is_decayed(name)]
     regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
@@ -80,9 +87,8 @@ def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
     """Write canonical weights to `folder`, one file each, in LBANN's layout (ranks.libraries.channels_first).
 
     LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of
-    dense operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings
-    are [units, vocabulary]. What layers take beside the graph's weights is written, too
-    (sequences.constants).
+    dense operators, vectors [channels] of all others, and tables of embeddings [units, vocabulary]. Constants
+    that layers need in addition to the graph's weights are written too (sequences.constants).
     """
     for name, weight in weights.items():
         operator = graph.by_name[name.rpartition(".")[0]]
@@ -108,13 +114,14 @@ def layers(
 ) -> list[Layer]:
     """Return the layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy.
 
-    ValueError as in `model`.
+    Raises:
+        ValueError: As in `model`.
     """
     built: list[Layer] = []
-    outputs: dict[str, str] = {}  # the layer that gives an operator's output
+    outputs: dict[str, str] = {}  # layer with the output of each operator
     for operator in graph.operators:
         inputs = [outputs[name] for name in operator.inputs]
-        if operator.kind == "flatten":  # a dense layer flattens by itself, channels first
+        if operator.kind == "flatten":  # A dense layer flattens its input itself, channels first.
             outputs[operator.name] = inputs[0]
             continue
         try:
@@ -139,8 +146,7 @@ def _objective(logits: str) -> list[Layer]:
     return [
         layer("log_probabilities", [logits], "log_softmax"),
         layer("labels", [], "input", data_field="labels"),
-        # Its cross-entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses
-        # are not.
+        # LBANN's cross-entropy of a softmax is infinite if a probability rounds to 0.
         layer("labelled", ["log_probabilities", "labels"], "hadamard"),
         layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
         layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
@@ -151,7 +157,8 @@ def _objective(logits: str) -> list[Layer]:
 def _divide(built: list[Layer], graph: Graph) -> None:
     """Partition the weights of dense layers among ranks.
 
-    Raise ValueError for a dense layer of a sequence.
+    Raises:
+        ValueError: If a dense layer is of a sequence.
     """
     dense = [operator.name for operator in graph.operators if operator.kind == "dense"]
     for entry in built:
@@ -190,14 +197,14 @@ def _layers(
                     padding=operator["padding"],
                     groups={"value": groups},
                     has_bias={"value": operator["bias"]},
-                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),  # which would round to half precision
+                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),  # Tensor cores would round to half precision.
                 )
             ]
         case "batch_norm":
             decay, epsilon = operator["momentum"], operator["epsilon"]
             if not (decay and epsilon):
                 raise ValueError("a momentum or epsilon of 0 means its own default there")
-            # Statistics are each rank's own; Bessel's correction would be in what normalizes, too.
+            # Statistics are each rank's own. Bessel's correction would also apply to the normalization.
             settings = {"statistics_group_size": 1, "no_bessel_correction": True}
             return [
                 layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)
@@ -252,7 +259,7 @@ def _input(name: str, normalized: bool) -> list[Layer]:
 
 
 def _check_names(built: list[Layer], graph: Graph) -> None:
-    """Raise ValueError if two layers have the same name, which would make references to it ambiguous."""
+    """Raise ValueError if two layers have the same name, since references would be ambiguous."""
     (name, count), *_ = Counter(entry["name"] for entry in built).most_common(1)
     if count > 1:
         raise ValueError(
@@ -264,8 +271,8 @@ def _check_names(built: list[Layer], graph: Graph) -> None:
 def _check_in_place(built: list[Layer], graph: Graph) -> None:
     """Raise ValueError if a layer that works in place would overwrite values that another one needs.
 
-    LBANN sees only whether its parent needs its output, not who else takes it, nor what a reshape shows; and
-    it dies where a sum alone takes the output, which hands back no gradient of its own.
+    LBANN checks only whether the parent needs its output, not whether other layers do, also through a
+    reshape. It crashes if only a sum uses the output, since a sum passes back no gradient tensor of its own.
     """
     by_name = {entry["name"]: entry for entry in built}
     users = Counter(parent for entry in built for parent in entry["parents"])

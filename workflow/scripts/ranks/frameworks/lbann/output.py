@@ -2,9 +2,9 @@
 
 The formats come from LBANN's sources and from logs of v0.104 and October 2024.
 
-Of an epoch it prints its shape (`Epoch : stats formated`, in two lines), then the metrics of training, of
-validation, each ending with `run time` and `mini-batch time statistics`; after the last epoch a table of
-timers. Floats are C++'s.
+For each epoch LBANN prints its sizes (`Epoch : stats formated`, two lines), then the metrics of training and
+of validation, each ending with `run time` and `mini-batch time statistics`. After the last epoch follows a
+table of timers. Floats are printed by C++.
 """
 
 import math
@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-LOSS = "cross-entropy"  # the metric by which it is printed apart from regularization
-UNIT = " nats"  # of it: what ends its line, so that a number that was cut is none
+LOSS = "cross-entropy"  # metric of the loss without regularization
+UNIT = " nats"  # of the loss; the end of its line, by which a truncated number is detected
 PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _INTEGER = r"[0-9]{1,15}"
@@ -40,8 +40,8 @@ _TIMER = re.compile(
 )
 _CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
 _FRAME = re.compile(r"[0-9]+: .*")  # of a stack
-# Of what else LBANN and those below it say when they end badly, the most telling first. When a rank is lost
-# mpirun asks the others to end (signal 15), which abort: a consequence.
+# Messages of failures of LBANN and of MPI, the most informative first. When a rank is lost, mpirun sends
+# signal 15 to the others, which then abort: a consequence, not the cause.
 _FAILURES = (
     re.compile(r".*LBANN error on rank.*"),
     re.compile(
@@ -54,15 +54,12 @@ _FAILURES = (
 
 
 class UnreadableError(Exception):
-    """LBANN printed what no run of ours prints."""
+    """LBANN's output is not that of a run of Ringside."""
 
 
 @dataclass
 class Epoch:
-    """One epoch as far as it has been printed, PARTS of training and of validation.
-
-    Times in seconds, accuracies as fractions.
-    """
+    """One epoch as far as it has been printed: PARTS of training and validation, accuracies as shares."""
 
     steps: int = 0
     samples: int = 0
@@ -77,15 +74,15 @@ class Epoch:
 
 
 class LastWords:
-    """The line of the output that explains best why LBANN failed: the most telling one, else the last."""
+    """The line of the output that explains best why LBANN failed: the most informative one, else the last."""
 
     def __init__(self) -> None:
         self._last = ""
-        self._telling: dict[int, str] = {}  # by their place in _FAILURES, an exception's message before them
+        self._telling: dict[int, str] = {}  # by their place in _FAILURES; -1 is an exception's message
         self._caught = False
 
     def read_line(self, line: str) -> None:
-        """Take a line."""
+        """Process a line."""
         text = plain(line)
         if _FRAME.fullmatch(text) or not any(character.isalnum() for character in text):
             return
@@ -107,7 +104,7 @@ def plain(line: str) -> str:
 
 
 class Output:
-    """Takes lines as they are printed; what they said so far."""
+    """Results of LBANN so far, parsed line by line."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
@@ -116,9 +113,10 @@ class Output:
         self._timers: dict[str, float] = {}
 
     def read_line(self, line: str) -> None:
-        """Take a line; one without an end was cut, and counts for nothing.
+        """Process a line; one without a line end was truncated, and is ignored.
 
-        UnreadableError where there are several trainers, or an epoch is missing.
+        Raises:
+            UnreadableError: If there are several trainers, or an epoch is missing.
         """
         if not line.endswith("\n"):
             return
@@ -160,7 +158,7 @@ class Output:
         if match["trainer"] != "0":
             raise UnreadableError(f"LBANN trains several models: {match[0]}")
         if match["epoch"] is None and not self.epochs:
-            return  # of nothing that was trained
+            return  # validation before training
         epoch = self._epoch(int(match["epoch"])) if match["epoch"] else self.epochs[-1]
         part = epoch.train if match["epoch"] else epoch.validation
         metric, value = _read(match)
@@ -171,7 +169,8 @@ class Output:
     def _epoch(self, number: int) -> Epoch:
         """Return the epoch with LBANN's number, from 0.
 
-        Raise UnreadableError if one was skipped: output is missing.
+        Raises:
+            UnreadableError: If one was skipped, so that output is missing.
         """
         if number > len(self.epochs):
             raise UnreadableError(
@@ -183,7 +182,7 @@ class Output:
 
 
 def _read(match: re.Match[str]) -> tuple[str, float]:
-    """Return the metric of a line, one of PARTS, and its value; NaN if a loss or an accuracy is none."""
+    """Return the metric of a line, one of PARTS, and its value, which may be NaN except for a time."""
     if match["seconds"]:
         seconds = float(match["seconds"])
         if not 0 < seconds < math.inf:
@@ -202,7 +201,8 @@ def _read(match: re.Match[str]) -> tuple[str, float]:
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
     """Return a complete epoch in the columns of epochs.csv.
 
-    UnreadableError where it did not train on all samples, each once.
+    Raises:
+        UnreadableError: If it did not train on each sample once.
     """
     if epoch.samples != samples_per_epoch:
         raise UnreadableError(

@@ -1,7 +1,7 @@
-"""LBANN as a program of its own: started by this rank, or by mpirun for all of them, and read as it prints.
+"""Start LBANN, from this rank or with mpirun for all ranks, and read its output.
 
-Under Slurm and OAR every rank starts its own: srun --mpi=pmix, or mpirun, which started the rank, tells it
-where the others are. On one machine rank 0 starts all of them.
+Under Slurm and OAR every rank starts its own LBANN process, which gets the addresses of the others from srun
+--mpi=pmix or mpirun. On one machine rank 0 starts all of them with mpirun.
 """
 
 import ctypes
@@ -22,16 +22,14 @@ from ranks.frameworks.lbann.experiment import FILE
 from ranks.frameworks.lbann.output import LastWords
 from ranks.worker.context import Context
 
-PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix and mpirun start
+PMIX = "PMIX_RANK"  # environment variable that srun --mpi=pmix and mpirun set
 PROGRAM = "lbann"
 PR_SET_PDEATHSIG = 1
-LAST_LINES_S = (
-    5  # that are waited for once the program has ended: what it has started may keep its output open
-)
+LAST_LINES_S = 5  # to wait for output of an ended program, which its children may keep open
 
 
 def starts_itself(context: Context) -> bool:
-    """Whether this rank starts a program of its own."""
+    """Return whether this rank starts its own LBANN process."""
     return PMIX in os.environ or context.ranks == 1
 
 
@@ -42,7 +40,7 @@ def command(context: Context) -> list[str] | None:
     """
     lbann = [
         os.environ.get("RINGSIDE_PROGRAM", PROGRAM),
-        f"--prototext={FILE}",  # no path: of a path with `trainer` in it LBANN takes only the beginning
+        f"--prototext={FILE}",  # without folder: LBANN truncates a path that contains `trainer`
         f"--procs_per_trainer={context.ranks}",
         f"--omp_num_threads={context.spec['cores_per_rank']}",
         "--num_io_threads=1",
@@ -54,19 +52,16 @@ def command(context: Context) -> list[str] | None:
         return None
     ranks: list[str] = []
     for own in cores:
-        # mpirun's children are ended by the kernel if it is killed, and have their rank's cores.
+        # The kernel ends mpirun's children if mpirun is killed; each child has its rank's cores.
         binding = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
         ranks += [*([":"] if ranks else []), "-n", "1", *binding, *lbann]
     return ["mpirun", *ranks]
 
 
 def variables(context: Context) -> dict[str, str]:
-    """Return variables that tell MPI its network, and that Ringside places ranks itself.
-
-    Other MPI libraries than Open MPI ignore it.
-    """
+    """Return variables that set the network of Open MPI, and disable its binding of ranks to cores."""
     environment = {
-        "LBANN_DISABLE_ACT_GC": "1",  # without it, losses become infinite now and then on a processor
+        "LBANN_DISABLE_ACT_GC": "1",  # Otherwise losses on CPUs are infinite now and then.
         "OMP_NUM_THREADS": str(context.spec["cores_per_rank"]),
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -80,14 +75,14 @@ def variables(context: Context) -> dict[str, str]:
             "OMPI_MCA_oob_tcp_if_include": context.spec["interface"],
         }
         if context.spec["placement"] == "emulated" and context.spec["nodes"] > 1:
-            environment["OMPI_MCA_btl"] = "self,tcp"  # what stands for nodes must not meet in memory
+            environment["OMPI_MCA_btl"] = "self,tcp"  # Emulated nodes must not communicate by shared memory.
     return environment
 
 
 class Program:
-    """A program that is running. Its output goes to the attempt's log, and to who asks for it.
+    """A running program, whose output is copied to the attempt's log and read line by line.
 
-    A program that fails ends this rank, with the line that says why.
+    If the program fails, this rank ends, after printing the line that explains the failure.
     """
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
@@ -105,7 +100,7 @@ class Program:
             preexec_fn=_end_with_parent,  # noqa: PLW1509 (only a system call)
         )
         self.last_words = LastWords()
-        self._readers = [self._start_thread(self._read), self._start_thread(self._complain)]
+        self._readers = [self._start_thread(self._read), self._start_thread(self._read_errors)]
         self._start_thread(self._end)
 
     def line(self) -> str | None:
@@ -114,7 +109,7 @@ class Program:
 
     @staticmethod
     def _start_thread(work: Callable[[], None]) -> threading.Thread:
-        """Run `work` in a thread; if it fails (a full disk), end this rank, which would wait forever."""
+        """Run `work` in a thread; if it fails (disk full), end this rank, which would wait forever."""
 
         def ending_with_this_rank() -> None:
             try:
@@ -137,8 +132,8 @@ class Program:
             self.last_words.read_line(line)
             yield line
 
-    def _complain(self) -> None:
-        """Read stderr apart from stdout, where it would interrupt the lines of measurements."""
+    def _read_errors(self) -> None:
+        """Read stderr separately, since it would interrupt the lines of measurements on stdout."""
         for _ in self._lines_of(self._process.stderr):
             pass
 

@@ -1,7 +1,4 @@
-"""Protocol buffers' text format, as far as LBANN's experiments need it.
-
-LBANN reads one such file (`--prototext`).
-"""
+"""Write Protocol Buffers' text format, as far as LBANN's experiments (`--prototext`) need it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +8,16 @@ Message = Mapping[str, Any]
 
 
 class Word(str):
-    """A value of an enumeration, which stands without quotes."""
+    """A value of an enumeration, which is written without quotes."""
 
 
 def text(message: Message) -> str:
     """Return a message as text, each field on a line of its own.
 
-    A mapping is a message, a list or tuple a repeated field: a line or block for each element, none where it
-    is empty. TypeError for a value that is neither text, number nor truth.
+    A mapping is a message; a list or tuple is a repeated field with a line or block for each element.
+
+    Raises:
+        TypeError: If a value is neither text, a number nor a boolean.
     """
     return "".join(f"{line}\n" for line in _lines(message))
 

@@ -1,9 +1,8 @@
-"""Operators of sequences as LBANN's layers.
+"""Build LBANN's layers of operators of sequences.
 
-A sequence has the dimensions (length, units), of which LBANN takes the first for channels.
-
-An LSTM is unrolled: a few layers for each position, as LBANN's own module LSTMCell has them. Heads of an
-attention are layers of their own.
+A sequence has the dimensions (length, units); LBANN treats the first one as channels. An LSTM is unrolled
+into a few layers for each position, as in LBANN's module LSTMCell. Each head of an attention has its own
+layers.
 """
 
 import itertools
@@ -14,8 +13,8 @@ import numpy as np
 from models.graph import Graph, Operator
 from ranks.frameworks.lbann.layer import Layer, activation, layer
 
-MASKED = -1e9  # added to the score of a position that must not be asked
-MASK = "causal_mask.{}"  # weights that are not trained, by the length of the sequence
+MASKED = -1e9  # added to the score of a later position
+MASK = "causal_mask.{}"  # name of the constant weights, by the length of the sequence
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
@@ -89,7 +88,8 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
 def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
     """Return the layers of an operator of sequences; the last one has its name and is its output.
 
-    ValueError where LBANN has none.
+    Raises:
+        ValueError: If LBANN lacks the operator.
     """
     name, shape = operator.name, operator.shape
     weights = [f"{name}.{weight}" for weight in operator.weights]
@@ -139,7 +139,7 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
         case "step" | "steps":
             start = operator["index"] % below[0] if operator.kind == "step" else operator["start"]
             stop = start + 1 if operator.kind == "step" else operator["stop"]
-            part = f"{name}.part"  # whose only output has one child, however many take it
+            part = f"{name}.part"  # A slice has one child for each of its outputs.
             return [
                 layer(part, inputs, "slice", axis=0, slice_points=[start, stop]),
                 layer(name, [part], "reshape", dims=list(shape)),
@@ -222,8 +222,8 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
 def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> list[Layer]:
     """Return the layers of an LSTM.
 
-    The inputs' part of the gates is computed for all positions at once; then each position is a few layers of
-    vectors.
+    The products of inputs with the kernel are computed for all positions at once; then each position is a few
+    layers of vectors.
     """
     name, units = operator.name, operator["units"]
     kernel, recurrent, bias = (f"{name}.{weight}" for weight in ("kernel", "recurrent_kernel", "bias"))

@@ -1,10 +1,9 @@
-"""Read the file of LBANN's callback `timeline`.
+"""Read the file of LBANN's callback `timeline`, which a rank writes at its end.
 
-A rank writes it at its end: when each layer computed and each weight was updated, in every step.
-
-A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks,
-with six digits; those of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp).
-Validation is not in it, nor is what carries gradients: `bp` and `opt` wait for them.
+It has the times at which each layer computed and each weight was updated, in every step. A line is
+`fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks, with six
+digits; lines of one name are in the order of steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation and
+the communication of gradients are not in it; `bp` and `opt` include the waiting for gradients.
 """
 
 import re
@@ -25,7 +24,8 @@ Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name
 def read(file: Path) -> Times:
     """Return the times in a file.
 
-    UnreadableError where that is not so many steps for every layer and all weights that have any.
+    Raises:
+        UnreadableError: If layers and weights have different numbers of steps.
     """
     times: Times = defaultdict(list)
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -47,8 +47,8 @@ def phases(
 
     `first` has for each epoch, from 1, the number of its first step, from 0.
 
-    A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's
-    first step, which validation comes before; what comes between layers and weights is `metrics`.
+    A phase lasts until the next one begins. The time before the first layer is `data`, except in an epoch's
+    first step, where it includes validation. The time between layers and weights is `metrics`.
     """
     ends = 0.0
     epochs = {number: epoch for epoch, number in first.items()}
@@ -81,7 +81,7 @@ class Layers:
         self._times, self._steps, self._zero = times, steps, zero
 
     def start(self) -> None:
-        """See Profiler. LBANN has watched all steps."""
+        """See Profiler. LBANN has recorded all steps."""
 
     def stop(self) -> None:
         """See Profiler."""

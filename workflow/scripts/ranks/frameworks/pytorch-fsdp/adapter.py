@@ -1,9 +1,7 @@
 """PyTorch FSDP2 (Zhao et al., VLDB 2023).
 
-Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3).
-
-Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares
-(reduce-scatter).
+Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3). The parameters of a
+unit of layers are gathered before use; its gradients are reduce-scattered.
 """
 
 from ranks.worker.collectives import Collectives
@@ -17,7 +15,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer that shards the model in units of consecutive layers of 25 MiB; the rest is the last unit."""
+    """Return a trainer that shards the model in units of consecutive layers of at least 25 MiB."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from ranks.libraries.pytorch import join
@@ -28,7 +26,7 @@ def trainer(context: Context) -> Trainer:
             self.transport = join(context)
             self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
             self.optimize_own()
-            if context.phases.on:
+            if context.phases.is_traced:
                 mark_calls(context, self.torch_device.type == "cuda")
 
     return FSDPTrainer(context)

@@ -1,8 +1,8 @@
-"""DistributedDataParallel whose ranks are unlike: each has as many samples of a step as its share is.
+"""DistributedDataParallel on heterogeneous ranks, with samples of a step in proportion to each rank's share.
 
-DDP averages the gradients of ranks; a rank's loss is weighted by its samples, so that the average is the
-gradient of the whole block's mean loss, whatever the shares. Batch normalization sees the rank's own samples,
-as in every framework.
+DDP averages the gradients of ranks. A rank's loss is weighted by its number of samples, so that the average
+is the gradient of the mean loss over all samples of the step. Batch normalization uses the rank's own
+samples, as in every framework.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.trainer import Trainer
 
-ROUNDS = 2  # of measuring: in the second, ranks have the samples that the first one gives them
-WARM_UP = 2  # steps of a round that do not count
-TIMED = 7
+N_ROUNDS = 2  # of measurement: the second one uses the shares that the first one finds
+N_WARM_UP_STEPS = 2  # per round
+N_TIMED_STEPS = 7  # per round
 
 
 def environment(context: Context) -> dict[str, str]:
@@ -30,9 +30,9 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer that balances samples between heterogeneous ranks.
+    """Return a trainer that balances samples between heterogeneous ranks, and weights losses by samples.
 
-    It measures speeds if the study asks for it, and weights gradients by samples.
+    With `shares: measured` it measures the speed of each rank first.
     """
     import torch
 
@@ -53,7 +53,7 @@ def trainer(context: Context) -> Trainer:
             return Seen(seen.loss_sum / self.weight, seen.correct, samples)
 
         def _divide(self) -> None:
-            """Set the number of samples of each rank by the level of `shares`, equally on all ranks."""
+            """Set the number of samples of each rank from the level of `shares`; collective."""
             shares = context.levels["shares"]
             if shares == "equal":
                 return
@@ -62,7 +62,7 @@ def trainer(context: Context) -> Trainer:
                 context.divide(sampling.divided(block, [float(share) for share in shares.split("/")], fewest))
             else:
                 context.phases.enter("speeds")
-                for _ in range(ROUNDS):
+                for _ in range(N_ROUNDS):
                     speeds = context.group.all_gather(context.samples[context.rank] / self._step_s())
                     context.divide(sampling.divided(block, speeds, fewest))
                 context.phases.enter("join")
@@ -72,16 +72,16 @@ def trainer(context: Context) -> Trainer:
             ]
 
         def _step_s(self) -> float:
-            """Return the median time in s of a step of this rank, without all-reduce, on all ranks at once.
+            """Return the median step time of this rank in s, without all-reduce; all ranks measure at once.
 
-            It trains a copy, so that nothing of it is left.
+            It trains a copy of the model, so the run's own training is unaffected.
             """
             module = copy.deepcopy(self.module).train()
             optimizer = make_optimizer(module, context.graph, context.levels, context.learning_rate(0))
             times = []
             context.group.barrier()
             with contextlib.closing(self._all_batches()) as batches:
-                for _ in range(WARM_UP + TIMED):
+                for _ in range(N_WARM_UP_STEPS + N_TIMED_STEPS):
                     started = time.monotonic()
                     images, labels = next(batches)
                     with self._precision():
@@ -91,13 +91,13 @@ def trainer(context: Context) -> Trainer:
                     optimizer.zero_grad()
                     synchronize(self.torch_device)
                     times.append(time.monotonic() - started)
-            torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout
+            torch.manual_seed(context.spec["seed"] + context.rank)  # Dropout draws from it.
             if self.torch_device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.torch_device)
-            return statistics.median(times[WARM_UP:])
+            return statistics.median(times[N_WARM_UP_STEPS:])
 
         def _all_batches(self) -> Generator[tuple[Any, Any]]:
-            """This rank's batches, epoch after epoch."""
+            """Yield this rank's batches, epoch after epoch."""
             for epoch in itertools.count(1):
                 yield from self._batches(epoch)
 

@@ -1,10 +1,10 @@
-"""PyTorch on one rank: the undistributed base."""
+"""PyTorch on one rank: the single-device baseline."""
 
 from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 
-def environment(context: Context) -> dict[str, str]:
+def environment(_context: Context) -> dict[str, str]:
     """Return no variables."""
     return {}
 

@@ -2,9 +2,9 @@
 
 Its optimizer averages gradients over ranks by one-sided messages of GASPI (GPI-2).
 
-It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed
-(12121, 12377, 19000, each plus the rank on its machine), so of two jobs on one machine the second waits for
-the first.
+Its own launch command needs ssh, so ranks are started without it and get their place from environment
+variables. Its ports are fixed (12121, 12377, 19000, each plus the rank on its machine), so of two jobs on one
+machine the second waits for the first.
 """
 
 import re
@@ -19,14 +19,13 @@ from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 HOSTS = "gaspi-hosts"
-PORTS = (
-    "\0ringside-gaspi"  # a socket's name without a file (unix(7)): of the same network namespace as the ports
-)
+#: abstract socket address (unix(7)), which is local to a network namespace, as ports are
+PORTS_LOCK = "\0ringside-gaspi"
 PAUSE_S = 0.2
 
 
-def alone_with_the_ports(name: str = PORTS) -> socket.socket:
-    """Wait until no other job on this machine has GPI-2's ports, and keep them until this process ends."""
+def lock_ports(name: str = PORTS_LOCK) -> socket.socket:
+    """Wait until no other job on this machine uses GPI-2's ports, and lock them until this process ends."""
     lock = socket.socket(socket.AF_UNIX)
     waited = False
     while True:
@@ -49,15 +48,14 @@ _locks: list[socket.socket] = []
 
 def environment(context: Context) -> dict[str, str]:
     """Return variables of this rank's place, for GASPI, which `import tarantella` starts."""
-    addresses = context.group.all_gather(
-        context.group.address
-    )  # GPI-2 has no other way to choose an interface
-    place = addresses[: context.rank].count(context.group.address)  # by which a machine's ports differ
+    # GPI-2 chooses the network interface by the addresses of hosts.
+    addresses = context.group.all_gather(context.group.address)
+    place = addresses[: context.rank].count(context.group.address)  # The ports of a rank depend on it.
     if place == 0:
-        _locks.append(alone_with_the_ports())
+        _locks.append(lock_ports())
     context.group.barrier()
     file = context.folder / HOSTS
-    if context.rank == 0:  # which alone reads it
+    if context.rank == 0:  # Only rank 0 reads the file.
         file.write_text("".join(f"{address}\n" for address in addresses))
     return {
         "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -71,7 +69,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose optimizer is Tarantella's, in our loop and in Keras' own."""
+    """Return a trainer with Tarantella's optimizer, for both training loops."""
     import tarantella as tnt
 
     from ranks.libraries.tensorflow import TensorFlowTrainer
@@ -93,7 +91,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def _version(package: Path) -> str:
-    """Return the version in the file that an installation leaves beside the package, "" without it."""
+    """Return the version in the file that an installation puts next to the package, "" without that file."""
     file = package.parents[1] / "version.py"
     match = (
         re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)

@@ -9,13 +9,13 @@ from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Less talk."""
+def environment(_context: Context) -> dict[str, str]:
+    """Return variables that suppress log lines below warnings."""
     return {"TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model is created under the strategy."""
+    """Return a trainer whose model is created under MirroredStrategy."""
     import tensorflow as tf
 
     from ranks.libraries.tensorflow import TensorFlowTrainer

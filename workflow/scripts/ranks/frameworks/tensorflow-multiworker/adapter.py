@@ -21,7 +21,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model is created under the strategy."""
+    """Return a trainer whose model is created under MultiWorkerMirroredStrategy."""
     from ranks.libraries.tensorflow import TensorFlowTrainer
 
     class MultiWorkerTrainer(TensorFlowTrainer):
@@ -64,9 +64,9 @@ def collectives(context: Context) -> Collectives:
 
 
 def join(context: Context) -> tuple[str, Any]:
-    """Return what carries the gradients, and the strategy.
+    """Return the transport of the gradients, and the strategy.
 
-    Call it before anything else uses TensorFlow's devices.
+    Call it before TensorFlow initializes its devices.
     """
     import tensorflow as tf
 

@@ -1,10 +1,10 @@
-"""TensorFlow on one rank: the undistributed base."""
+"""TensorFlow on one rank: the single-device baseline."""
 
 from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 
-def environment(context: Context) -> dict[str, str]:
+def environment(_context: Context) -> dict[str, str]:
     """Return variables that suppress log lines below warnings."""
     return {"TF_CPP_MIN_LOG_LEVEL": "1"}
 

@@ -17,12 +17,12 @@ from plan.identity import Planned
 FOLDER = "plan"
 
 
-def spec_file(results: Path, run_id: str) -> Path:
+def plan_file(results: Path, run_id: str) -> Path:
     """Return the file of a run's plan in ``results`` (results/<study>)."""
     return results / FOLDER / f"{run_id}.json"
 
 
-def write_specs(campaign: Campaign, to_run: Container[str]) -> None:
+def write_plans(campaign: Campaign, to_run: Container[str]) -> None:
     """Write the plan of every run that is or may be measured in this campaign.
 
     Args:
@@ -34,12 +34,12 @@ def write_specs(campaign: Campaign, to_run: Container[str]) -> None:
         for run in campaign.max_runs:
             is_undecided = run.run_id not in campaign.records and campaign.unsupported_reason(run) is None
             if run.run_id in to_run or is_undecided:
-                write_spec(campaign.results, campaign.planned(run))
+                write_plan(campaign.results, campaign.planned(run))
 
 
-def write_spec(results: Path, planned: Planned) -> Path:
+def write_plan(results: Path, planned: Planned) -> Path:
     """Write the plan of one run, and return the file."""
-    file = spec_file(results, planned.run_id)
+    file = plan_file(results, planned.run_id)
     content = {"study": planned.study, "key": planned.key, "spec": planned.spec, "digests": planned.digests}
     text = json.dumps(content, indent=1) + "\n"
     if not file.exists() or file.read_text(errors="replace") != text:
@@ -47,7 +47,7 @@ def write_spec(results: Path, planned: Planned) -> Path:
     return file
 
 
-def read_spec(file: Path, key: str, site: Site) -> Planned:
+def read_plan(file: Path, key: str, site: Site) -> Planned:
     """Return the plan of a run.
 
     Args:

@@ -20,12 +20,12 @@ from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.design import Run
 from plan.identity import environment_of
-from plan.specs import changed_since_planned
+from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
-from runs.supervise import invalid_reason, report_interruptions
+from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
 
-Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
+MeasureFunction = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
 
 class Measurement(Protocol):
@@ -48,7 +48,7 @@ def reuse_or_measure(
     study: Study,
     site: Site,
     results: Path,
-    attempt: Attempt,
+    measure: MeasureFunction,
 ) -> dict[str, Any]:
     """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
 
@@ -60,17 +60,17 @@ def reuse_or_measure(
         study: The study.
         site: The site.
         results: results/<study>.
-        attempt: Function that measures, given environment, launcher and the attempt's folder.
+        measure: Function that measures, given environment, launcher and the attempt's folder.
     """
     folder = out.parent
     with attempts.exclusive(folder, f"{kind} {measurement.name}"):
         attempt_folder = attempts.finished(folder)
         if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
             environment = read_built(environment_of(site, measurement.run.framework))
-            ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
             bind_results(results, study.name, site)
             with attempts.new_attempt(folder) as attempt_folder:
-                record = attempt(environment, ranks, attempt_folder) | {"session": current_session()}
+                launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
+                record = measure(environment, launcher, attempt_folder) | {"session": current_session()}
                 attempts.finish(attempt_folder, record, kind)
         return attempts.publish(attempt_folder, out.name)
 
@@ -111,7 +111,7 @@ def judge(
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
-    reason = invalid_reason(actual_hosts, n_machines, hosts, shares, site)
+    reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
     return ("invalid", reason) if reason else ("ok", None)
 
 

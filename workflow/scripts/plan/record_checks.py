@@ -50,7 +50,7 @@ def find_contradiction(record: Mapping[str, Any], run: Planned, site: str) -> No
         if record[name] != value:
             text = f"{name} is {record[name]}, planned is {value}"
             return Note("not-as-planned", text, key=name, got=record[name], planned=value)
-    if record["status"] == "ok" and (reason := _invalid_reason(record)):
+    if record["status"] == "ok" and (reason := _contradiction_of_ok(record)):
         return Note(reason.code, f"status is ok, {reason}", **reason.facts)
     if (record["status"] == "ok") != (record["reason"] is None):
         text = f"status is {record['status']}, reason is {record['reason'] or 'null'}"
@@ -58,8 +58,11 @@ def find_contradiction(record: Mapping[str, Any], run: Planned, site: str) -> No
     return None
 
 
-def _invalid_reason(record: Mapping[str, Any]) -> Note | None:
-    """Return why a record cannot be of a successful run, or None."""
+def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
+    """Return what in a record contradicts its status ok, or None.
+
+    Repeats those checks of `runs.supervise.judge` that need nothing but the record.
+    """
     measured = record["measured"]
     if not measured:
         return Note("nothing-measured", "measured is empty" if measured == {} else "measured is null")
