@@ -66,7 +66,7 @@ frameworks-test: venv  ## train and sweep every framework, against PyTorch; with
 	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
 versions-test: venv  ## use the oldest Snakemake, PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
-	@$(BIN)/python -m pytest tests/unit/ranks/test_versions.py tests/unit/invocation/test_oldest_snakemake.py $(ARGS)
+	@$(BIN)/python -m pytest -m versions tests/unit/ranks/test_versions.py tests/unit/invocation/test_content_check.py $(ARGS)
 
 studies-test: venv  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)

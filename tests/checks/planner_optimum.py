@@ -1,8 +1,8 @@
 """Compare searched strategies with the fastest of all strategies (`make optimum-test`, planner's Python).
 
 Two small models on four devices have few enough strategies to bound all of them: each layer with any
-configuration, each part on any device. Branch and bound finds the fastest (`strategies.exact`). Annealing has
-to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
+configuration, each part on any device. Branch and bound finds the fastest (`support.exact_search`). Annealing
+has to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
 """
 
 import time
@@ -10,9 +10,10 @@ import time
 from models.graph import Graph
 from models.named import graph
 from models.soap import divide
-from strategies import exact, search, starts
+from strategies import search, starts
 from strategies.problem import Posed, pose
 from strategies.topology import Device, Level, Topology
+from support import exact_search
 from support.planned_models import by_planner
 
 DEVICE = Device(
@@ -49,7 +50,7 @@ def check(model: Graph, batch: int, close: float) -> None:
             )
     began = time.perf_counter()
     start_at = min(results.values(), key=lambda entry: entry[0])[1]
-    fastest, statistics = exact.find_fastest(posed, start_at)
+    fastest, statistics = exact_search.find_fastest(posed, start_at)
     least = search.step_seconds(posed, fastest)
     print(
         f"{posed.space.model}: {1e6 * least:.3f} us is the least of {strategies(posed):.1e} strategies, "

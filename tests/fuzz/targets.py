@@ -47,6 +47,8 @@ from plan.record_checks import load_record
 from plan.strategies import read_strategies
 from provenance.manifest import read as read_manifest
 from provenance.verify import describe_difference
+from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
+from records.aggregate import epoch_lines
 from runs.epochs import read_epochs
 from support.bundles import Bundle
 from support.recorded import content as record_content
@@ -296,6 +298,23 @@ def _otf2() -> list[bytes]:
     return [bytes([number]) + file.read_bytes() for number, file in enumerate(_score_p())]
 
 
+EPOCHS = (
+    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,n_allreduces,"
+    b"samples_trained,train_loss,train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,"
+    b"energy_device_j,energy_package_j,energy_node_j,opened_at\n"
+    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n"
+    b"2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,,5.5,,3.5\n"
+)
+
+
+def _read_log_of_lbann(file: Path) -> object:
+    output, words = Output(), LastWords()
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        words.read_line(line)
+        output.read_line(line)
+    return [row(epoch, 1536) for number, epoch in enumerate(output.epochs) if output.has_epoch(number)]
+
+
 def _header_of(table: str) -> Callable[[], list[bytes]]:
     """Return a maker of the first line of a table."""
     return lambda: [(",".join(schema(table)["properties"]) + "\n").encode()]
@@ -316,6 +335,8 @@ TARGETS = {
     "epochs": Target("epochs.csv", lambda file: read_table(file, "epochs"), _first_rows("epochs")),
     "network": Target("network.csv", lambda file: read_table(file, "network"), _first_rows("network")),
     "attempt": Target("epochs.csv", read_epochs, _first_rows("epochs"), (ValueError, KeyError)),
+    "epoch-lines": Target("epochs.csv", _in_folder(lambda folder: epoch_lines(folder, record_content(), 2, 1), "attempt-1/epochs.csv"), lambda: [EPOCHS]),
+    "lbann": Target("log.txt", _read_log_of_lbann, _files("tests/unit/ranks/lbann_output/validation.log"), (UnreadableError,)),
     "decision": Target(
         "block-3.json",
         lambda file: check(read_json(file), "decision", file),

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.named import models
 from strategies import engine, starts
-from strategies.engine import State
+from strategies.engine import Ints, Problem, State, compiled
 from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
 from support.planned_models import posed
@@ -21,10 +21,31 @@ DEVICES = 16
 LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))
 
 
-def timeline(made: Posed, state: State) -> tuple[engine.Ints, engine.Ints]:
-    """When all parts end, forward and backward."""
+def attempt_change(
+    problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, full: bool
+) -> int:
+    """Return `try_change` of layers to one of their configurations and devices."""
+    state.changed[: len(changed)] = changed
+    state.chosen[: len(changed)] = problem.first_config[changed] + config
+    state.proposed[: len(devices)] = devices
+    return engine.try_change(problem, state, len(changed), full, limit)
+
+
+@compiled
+def copy_timeline(problem: Problem, state: State, forward_ends: Ints, backward_ends: Ints) -> None:
+    """Copy the ends of forward and backward passes [L, P] of the strategy that the last call accepted."""
+    for layer in range(len(problem.shape)):
+        for part in range(problem.parts[state.config[layer]]):
+            forward_ends[layer, part] = (
+                state.forward_end[0, state.head[0, layer], part] + state.offset[0, layer]
+            )
+            backward_ends[layer, part] = state.back_end[state.foot[layer], part] + state.back_offset[layer]
+
+
+def timeline(posed_model: Posed, state: State) -> tuple[Ints, Ints]:
+    """Return the ends of forward and backward passes of all parts."""
     ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
-    engine.copy_timeline(made.arrays, state, ends, back)
+    copy_timeline(posed_model.arrays, state, ends, back)
     return ends, back
 
 
@@ -43,9 +64,7 @@ def check(made: Posed, proposals: int, seed: int) -> int:
         whole.config[layer] = problem.first_config[layer] + config
         whole.device[layer, :parts] = devices
         expected = engine.simulate_strategy(problem, whole)
-        time = engine.attempt_change(
-            problem, state, np.array([layer], np.int64), config, devices, limit, False
-        )
+        time = attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         if time != (expected if expected <= limit else engine.NEVER):
             raise SystemExit(f"{made.space.model}: {time} by the change, {expected} by all, limit {limit}")
         if time == engine.NEVER:

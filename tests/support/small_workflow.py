@@ -11,7 +11,6 @@ from pathlib import Path
 from common.files import CHECKOUT
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
-OTHER_PYTHON = "RINGSIDE_TEST_SNAKEMAKE"  # the variable with the Python of another Snakemake
 LONG_AGO_S = 10 * 365 * 86400.0
 
 SNAKEFILE = """\

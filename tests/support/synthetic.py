@@ -402,7 +402,7 @@ LOAD = 0.6  # that comes and goes: by so much work takes longer on average while
 def referenced(
     runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
 ) -> pd.DataFrame:
-    """The same campaign on a machine of which a hypervisor takes processor time now and then, with the
+    """The same campaign on a machine of which a hypervisor takes CPU time now and then, with the
     reference beside every run.
 
     Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.

@@ -82,15 +82,6 @@ def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_
     assert figures(published).jobs == {}, "what is declared no more is not drawn again"
 
 
-def test_a_mistake_in_a_declaration_is_one_line_and_no_work(published: Checkout) -> None:
-    published.edit(STUDY, "x: nodes", "x: node")
-    done = figures(published)
-    assert done.status != 0 and "Traceback" not in done.output
-    (line,) = [line for line in done.output.splitlines() if line.startswith("ringside: ")]
-    assert line.startswith(f"ringside: {STUDY}: figures.0.x: 'node'")
-    assert not published.path("results/quickstart").exists()
-
-
 def test_entry_and_module_are_all_that_a_new_figure_needs(published: Checkout) -> None:
     registry = "workflow/scripts/declared/products/figures.yaml"
     published.write(registry, published.path(registry).read_text() + NEW_KIND)

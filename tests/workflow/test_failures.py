@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.checkout import Checkout
+from support.checkout import Checkout, wait_for
 
 STUDY = """\
 title: one short run
@@ -43,13 +42,6 @@ def ranks_of(checkout: Checkout) -> list[int]:
         if b"ranks.worker" in command and str(checkout.folder).encode() in b" ".join(command):
             found.append(int(folder.name))
     return sorted(found)
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 120) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.05)
 
 
 def training(checkout: Checkout) -> bool:

@@ -1,7 +1,7 @@
 """Mutated input works, or ends in one clear line before anything is done.
 
-Hypothesis mutates shipped files and recorded data in hundreds of ways: never a traceback, a hang, or half a
-file.
+Hypothesis mutates the values of shipped files and recorded data in hundreds of ways: never a traceback, a
+hang, or half a file. `make fuzz` mutates their bytes.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -31,12 +30,8 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table
 from common.written import load
-from datasets.archives import Archive
-from datasets.made_up import write_archives
-from datasets.prepare import READERS
-from datasets.prepared import write_images, write_tokens
 from declared import frameworks as described
-from declared.datasets import TOKENS, kind, load_dataset, read_datasets
+from declared.datasets import read_datasets
 from declared.environments import EnvironmentKeys
 from declared.frameworks import FRAMEWORKS, load_framework
 from declared.site import load_site
@@ -45,8 +40,7 @@ from declared.topologies import TopologyKeys
 from plan.design import plan_design
 from plan.record_checks import load_record
 from provenance import manifest
-from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
-from records.aggregate import epoch_lines
+from support.recorded import content as record_content
 from support.synthetic import campaign, write_frames
 
 HANG_S = 20
@@ -173,67 +167,16 @@ def nested(draw: Any, original: Any) -> Any:
     return value
 
 
-@st.composite
-def bytes_of(draw: Any, original: bytes) -> bytes:
-    """A file that was cut, overwritten, doubled or filled up somewhere."""
-    content = original
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(content)))
-        end = draw(st.integers(at, min(len(content), at + 200)))
-        match draw(st.sampled_from(["cut", "take", "put", "flip", "again", "line"])):
-            case "cut":
-                content = content[:at]
-            case "take":
-                content = content[:at] + content[end:]
-            case "put":
-                put = st.one_of(
-                    st.binary(max_size=12),
-                    st.sampled_from(
-                        [
-                            b"\xff\xfe",
-                            b"\x00",
-                            b"\r\n",
-                            b'"',
-                            b",",
-                            b"\t",
-                            b"nan",
-                            b"inf",
-                            b"-1",
-                            b"1e999",
-                            b"&a [*a]",
-                        ]
-                    ),
-                )
-                content = content[:at] + draw(put) + content[at:]
-            case "flip" if content:
-                place = min(at, len(content) - 1)
-                content = (
-                    content[:place]
-                    + bytes([content[place] ^ draw(st.integers(1, 255))])
-                    + content[place + 1 :]
-                )
-            case "again":
-                content = content[:end] + content[at:end] + content[end:]
-            case _:
-                lines = content.split(b"\n")
-                place = draw(st.integers(0, len(lines) - 1))
-                lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(place))
-                content = b"\n".join(lines)
-    return content
+def yaml_of(name: str) -> Any:
+    """Return the content of a YAML file of the checkout."""
+    return yaml.safe_load((CHECKOUT / name).read_bytes())
 
 
-def yaml_of(name: str) -> tuple[Any, bytes]:
-    """A file of the checkout, as its content and as its bytes."""
-    content = (CHECKOUT / name).read_bytes()
-    return yaml.safe_load(content), content
-
-
-def either(value: Any, content: bytes) -> Any:
-    """A mutation of what a YAML file says, or of its bytes."""
-    as_bytes = nested(value).map(
+def mutated_yaml(*names: str) -> Any:
+    """Return a strategy of YAML files: mutations of what one of these files of the checkout says."""
+    return st.one_of(*(nested(yaml_of(name)) for name in names)).map(
         lambda changed: yaml.safe_dump(changed, allow_unicode=True).encode("utf-8", "replace")
     )
-    return st.one_of(as_bytes, as_bytes, bytes_of(content))
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +185,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @mutated(200)
-@given(content=either(*yaml_of("config/studies/quickstart.yaml")))
+@given(content=mutated_yaml("config/studies/quickstart.yaml"))
 def test_studies(folder: Path, content: bytes) -> None:
     (folder / "bad.yaml").write_bytes(content)
     with works_or_complains():
@@ -252,11 +195,7 @@ def test_studies(folder: Path, content: bytes) -> None:
 
 
 @mutated(150)
-@given(
-    content=st.one_of(
-        either(*yaml_of("config/sites/local.yaml")), either(*yaml_of("config/sites/slurm-example.yaml"))
-    )
-)
+@given(content=mutated_yaml("config/sites/local.yaml", "config/sites/slurm-example.yaml"))
 def test_sites(folder: Path, content: bytes) -> None:
     (folder / "bad.yaml").write_bytes(content)
     with works_or_complains():
@@ -265,8 +204,8 @@ def test_sites(folder: Path, content: bytes) -> None:
 
 @mutated(100)
 @given(
-    content=st.sampled_from(["pytorch-ddp", "lbann"]).flatmap(
-        lambda name: either(*yaml_of(f"workflow/scripts/ranks/frameworks/{name}/framework.yaml"))
+    content=mutated_yaml(
+        *(f"workflow/scripts/ranks/frameworks/{name}/framework.yaml" for name in ("pytorch-ddp", "lbann"))
     )
 )
 def test_frameworks(folder: Path, content: bytes) -> None:
@@ -283,11 +222,11 @@ def test_frameworks(folder: Path, content: bytes) -> None:
 @given(
     chosen=st.sampled_from(
         [
-            (EnvironmentKeys, *yaml_of("containers/horovod-tensorflow/environment.yaml")),
-            (EnvironmentKeys, *yaml_of("containers/lbann/environment.yaml")),
-            (TopologyKeys, *yaml_of("config/topologies/p100.yaml")),
+            (EnvironmentKeys, "containers/horovod-tensorflow/environment.yaml"),
+            (EnvironmentKeys, "containers/lbann/environment.yaml"),
+            (TopologyKeys, "config/topologies/p100.yaml"),
         ]
-    ).flatmap(lambda case: st.tuples(st.just(case[0]), either(*case[1:])))
+    ).flatmap(lambda case: st.tuples(st.just(case[0]), mutated_yaml(case[1])))
 )
 def test_environments_and_topologies(folder: Path, chosen: tuple[type, bytes]) -> None:
     keys, content = chosen
@@ -297,7 +236,7 @@ def test_environments_and_topologies(folder: Path, chosen: tuple[type, bytes]) -
 
 
 @mutated(80)
-@given(content=either(*yaml_of("workflow/scripts/datasets/table.yaml")))
+@given(content=mutated_yaml("workflow/scripts/datasets/table.yaml"))
 def test_tables_of_data_sets(folder: Path, content: bytes) -> None:
     (folder / "table.yaml").write_bytes(content)
     with works_or_complains():
@@ -359,33 +298,23 @@ def analysed(folder: Path, runs: str) -> None:
     analysis.main(runs=folder / runs, epochs=folder / "whole-epochs.csv", out=folder / "tables")
 
 
-def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
+def test_what_is_mutated_works_as_it_is(folder: Path) -> None:
     """Else nothing would be learnt from refusals."""
     for name, content in TABLES.items():
         (folder / f"{name}.csv").write_bytes(content)
         assert len(read_table(folder / f"{name}.csv", name)) > 3
     analysed(folder, "runs.csv")
-    (folder / "record.json").write_bytes(a_record()[1])
+    (folder / "record.json").write_text(json.dumps(RECORD))
     assert load_record(folder / "record.json")["status"] == "ok"
-    attempt = folder / "0123456789ab" / "attempt-1"
-    attempt.mkdir(parents=True, exist_ok=True)
-    (attempt / "epochs.csv").write_bytes(EPOCHS)
-    assert epoch_lines(attempt.parent, a_record()[0], 2, 1).count("\n") == 2
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
     assert manifest.read(folder / "manifest.json") == MANIFEST
-    for name, (entry, archives_by_name) in archives.items():
-        assert prepared(folder / f"whole-{name}", entry, archives_by_name) == [
-            20,
-            entry["validation_samples"],
-        ]
 
 
 @mutated(200)
 @given(data=st.data())
 def test_tables(folder: Path, data: Any) -> None:
     name = data.draw(st.sampled_from(list(TABLES)))
-    content = data.draw(st.one_of(fields(TABLES[name]), bytes_of(TABLES[name])))
-    (folder / f"{name}.csv").write_bytes(content)
+    (folder / f"{name}.csv").write_bytes(data.draw(fields(TABLES[name])))
     with works_or_complains():
         read_table(folder / f"{name}.csv", name)
 
@@ -403,123 +332,16 @@ def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path,
     assert not list(folder.rglob("*.partial"))
 
 
-def a_record() -> tuple[Any, bytes]:
-    """A record as runs leave them, and the epochs beside it."""
-    record = {
-        "run_id": "a.small-cnn.digits.b64.n1.s1.r1", "key": "0" * 12, "study": "small", "site": "local",
-        "session": "s", "attempt": 1,
-        "status": "ok", "reason": None, "started_at": "2026-11-20T12:00:00.000Z",
-        "ended_at": "2026-11-20T12:01:00.000Z",
-        "environment_digest": "0" * 64, "code_digest": "0" * 64, "data_digest": "0" * 64,
-        "placement": "emulated",
-        "timing_scope": "ranks", "cores_per_rank": 1, "oversubscribed": False, "max_other_cpu_share": 0.05,
-        "wall_s": 50.0,
-        "job": None, "unfinished_attempts": [], "deployment": "venv", "image": None,
-        "packages": {"torch": "2.13.0"},
-        "measured": {"hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [], "transport": "none",
-                     "startup_s": 3.0,
-                     "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 3,
-                     "device_memory_peak_bytes": None,
-                     "throttled_s": 0.1, "sent_bytes": 1.0, "energy_j": None, "other_cpu_share": 0.01,
-                     "steal_share": 0.0,
-                     "python_version": "3.11", "library_version": "torch 2.13.0"},
-    }  # fmt: skip
-    return record, json.dumps(record).encode()
+RECORD = record_content()
 
 
 @mutated(150)
-@given(
-    content=st.one_of(
-        nested(a_record()[0]).map(lambda changed: json.dumps(changed).encode()), bytes_of(a_record()[1])
-    )
-)
-def test_records(folder: Path, content: bytes) -> None:
-    (folder / "record.json").write_bytes(content)
+@given(changed=nested(RECORD))
+def test_records(folder: Path, changed: Any) -> None:
+    (folder / "record.json").write_text(json.dumps(changed))
     with works_or_complains():
         record = load_record(folder / "record.json")
         assert record["status"] != "broken" or (record["reason"] and "\n" not in record["reason"])
-
-
-EPOCHS = (
-    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,n_allreduces,"
-    b"samples_trained,train_loss,"
-    b"train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,energy_device_j,"
-    b"energy_package_j,energy_node_j,opened_at\n"
-    b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n"
-    b"2,false,1.4,1.5,0.1,0.2,0.05,24,24,1536,0.5,0.8,0.4,0.85,0.0,123,,5.5,,3.5\n"
-)
-
-
-@mutated(100)
-@given(content=bytes_of(EPOCHS))
-def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
-    attempt = folder / "0123456789ab" / "attempt-1"
-    attempt.mkdir(parents=True, exist_ok=True)
-    (attempt / "epochs.csv").write_bytes(content)
-    with works_or_complains():
-        epoch_lines(attempt.parent, a_record()[0], 2, 1)
-
-
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, dict[str, Archive]]]:
-    """Small archives of each format: data set -> its entry, its archives."""
-    by_name = {}
-    for name in (
-        "cifar-10-small",
-        "fashion-mnist-small",
-        "tiny-imagenet-200-small",
-        "wikitext-2-small",
-        "text8-small",
-    ):
-        entry = load_dataset(name) | {
-            "train_samples": 20,
-            "validation_samples": 1 if name == "text8-small" else 10,
-        }
-        by_name[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
-    return by_name
-
-
-def prepared(out: Path, entry: Any, archives_by_name: dict[str, Archive]) -> list[int]:
-    """Read archives and write what is in them; how many images of each part there are."""
-    content = READERS[entry["format"]](entry, archives_by_name)
-    sizes = []
-    for part in ("train", "validation"):
-        samples, blocks = entry[f"{part}_samples"], getattr(content, part)
-        if kind(entry) == TOKENS:
-            write_tokens(out / part, blocks, samples, *entry["shape"], entry["vocabulary"], "it")
-        else:
-            write_images(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
-        sizes.append(len(np.load(out / part / f"{kind(entry)}.npy")))
-    return sizes
-
-
-@mutated(100)
-@given(data=st.data())
-def test_archives_of_data_sets(folder: Path, archives: Any, data: Any) -> None:
-    entry, archives_by_name = archives[data.draw(st.sampled_from(sorted(archives)))]
-    name = data.draw(st.sampled_from(sorted(archives_by_name)))
-    bad = folder / name
-    bad.write_bytes(data.draw(bytes_of(archives_by_name[name].path.read_bytes())))
-    out = folder / "prepared"
-    shutil.rmtree(out, ignore_errors=True)
-    with works_or_complains():
-        prepared(
-            out, entry, archives_by_name | {name: Archive(bad, archives_by_name[name].unpacked_bytes, "here")}
-        )
-
-
-@mutated(200)
-@given(content=bytes_of(LOG.read_bytes()))
-def test_logs_of_lbann(content: bytes) -> None:
-    output, words = Output(), LastWords()
-    with works_or_complains(UnreadableError):
-        for line in content.decode(errors="replace").splitlines(keepends=True):
-            words.read_line(line)
-            output.read_line(line)
-        for number, epoch in enumerate(output.epochs):
-            if output.has_epoch(number):
-                assert row(epoch, 1536)["epoch_time_s"] > 0
-    assert "\n" not in str(words)
 
 
 MANIFEST = {
@@ -532,14 +354,9 @@ MANIFEST = {
 
 
 @mutated(80)
-@given(
-    content=st.one_of(
-        nested(MANIFEST).map(lambda changed: json.dumps(changed).encode()),
-        bytes_of(json.dumps(MANIFEST).encode()),
-    )
-)
-def test_manifests(folder: Path, content: bytes) -> None:
-    (folder / "manifest.json").write_bytes(content)
+@given(changed=nested(MANIFEST))
+def test_manifests(folder: Path, changed: Any) -> None:
+    (folder / "manifest.json").write_text(json.dumps(changed))
     with works_or_complains():
         manifest.read(folder / "manifest.json")
 
@@ -576,10 +393,8 @@ def checkout(
     "name", ["config/config.yaml", "config/studies/quickstart.yaml", "config/sites/local.yaml"]
 )
 def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
-    values, content = yaml_of(name)
-
     @mutated(4)
-    @given(bad=either(values, content))
+    @given(bad=mutated_yaml(name))
     def mutates(bad: bytes) -> None:
         done = checkout(name, bad)
         assert done.returncode in (0, 2), done.stderr

@@ -1,5 +1,6 @@
 """CSV tables: what is written is read back, and a broken file gives one line that says where."""
 
+import gzip
 import math
 import os
 import re
@@ -274,6 +275,29 @@ def test_an_absent_file_and_one_that_is_not_text_give_one_line(tmp_path):
         with pytest.raises(InputError) as caught:
             read_table(file, "runs")
         assert_refusal(caught.value, code, key, file=f"{file}{place}")
+
+
+def test_a_compressed_table_is_read_in_place_of_a_missing_one(tmp_path, runs):
+    path, compressed = tmp_path / "runs.csv", tmp_path / "runs.csv.gz"
+    write_table(runs, "runs", path)
+    full, text = read_table(path, "runs"), path.read_bytes()
+    n_lines = text.count(b"\n")
+    compressed.write_bytes(b"not read while there is a plain one")
+    pd.testing.assert_frame_equal(read_table(path, "runs"), full)
+    path.unlink()
+    compressed.write_bytes(gzip.compress(text, mtime=0))
+    pd.testing.assert_frame_equal(read_table(path, "runs"), full)
+    for content, code, line in (
+        (gzip.compress(text + text.splitlines()[-1] + b"\n"), "duplicate", f", line {n_lines + 1}"),
+        (gzip.compress(text)[:-9], "broken-file", ""),
+        (gzip.compress(text)[:100] + b"x" * 100, "broken-file", ""),
+        (gzip.compress(text + b"\n" * 10**7), "broken-file", ""),  # would need 1,000 times the memory
+        (text, "broken-file", ""),
+    ):
+        compressed.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            read_table(path, "runs")
+        assert (caught.value.code, caught.value.file) == (code, f"{compressed}{line}")
 
 
 @pytest.mark.parametrize("name", ["runs", "epochs", "design", "network"])

@@ -220,7 +220,8 @@ def test_a_link_is_removed_and_not_what_it_leads_to(
     with pytest.raises(InputError) as refused:
         make_environment(checkout)
     assert refused.value.code == "no-venv" and "python3-venv" in refused.value.hint
-    assert (other_folder / "bin" / "python").exists() and not (checkout / ".venv").exists()
+    assert (other_folder / "bin" / "python").exists() and (other_folder / controller.STAMP).exists()
+    assert not (checkout / ".venv").exists()
 
 
 def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

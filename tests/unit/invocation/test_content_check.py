@@ -9,18 +9,19 @@ import pytest
 
 from common import prefork_server
 from common.content_digests import read_record
-from support.small_workflow import OTHER_PYTHON, SmallWorkflow
+from support.oldest_snakemake import oldest_snakemake
+from support.small_workflow import SmallWorkflow
 
 BOTH_JOBS = {"part": 1, "sum": 1}
 PART = "results/s/a.txt"
 RECORD = "results/s/made_of/a.txt.json"
 
 
-@pytest.fixture(scope="module")
-def command() -> list[str]:
-    """Snakemake, forked from a process that has imported it, or what test_oldest_snakemake.py names."""
-    if other_python := os.environ.get(OTHER_PYTHON):
-        return [other_python, "-m", "snakemake"]
+@pytest.fixture(scope="module", params=["newest", pytest.param("oldest", marks=pytest.mark.versions)])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """Snakemake, forked from a process that has imported it, and the oldest one (make versions-test)."""
+    if request.param == "oldest":
+        return oldest_snakemake()
     os.environ.setdefault(prefork_server.VARIABLE, prefork_server.start())
     return [sys.executable, "-IS", prefork_server.__file__, "snakemake"]
 

@@ -138,10 +138,16 @@ def test_published_tables_have_what_lies_beside_them(monkeypatch: pytest.MonkeyP
         (folder / f"{name}.csv").symlink_to(published / f"{name}.csv")
     monkeypatch.chdir(tmp_path)
     config = {"study": "phases-virtual", "site": "local", "records": str(folder)}
+    plain = products_of(load_campaign(config)).record_files(
+        "network", "phases", "trace_steps", "replay_steps"
+    )
+    assert plain == [f"{folder}/{name}.csv" for name in ("network", "phases", "trace_steps")]
+    for name in ("network", "phases"):
+        (folder / f"{name}.csv").unlink()
+        (folder / f"{name}.csv.gz").touch()
     planned_products = products_of(load_campaign(config))
-    assert planned_products.record_files("phases", "trace_steps", "replay_steps") == [
-        f"{folder}/phases.csv",
-        f"{folder}/trace_steps.csv",
+    assert planned_products.record_files("network", "phases", "trace_steps", "replay_steps") == [
+        f"{folder}/{name}" for name in ("network.csv.gz", "phases.csv.gz", "trace_steps.csv")
     ]
     assert "traces.study" in {program.name for program in planned_products.programs}
     assert "prediction.what_if" not in {program.name for program in planned_products.programs}

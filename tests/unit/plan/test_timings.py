@@ -20,7 +20,6 @@ from plan.timings import (
     Timing,
     Timings,
     key,
-    parts_timing,
     planned_timings,
     required_timings,
     spec,
@@ -74,10 +73,6 @@ def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_on
     ]
     adam = planned_timings(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
     assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
-    for run in all_runs:
-        assert named([parts_timing(planned_timings(all_runs, site), run)]) == [
-            f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"
-        ]
 
 
 def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site) -> None:

@@ -13,10 +13,12 @@ from models.graph import BYTES, Builder, Graph
 from models.layout import Layout
 from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
-from strategies import engine, exact, search, starts
+from strategies import engine, search, starts
 from strategies.costs import Cost, roofline
 from strategies.problem import GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import Device, Level, Topology
+from support import exact_search
+from support.planner_properties import attempt_change, timeline
 
 BATCH = 4
 DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
@@ -47,13 +49,6 @@ def perceptron() -> Graph:
     builder = Builder("perceptron", (8, 8, 1), "glorot")
     builder.dense(builder.flatten(builder.input), 10)
     return builder.graph()
-
-
-def timeline(posed: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
-    """Return the ends of forward and backward passes of all parts."""
-    ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
-    engine.copy_timeline(posed.arrays, state, ends, back)
-    return ends, back
 
 
 def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
@@ -401,9 +396,7 @@ def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> No
         devices = rng.integers(4, size=parts)
         limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
         before = [array.copy() for array in (state.config, state.device, state.forward_end[0], state.local)]
-        time = engine.attempt_change(
-            problem, state, np.array([layer], np.int64), config, devices, limit, False
-        )
+        time = attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         full = posed.state(posed.strategy(state.config, state.device))
         again = engine.simulate_strategy(problem, full)
         if time == engine.NEVER:
@@ -445,7 +438,7 @@ def test_search_finds_optimum_of_small_model() -> None:
         search.step_seconds(posed, dict(zip(names, choice, strict=True)))
         for choice in itertools.product(*choices)
     ]
-    fastest, facts = exact.find_fastest(posed, starts.data_parallel(posed))
+    fastest, facts = exact_search.find_fastest(posed, starts.data_parallel(posed))
     assert search.step_seconds(posed, fastest) == facts["picoseconds"] / PICOSECONDS == min(times)
     assert facts["bounds"] < len(times)
     for method in search.SCHEDULES:
@@ -462,7 +455,7 @@ def test_branch_and_bound_refuses_other_problems() -> None:
     ):
         posed = pose_model(name, topology)
         with pytest.raises(ValueError, match=words):
-            exact.find_fastest(posed, data(posed))
+            exact_search.find_fastest(posed, data(posed))
 
 
 @pytest.mark.parametrize("method", search.SCHEDULES)

@@ -12,10 +12,11 @@ from declared.virtual import burst_bytes
 from models.soap import divide
 from network.bus import bus_bandwidth
 from strategies import found
+from strategies.costs import measured_costs
 from strategies.find import METHODS, NAMES
 from strategies.measured import (
     MissingMeasurement,
-    cost_function,
+    measured_rows,
     measured_topology,
     message_cost,
     select_costs,
@@ -31,7 +32,7 @@ def test_problem_has_measured_times_of_parts() -> None:
     posed = pose(
         space,
         measured_topology(both(), handled().iloc[:0], run, MEMORY),
-        cost_function(select_costs(timed(run), run)),
+        measured_costs(measured_rows(select_costs(timed(run), run))),
     )
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
@@ -43,7 +44,7 @@ def test_problem_has_measured_times_of_parts() -> None:
 
 def test_unmeasured_part_is_refused() -> None:
     run = run_of()
-    cost = cost_function(select_costs(timed(run), run))
+    cost = measured_costs(measured_rows(select_costs(timed(run), run)))
     with pytest.raises(ValueError, match=r"^conv1: .*\(8, 1, 1, 1\)"):
         cost(divide(run.graph, 64), 0, (8, 1, 1, 1))
 

@@ -24,7 +24,6 @@ from common.yaml_errors import LimitError, explained
 CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_NAME_BYTES = 255  # of a file, on all usual file systems
 MAX_YAML_BYTES = 2**24
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -143,6 +142,12 @@ def regular(path: Path, max_bytes: float = math.inf) -> Path:
     if status.st_size > max_bytes:
         raise OSError(errno.EFBIG, f"has {status.st_size:,} bytes, more than {max_bytes:,}", str(path))
     return path
+
+
+def stored_file(path: Path) -> Path:
+    """Return `path`, or the compressed `path`.gz if only that exists."""
+    compressed = path.with_name(f"{path.name}.gz")
+    return compressed if compressed.is_file() and not path.exists() else path
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,12 +7,15 @@ also lists columns that together are unique (`unique`), and columns that are the
 """
 
 import csv
+import gzip
 import io
 import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,11 +23,12 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
-from common.files import display_path, regular, written_whole
+from common.files import display_path, regular, stored_file, written_whole
 from common.renamed import has_older_values, rename_columns, rename_values
 from common.schemas import schema
 from common.text import alternatives
 
+MAX_COMPRESSION_RATIO = 100  # that of measured tables is about 8; a small file must not fill the memory
 OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
 # Marks that two readers of CSV may take differently.
 UNUSUAL = (
@@ -60,7 +64,7 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     values are replaced (`common.renamed`).
 
     Args:
-        path: The file.
+        path: The file; if only `path`.gz exists, that is read.
         schema_name: The name of its schema.
         keys: First fields of the rows to read, None for all. A table of millions of rows takes seconds; other
             rows may go unchecked.
@@ -69,7 +73,7 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
         InputError: If it breaks its schema, repeats a row (`unique`), or has rows of one cell that contradict
             each other (`same_in_cell`); one line with file, line, column and what was expected.
     """
-    path = Path(path)
+    path = stored_file(Path(path))
     try:
         frame = _read_at_once(path, schema_name, keys)
     # The reader by field says what is wrong, and where.
@@ -152,11 +156,32 @@ def _format_value(value: Any) -> str:
 
 def _line(path: Path, first: str, keys: Collection[str] | None, row: int) -> int:
     """Return the line of a row of `read_table`, whose column `first` is the schema's first one."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         place = rename_columns(next(reader)).index(first)
         lines = (reader.line_num for fields in reader if keys is None or fields[place] in keys)
         return next(itertools.islice(lines, row, None))
+
+
+@contextmanager
+def _open_table(path: Path) -> Iterator[BinaryIO]:
+    """Yield the bytes of a table, uncompressed.
+
+    Raises:
+        OSError: If it is no regular file, or not compressed as its name says.
+    """
+    with open(regular(path), "rb") as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        max_bytes = MAX_COMPRESSION_RATIO * path.stat().st_size
+        try:
+            text = gzip.GzipFile(fileobj=file).read(max_bytes + 1)
+        except (EOFError, zlib.error) as error:
+            raise OSError(str(error)) from None
+    if len(text) > max_bytes:
+        raise OSError(f"is more than {MAX_COMPRESSION_RATIO} times as large uncompressed")
+    yield io.BytesIO(text)
 
 
 def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
@@ -167,7 +192,7 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
     """
     properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
     quoted: dict[str, str] = {}
-    with open(regular(path), "rb") as file:
+    with _open_table(path) as file:
         source: BinaryIO = file if keys is None else _part(file, next(iter(properties)), keys)
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
@@ -282,7 +307,7 @@ def _checked_at_once(
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
         # Spreadsheets begin the file with a byte order mark.
-        with open(regular(path), encoding="utf-8-sig", newline="") as file:
+        with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             _refuse_other_separator(header, path)

@@ -104,10 +104,10 @@ def _make(checkout: Path) -> None:
         "ringside: installing the controller's environment into .venv (once; a few minutes)", file=sys.stderr
     )
     date_ns = (checkout / "requirements.txt").stat().st_mtime_ns
-    (venv / STAMP).unlink(missing_ok=True)
-    if venv.is_symlink():
+    if venv.is_symlink():  # What it leads to may be in use by another checkout.
         venv.unlink()
     elif venv.exists():
+        (venv / STAMP).unlink(missing_ok=True)
         shutil.rmtree(venv)
     python = venv / "bin" / "python"
     variables = process_variables(checkout, os.environ)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from common.code import SCRIPTS
 from common.errors import InputError
-from common.files import CHECKOUT, display_path, load_yaml, written_whole
+from common.files import CHECKOUT, display_path, load_yaml, stored_file, written_whole
 from common.options import run_program
 from common.text import alternatives
 from declared.figures import Declared
@@ -90,7 +90,7 @@ def make(example: Example, folder: Path) -> None:
 
 def _input_file(name: str, campaign: Path, folder: Path) -> Path:
     """Return the input of a figure of a kept campaign; a table that is not kept is computed in `folder`."""
-    if (file := campaign / f"{name}.csv").exists():
+    if (file := stored_file(campaign / f"{name}.csv")).exists():
         return file
     program, tables = PROGRAM_OF[name.removesuffix(".md")], folder / campaign.name
     if not (file := tables / (name if name.endswith(".md") else f"{name}.csv")).exists():

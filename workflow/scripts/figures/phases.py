@@ -22,7 +22,6 @@ from traces.steps import WAIT
 
 TIME = "time"
 LANE = 0.17  # of a row
-OVERLAPPED = "overlapped communication"
 HEADING = "Where the time of a training step goes."
 NO_ALLREDUCE = Note("no-allreduce", "No cell has a gradient all-reduce.")
 ALLREDUCE_NOT_RECORDED = Note("allreduce-not-traced", "No run recorded its gradient all-reduce.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from common.caches import PARTS, check_cache
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import CHECKOUT, display_path, stored_file
 from common.notes import Note
 from common.text import number_of
 from datasets.identity import data_folder
@@ -125,15 +125,15 @@ class Campaign:
         """The table of epochs behind figures and tables."""
         return (self.published or self.results) / "epochs.csv"
 
-    @property
-    def phases_csv(self) -> Path:
-        """The table of phases of traced runs, next to trace_steps.csv."""
-        return self.runs_csv.with_name("phases.csv")
+    def record_file(self, name: str) -> Path:
+        """Return the table of records behind figures and tables; a published one may be compressed."""
+        file = self.runs_csv.with_name(f"{name}.csv")
+        return stored_file(file) if self.published else file
 
     @property
     def traced(self) -> bool:
         """Whether there are or will be phases of traced runs."""
-        return self.study.traced and (self.published is None or self.phases_csv.exists())
+        return self.study.traced and (self.published is None or self.record_file("phases").exists())
 
     @property
     def referenced(self) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from common.files import display_path
 from declared.figures import Declared
@@ -136,7 +135,7 @@ class Products:
 
     def _input_file(self, name: str) -> str:
         if name in RECORD_TABLES:
-            return str(self._campaign.runs_csv.with_name(f"{name}.csv"))
+            return str(self._campaign.record_file(name))
         return f"{self._campaign.results}/tables/{name if name.endswith('.md') else f'{name}.csv'}"
 
 
@@ -148,11 +147,9 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
     """Return the properties of a study and its campaign, for published tables according to their files."""
 
     def is_recorded(name: str) -> bool:
-        return campaign.published is None or Path(campaign.runs_csv).with_name(f"{name}.csv").exists()
+        return campaign.published is None or campaign.record_file(name).exists()
 
-    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.runs_csv.with_name(
-        "costs.csv"
-    ).exists()
+    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.record_file("costs").exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         network_swept=sweeps.has_results,

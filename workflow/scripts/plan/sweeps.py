@@ -35,7 +35,6 @@ from plan.scheduling import deferred_resources
 SMALLEST_BYTES = 1024
 GROWTH = 4
 PROGRAM = CHECKOUT / "workflow" / "scripts" / "ranks" / "sweep.py"
-TABLE = "network.csv"
 # Factors, besides nodes, that decide which ranks communicate and through which link.
 SITE_FACTORS = ("devices_per_node", "device", "bandwidth")
 # Columns of network.csv that identify a sweep.
@@ -173,8 +172,8 @@ class Sweeps:
 
     @functools.cached_property
     def table(self) -> str:
-        """The table network.csv."""
-        return str((self._campaign.published or self._campaign.results) / TABLE)
+        """The table network.csv, or network.csv.gz."""
+        return str(self._campaign.record_file("network"))
 
     @functools.cached_property
     def has_results(self) -> bool:

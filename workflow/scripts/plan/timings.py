@@ -34,7 +34,6 @@ from plan.scheduling import deferred_resources
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
-COSTS_FILE, MESSAGES_FILE = "costs.csv", "messages.csv"
 # Factors that affect the time of parts; cells that share a strategy have the same TRAINING_FACTORS.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
 TRAINING_FACTORS = ("momentum", "weight_decay", "precision")
@@ -116,15 +115,6 @@ def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
     return [
         timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None
     ]
-
-
-def parts_timing(timings: Iterable[Timing], run: Run) -> Timing | None:
-    """Return the timing of the parts of a run's model, or None."""
-    names = ("framework", *PART_FACTORS)
-    matching = (
-        timing for timing in timings if all(timing.run.levels[name] == run.levels[name] for name in names)
-    )
-    return next((timing for timing in matching if timing.kind == PARTS), None)
 
 
 def spec(site: Site, timing: Timing) -> dict[str, Any]:

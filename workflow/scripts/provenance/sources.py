@@ -22,7 +22,6 @@ from plan.strategies import strategy_file
 Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
 CODE_SUFFIXES = (".py", ".yaml", ".jinja")  # of the files among inputs that are code
-TABLES = ("design.csv", *(f"{name}.csv" for name in RECORD_TABLES))
 
 
 def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
@@ -106,8 +105,8 @@ def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str
         campaign: The campaign.
         other_records: Of collective benchmarks, timings and decisions.
     """
-    folder = campaign.runs_csv.parent
-    tables = {name: digest_file(folder / name) for name in TABLES if (folder / name).is_file()}
+    files = [campaign.record_file(name) for name in ("design", *RECORD_TABLES)]
+    tables = {file.name: digest_file(file) for file in files if file.is_file()}
     digests: Group = {}
     for file in [*campaign.available(), *(record for record in other_records if Path(record).is_file())]:
         digests[file] = digest_file(Path(file))

@@ -1191,27 +1191,6 @@ def simulate_strategy(problem: Problem, state: State) -> int:
     return time if state.used_bytes.max() <= problem.memory_limit[0] else NEVER
 
 
-def attempt_change(
-    problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, full: bool
-) -> int:
-    """Return `try_change` of layers to one of their configurations and devices."""
-    state.changed[: len(changed)] = changed
-    state.chosen[: len(changed)] = problem.first_config[changed] + config
-    state.proposed[: len(devices)] = devices
-    return try_change(problem, state, len(changed), full, limit)
-
-
-@compiled
-def copy_timeline(problem: Problem, state: State, forward_ends: Ints, backward_ends: Ints) -> None:
-    """Copy the ends of forward and backward passes [L, P] of the strategy that the last call accepted."""
-    for layer in range(len(problem.shape)):
-        for part in range(problem.parts[state.config[layer]]):
-            forward_ends[layer, part] = (
-                state.forward_end[0, state.head[0, layer], part] + state.offset[0, layer]
-            )
-            backward_ends[layer, part] = state.back_end[state.foot[layer], part] + state.back_offset[layer]
-
-
 @inlined
 def draw_integer(random: Ints, bound: int) -> int:
     """Return a random integer from 0 to `bound` - 1, where `bound` is at most 2**31.

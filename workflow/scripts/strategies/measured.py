@@ -1,7 +1,7 @@
 """Prepare measurements at a site for a search: costs of parts from costs.csv, links from network.csv."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ from common.tables import read_table
 from declared.site import Site
 from declared.virtual import burst_bytes
 from models.collectives import ALL_REDUCE, POINT_TO_POINT
-from models.soap import Degrees, Space
 from network import fit
 from plan.design import Run
 from plan.identity import cores_per_rank
 from plan.timings import PART_FACTORS
-from strategies.costs import Cost, Measured, measured_costs
+from strategies.costs import Measured
 from strategies.topology import Device, Level, Topology
 
 CONCURRENT_SUMS = 2  # Gloo has two threads per group.
@@ -107,11 +106,6 @@ def measured_rows(costs: pd.DataFrame) -> list[Measured]:
         (str(layer), tuple(map(int, degrees.split("x"))), float(forward), float(backward), float(update))
         for layer, degrees, forward, backward, update in costs[columns].itertuples(index=False)
     ]
-
-
-def cost_function(costs: pd.DataFrame) -> Callable[[Space, int, Degrees], Cost]:
-    """Return the cost function of one model from its rows of costs.csv."""
-    return measured_costs(measured_rows(costs))
 
 
 def measured_topology(
