@@ -20,7 +20,10 @@ PAUSE_S = 0.1
 SHOWN = 14
 # What a process is for, by its command line; the first that fits.
 CAUSES = (
-    ("ranks of {0}", re.compile(r"environments/(\S+?)/\S* .*-m (?:ranks\.worker|trained|ranks\.sweep)\b")),
+    (
+        "ranks of {0}",
+        re.compile(r"environments/(\S+?)/\S* .*-m (?:ranks\.worker|trained|ranks\.collective_benchmark)\b"),
+    ),
     ("other processes in {0}'s environment", re.compile(r"environments/([a-z-]+)/\S+/bin/python")),
     ("pip, builds", re.compile(r"-m pip\b|pip install|/cc1plus|^g\+\+|cmake|ninja|-m venv|-m compileall")),
     ("Snakemake", re.compile(r"\S+/snakemake\b|-m snakemake\b")),

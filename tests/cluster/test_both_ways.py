@@ -112,7 +112,7 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
     drawn = campaign.checkout.ringside("run", "rehearsal", "--site", "virtual")
     said = drawn.stdout + drawn.stderr
-    assert drawn.returncode == 0 and not {"run", "sweep"} & set(planned_jobs(said)), said
+    assert drawn.returncode == 0 and not {"run", "collective_benchmark"} & set(planned_jobs(said)), said
     status = campaign.checkout.ringside("status", "rehearsal", "--site", "virtual")
     assert status.returncode == 0 and "4 of 4 runs done" in status.stdout, status.stdout + status.stderr
     with open(campaign.results / "tables" / "network.csv", newline="") as table:

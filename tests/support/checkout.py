@@ -208,7 +208,7 @@ TARGETS = (
     "environments",
     "datasets",
     "network",
-    "sweeps",
+    "collective_benchmarks",
     "runs",
     "records",
     "tables",

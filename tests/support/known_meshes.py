@@ -30,7 +30,7 @@ LEVELS = {
     "optimizer": "sgd",
     "momentum": 0.9,
 }
-SWEPT = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
+BENCHMARKED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Meshes(known.Truth):
     dispatch_s: float = 0.0  # that the library takes for each message within layers
 
     def collective(self, name, size, nodes, rate):
-        """What a sweep measures."""
+        """What a collective benchmark measures."""
         if name == "point_to_point":
             return self.step_s + size * max(1 / (self.share * rate), self.byte_s)
         return self.all_reduce(size, nodes, rate) / (1 if name == "all_reduce" else 2)

@@ -1,4 +1,4 @@
-"""Runs and sweeps made from known physics, by plain loops of their own: what the model must find again.
+"""Runs and benchmarks made from known physics, by plain loops of their own: what the model must find again.
 
 PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or
 `seconds_of` for a physics that the model does not have.
@@ -17,7 +17,7 @@ from analysis.measured import factors
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.models import model_graph
-from plan.sweeps import message_sizes
+from plan.collective_benchmarks import message_sizes
 
 MIB = 2**20
 SAMPLES = 46080
@@ -55,7 +55,7 @@ class Truth:
         return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
     def collective(self, name, size, nodes, rate):
-        """What a sweep measures."""
+        """What a collective benchmark measures."""
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
     def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):

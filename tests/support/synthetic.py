@@ -239,14 +239,14 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
     }
 
 
-# A made-up campaign of any shipped study, with costs of its own, and made-up sweeps of its network.
+# A made-up campaign of any shipped study, with costs of its own, and made-up benchmarks of its network.
 
 SECONDS_PER_ALLREDUCE = 0.004  # the optimizer
 SECONDS_PER_FIT_STEP = -0.002  # the framework's own loop is the faster one
 LATENCY_S = 0.0006
 SECONDS_PER_BYTE = 2e-8
 THROTTLED_PER_ALLREDUCE_S = 0.003
-SWEEP_BYTES = [1024 * 4**power for power in range(9)]
+BENCHMARK_BYTES = [1024 * 4**power for power in range(9)]
 
 
 def all_reduce_time(size_bytes: float, nodes: int) -> float:
@@ -431,10 +431,10 @@ def referenced(
     return runs.assign(epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * taken), **told)
 
 
-def sweeps(
+def benchmarks(
     framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1
 ) -> pd.DataFrame:
-    """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every
+    """Collective benchmarks of one framework, as in network.csv: five rounds of three repetitions of every
     size.
     """
     rng = np.random.default_rng(seed)
@@ -459,7 +459,7 @@ def sweeps(
             "seconds": all_reduce_time(size, count) * (1 + noise * rng.standard_normal()),
         }
         for count in nodes
-        for size in SWEEP_BYTES
+        for size in BENCHMARK_BYTES
         for number in range(1, 6)
         for repetition in range(1, 4)
     ]

@@ -53,7 +53,7 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
             losses.setdefault(row["run_id"], []).append(float(row["train_loss"]))
     assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
     declared = load_study(study)
-    traits = declared.traits(network_swept=(results / "network.csv").exists())
+    traits = declared.traits(has_collective_benchmark=(results / "network.csv").exists())
     wanted = {figure.name for figure in declared.drawn(traits)}
     assert {path.stem for path in (results / "figures").glob("*.pdf")} == wanted
     for figure in wanted:

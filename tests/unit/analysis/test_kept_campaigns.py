@@ -372,8 +372,11 @@ def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
 
 
 def test_small_messages_take_as_long_as_the_text_says() -> None:
-    sweeps = records(SIX, "network").query("nodes == 6")
-    small = {rate: round_medians(sweep)[1024].median() for rate, sweep in sweeps.groupby("link_bytes_s")}
+    benchmarks = records(SIX, "network").query("nodes == 6")
+    small = {
+        rate: round_medians(benchmark)[1024].median()
+        for rate, benchmark in benchmarks.groupby("link_bytes_s")
+    }
     ms = [1e3 * value for value in small.values()]
     of_ring = [value * rate / (2 * 5 / 6) / 2**20 for rate, value in small.items()]
     claims = [
@@ -527,8 +530,8 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
     right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
     measured = physics.measured_cells(runs, include_meshes=True)
-    swept = law.benchmark_points(records(STRATEGIES, "network"))
-    _, errors = evaluate(measured, swept, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
+    points = law.benchmark_points(records(STRATEGIES, "network"))
+    _, errors = evaluate(measured, points, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
     off = errors.set_index("left_out")["mape"]
     by_name = {name: 100 * off[f"parallelism {name}"] for name in strategies}
     at = cells.set_index(["model", "batch_size", "bandwidth", "parallelism"])

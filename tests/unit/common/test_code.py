@@ -11,7 +11,7 @@ from common.files import CHECKOUT
 
 KEYED = {
     "run",
-    "sweep",
+    "collective_benchmark",
     "timing",
     "environment",
     "extra_p",

@@ -31,7 +31,7 @@ from figures.prediction import NOTHING_PREDICTED
 from figures.view import build_view
 from prediction.bound import shortest_epochs
 from support.captions import why_not_drawn
-from support.synthetic import BASES, campaign, designed_campaign, sweeps, write_campaign, write_frames
+from support.synthetic import BASES, benchmarks, campaign, designed_campaign, write_campaign, write_frames
 
 FIGURES = {
     figure.name: figure
@@ -621,8 +621,8 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     assert names_in(figure.legends[0]) == [*TREATMENTS, "ideal"]
 
 
-def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_path):
-    write_table(sweeps("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
+def test_the_bound_needs_a_benchmark_and_is_above_what_was_measured(treated, tmp_path):
+    write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
     assert names_in(figure.legends[0])[-1] == "upper bound"
@@ -911,7 +911,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_without_a_sweep_figures_of_the_network_are_empty(kind, csv):
+def test_without_a_benchmark_figures_of_the_network_are_empty(kind, csv):
     figure, caption = drawn_by(Declared(kind, kind), Records(*csv))
     assert [text.get_text() for text in figure.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")

@@ -223,9 +223,12 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
     assert "nan" not in message
     notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
     assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
-    swept = find_note(notes, "swept")
-    assert (swept.facts["nodes"], swept.facts["link_bytes_s"]) == ([2, 3, 4, 6], [12.5e6, 37.5e6, 125e6])
-    assert all(note in message for note in (swept, find_note(notes, "virtual-nodes")))
+    benchmarked = find_note(notes, "benchmarked")
+    assert (benchmarked.facts["nodes"], benchmarked.facts["link_bytes_s"]) == (
+        [2, 3, 4, 6],
+        [12.5e6, 37.5e6, 125e6],
+    )
+    assert all(note in message for note in (benchmarked, find_note(notes, "virtual-nodes")))
 
 
 def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
@@ -235,14 +238,14 @@ def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
         sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2
     )
     rng = np.random.default_rng(1)
-    drawn = [refit_resampled(quiet, built.sweeps, built.fitted, rng) for _ in range(5)]
+    drawn = [refit_resampled(quiet, built.benchmarks, built.fitted, rng) for _ in range(5)]
     assert all(
         item.computation[name] == pytest.approx(built.fitted.computation[name])
         for item in drawn
         for name in item.computation
     )
     noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
-    second = refit_resampled(noisy, built.sweeps, built.fitted, rng)
+    second = refit_resampled(noisy, built.benchmarks, built.fitted, rng)
     assert any(
         second.computation[name] != pytest.approx(built.fitted.computation[name])
         for name in second.computation
@@ -256,12 +259,12 @@ def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
     ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     notes = answered("--from", str(tmp_path), "--rate", "1").notes
     intervals = find_note(notes, "intervals")
-    assert intervals.facts == {"refits": 3, "swept_at_one_place": ["pytorch-ddp"]}
+    assert intervals.facts == {"refits": 3, "benchmarked_at_one_place": ["pytorch-ddp"]}
     assert intervals in (tmp_path / "outlook.md").read_text()
     built = outlook.load_study(tmp_path)
-    noise = benchmark_noise(built.sweeps, built.fitted)
+    noise = benchmark_noise(built.benchmarks, built.fitted)
     assert noise == pytest.approx(
-        np.sqrt((built.sweeps["error"] ** 2).mean()) if built.sweeps["error"].notna().all() else 0
+        np.sqrt((built.benchmarks["error"] ** 2).mean()) if built.benchmarks["error"].notna().all() else 0
     )
 
 
@@ -281,7 +284,7 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert refused.value.expected == ["pytorch-ddp"]
 
 
-@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no sweep"])
+@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no benchmark"])
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
     synthetic.runs(folder=tmp_path, nodes=nodes)
     synthetic.network(folder=tmp_path, nodes=(1,))
@@ -300,7 +303,7 @@ def _told_alone(folder, why, *options):
     for message in (of_table, caption):
         assert message.lower().count(why[1:].lower()) == 1 and "nan" not in message
     result = codes(answered("--from", str(folder), *options).notes)
-    assert not {"intervals", "swept", "extrapolated", "step-given"} & set(result)
+    assert not {"intervals", "benchmarked", "extrapolated", "step-given"} & set(result)
 
 
 @pytest.mark.parametrize("placement", ["virtual", "emulated"])

@@ -66,8 +66,8 @@ def study():
         replace(truth, data=truth.data * (1 + 0.001 * number)).trace(STEPS).assign(run_id=run_id)
         for number, run_id in enumerate(traced["run_id"])
     ]
-    sweeps = law.benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
-    return what_if.Study(synthetic.joined(runs, traced), sweeps, pd.concat(steps, ignore_index=True))
+    benchmarks = law.benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
+    return what_if.Study(synthetic.joined(runs, traced), benchmarks, pd.concat(steps, ignore_index=True))
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +117,10 @@ def test_intervals_are_over_runs(rows, study):
     assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
 
 
-def test_without_sweeps_and_cells_on_one_replica_assumptions_stand_beside(study):
+def test_without_benchmarks_and_cells_on_one_replica_assumptions_stand_beside(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
-    result = what_if.predict(what_if.Study(runs, study.sweeps[:0], study.steps)).set_index("change")
+    result = what_if.predict(what_if.Study(runs, study.benchmarks[:0], study.steps)).set_index("change")
     truth = step_of(2, 32, 62.5e6)
     half = replace(truth, moving=tuple(seconds / 2 for seconds in truth.moving)).step_s()
     assert result.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)
@@ -186,7 +186,7 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     ]
 
 
-def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
+def test_without_a_benchmark_all_time_of_bytes_is_the_links(study, tmp_path):
     synthetic.written(study.runs, "runs", tmp_path)
     study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
     what_if.main(

@@ -81,8 +81,8 @@ def table_data(
 ) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
-    prepared, sweeps = physics.measured_cells(runs), law.benchmark_points(network)
-    every, errors = held_out.evaluate(prepared, sweeps, methods.methods(set(prepared["framework"]), None))
+    prepared, benchmarks = physics.measured_cells(runs), law.benchmark_points(network)
+    every, errors = held_out.evaluate(prepared, benchmarks, methods.methods(set(prepared["framework"]), None))
     study = outlook.load_study(FOLDER)
     drawn = extrapolate.drop_incomplete_curves(
         extrapolate.predict_curves(
@@ -120,7 +120,7 @@ def table_data(
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,
-        "crossover": crossover.rank_strategies(runs, sweeps),
+        "crossover": crossover.rank_strategies(runs, benchmarks),
         "hybrid": hybrid.predict(*unlike()),
         "outlook_curves": outlook.curve_columns(curves),
         **of_traces,

@@ -22,8 +22,8 @@ from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
 from plan.campaign import load_campaign
+from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
-from plan.sweeps import message_sizes
 from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
 from strategies import found, gather, measure

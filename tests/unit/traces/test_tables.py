@@ -14,7 +14,7 @@ from common.notes import Note, codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
-from network.fit import measured as swept
+from network.fit import measured as benchmarked
 from traces import bottlenecks, cells, cost, exposed, path, study
 from traces.cells import STEP
 
@@ -284,7 +284,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
     computing = pd.Series({0: busy, 1: busy + seconds.get("slow", 0.0)})
     rest = {"other": seconds["other"]} if "other" in seconds else {}
     nan = float("nan")
-    of_sweep = seconds.get("latency", nan), rest
+    by_benchmark = seconds.get("latency", nan), rest
     mean = parts["exposed_waiting"]
     least = seconds.get("least", mean)
     return bottlenecks.Cell(
@@ -292,7 +292,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
         computing,
         seconds.get("alone", nan),
         seconds.get("count", 1.0),
-        *of_sweep,
+        *by_benchmark,
         100,
         seconds.get("every", 1.0),
         pd.Series({0: 2 * mean - least, 1: least}),
@@ -551,7 +551,7 @@ def test_computing_on_one_rank_is_that_of_as_many_steps(built):
     assert described[TRACED].alone_s == pytest.approx(14e-3 * 1.5 * 1.02 * described[TRACED].steps, rel=1e-3)
 
 
-def test_the_sweep_tells_latency_and_other_libraries(built):
+def test_the_benchmark_tells_latency_and_other_libraries(built):
     """A library whose all-reduce of any size takes 1 ms, and another's of 5 ms."""
     rounds = [
         {
@@ -571,13 +571,13 @@ def test_the_sweep_tells_latency_and_other_libraries(built):
         for size in (4, 2**20, 2**24)
     ]
     network = pd.DataFrame(rounds)
-    assert len(swept(network)) == 18
+    assert len(benchmarked(network)) == 18
     group = bottlenecks.describe_cells(built.measured, network)[TRACED]
     assert group.latency_s == pytest.approx(5e-3)
     assert group.best == ("horovod-pytorch", pytest.approx(2 * 12 * 1e-3))
     limits = bottlenecks.summarize(built.measured, network).query("cell == @TRACED").set_index("limit")
     faster = evidence("slow all-reduce", group).facts
-    assert faster["library"] == "horovod-pytorch" and faster["by_sweep"] == pytest.approx(2 * 1e-3)
+    assert faster["library"] == "horovod-pytorch" and faster["by_benchmark"] == pytest.approx(2 * 1e-3)
     assert {"slow all-reduce", "many small messages"} <= set(limits.index)
 
 

@@ -82,12 +82,12 @@ class FrameworkKeys(Keys):
         default=False,
     )
     collectives: Unique[tuple[Collective, ...]] = key(
-        "what its library can be asked for alone, so that the network is swept with it where a study's "
+        "what its library can be asked for alone, so that it is benchmarked where a study's "
         "strategies send it; []: nothing",
         default=(ALL_REDUCE,),
     )
     sends: Annotated[tuple[Collective, ...], Rules(unique=True, min_length=1)] = key(
-        "what its training sends between ranks; every framework of the study that can is swept for it",
+        "what its training sends between ranks; every framework of the study that can is benchmarked for it",
         default=(ALL_REDUCE,),
     )
     communication: Maybe[CommunicationKeys] = optional(

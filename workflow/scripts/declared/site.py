@@ -313,7 +313,7 @@ class SiteKeys(Keys):
         "rate of the interface in one direction, bytes/s"
     )
     sweep_max_bytes: int = key(
-        "largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296
+        "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
     )
     frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
         "frameworks that the site has, if not all; runs of the others are listed as missing"

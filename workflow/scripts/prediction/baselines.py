@@ -103,7 +103,7 @@ def _fit_method(columns: Columns, fit: Fit, with_benchmark: bool, with_one_node:
         missing = "collective benchmark or the remaining cells" if with_benchmark else "remaining cells"
         text = f"the {missing} of the same treatment do not determine it"
         return Prediction(
-            seconds, problem_if_missing(seconds, Note("not-determined", text, swept=with_benchmark))
+            seconds, problem_if_missing(seconds, Note("not-determined", text, with_benchmark=with_benchmark))
         )
 
     return predict

@@ -316,8 +316,8 @@ def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
         network: network.csv of the study, if there is a collective benchmark
     """
     columns = list(schema("network")["properties"])
-    sweeps = read_table(network, "network") if network else pd.DataFrame(columns=columns)
-    tables.write(table(read_runs(runs), sweeps), out)
+    benchmarks = read_table(network, "network") if network else pd.DataFrame(columns=columns)
+    tables.write(table(read_runs(runs), benchmarks), out)
 
 
 if __name__ == "__main__":

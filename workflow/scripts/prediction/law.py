@@ -169,19 +169,19 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     return points.reset_index().astype(dict.fromkeys(keys[3:], float))
 
 
-def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
+def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     """Return the law of one collective of one carrier, or None without two message sizes.
 
     A later mode replaces an earlier one only if it reduces the misfit by MIN_GAIN; SUM must not exceed the
     link rate. A tree is told from a ring only with three numbers of ranks.
 
     Args:
-        sweeps: Points of `benchmark_points`.
+        benchmarks: Points of `benchmark_points`.
         largest_bytes: Size of the largest message that will be predicted.
     """
-    used = sweeps[
-        sweeps["bytes"]
-        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))
+    used = benchmarks[
+        benchmarks["bytes"]
+        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(benchmarks["bytes"].unique())[:2].max(initial=0))
     ]
     if used["bytes"].nunique() < 2:
         return None
@@ -236,11 +236,11 @@ class _BenchmarkPoints:
 
     @classmethod
     def from_table(
-        cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str
+        cls, benchmarks: pd.DataFrame, algorithms: Sequence[str], collective: str
     ) -> "_BenchmarkPoints":
         """Return the points of a table of `benchmark_points`, with their `law_terms` for each algorithm."""
         size, nodes, ranks, rate, seconds = (
-            sweeps[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
+            benchmarks[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
         )
         log_sizes, column = np.unique(np.log(size), return_inverse=True)
         places, row = np.unique(

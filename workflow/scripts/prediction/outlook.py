@@ -113,7 +113,7 @@ class Study:
 
     runs: pd.DataFrame
     cells: pd.DataFrame
-    sweeps: pd.DataFrame
+    benchmarks: pd.DataFrame
     fitted: PhysicalModel
 
 
@@ -123,10 +123,10 @@ def load_study(folder: Path) -> Study:
 
 
 def load_records(runs_csv: Path, network_csv: Path) -> Study:
-    """Return the study of these runs and sweeps, with the model fitted to them."""
+    """Return the study of these runs and benchmarks, with the model fitted to them."""
     runs = read_timing_runs(runs_csv)
-    cells, sweeps = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
-    return Study(runs, cells, sweeps, generalize(physics.fit_model(cells, sweeps)))
+    cells, benchmarks = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
+    return Study(runs, cells, benchmarks, generalize(physics.fit_model(cells, benchmarks)))
 
 
 def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[PhysicalModel, pd.DataFrame]:
@@ -276,7 +276,7 @@ def _refit_curves(
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Return BANDS and rows of one refitted model for each of these random streams."""
     refitted = (
-        predict_curves(refit_resampled(study.cells, study.sweeps, study.fitted, rng), curves)
+        predict_curves(refit_resampled(study.cells, study.benchmarks, study.fitted, rng), curves)
         for rng in streams
     )
     return [(refit[BANDS], summarize_curves(refit)) for refit in refitted]
@@ -340,13 +340,13 @@ def _assumption_notes(args: Question) -> list[str]:
 
 def _study_notes(study: Study, args: Question) -> list[str]:
     """Return notes on the measurements behind the answer, and on what it assumes."""
-    rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
-    nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
+    rates = [rate_text(rate) for rate in sorted(study.benchmarks["link_bytes_s"].unique())]
+    nodes = ", ".join(f"{count:g}" for count in sorted(study.benchmarks["nodes"].unique()))
     networks = [laws[ALL_REDUCE] for laws in study.fitted.laws.values()]
     algorithms = " or ".join(sorted({network.algorithm for network in networks})) or "ring"
     link = (
         "falls in proportion to its rate"
-        if study.sweeps["link_bytes_s"].notna().any()
+        if study.benchmarks["link_bytes_s"].notna().any()
         else "is at least that of its full rate"
     )
     hidden_cost = not any(network.cost_s for network in networks)
@@ -361,8 +361,10 @@ def _study_notes(study: Study, args: Question) -> list[str]:
             else "."
         )
     )
-    swept = {name: sorted(study.sweeps[name].dropna().unique()) for name in ("nodes", "link_bytes_s")}
-    notes: list[str] = [Note("swept", text, **swept, cost_left_out=hidden_cost)]
+    benchmarked = {
+        name: sorted(study.benchmarks[name].dropna().unique()) for name in ("nodes", "link_bytes_s")
+    }
+    notes: list[str] = [Note("benchmarked", text, **benchmarked, cost_left_out=hidden_cost)]
     if args.step_time is None:
         alone = _single_place_frameworks(study)
         text = (
@@ -370,7 +372,7 @@ def _study_notes(study: Study, args: Question) -> list[str]:
             "cells and benchmarks resampled with their noise). They do not include effects that the model "
             "leaves out." + _network_uncertainty_text(study, alone)
         )
-        notes.append(Note("intervals", text, refits=N_REFITS, swept_at_one_place=alone))
+        notes.append(Note("intervals", text, refits=N_REFITS, benchmarked_at_one_place=alone))
     else:
         text = (
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so "
@@ -404,7 +406,7 @@ def _network_uncertainty_text(study: Study, alone: Sequence[str]) -> str:
     """Return what intervals omit for frameworks benchmarked at one place, after a space; "" for none."""
     if not alone:
         return ""
-    rounds = study.sweeps["error"].notna().any()
+    rounds = study.benchmarks["error"].notna().any()
     content = (
         "no uncertainty of the network except the differences between rounds"
         if rounds

@@ -422,12 +422,12 @@ class Part:
         return self.computed + self.exposed(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
-def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
+def base_model(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> PhysicalModel:
     """Return the model from cells on one node and benchmarks, without overlap or waiting.
 
     Args:
         cells: Cells of `measured_cells`; those on several nodes say only which laws are needed.
-        sweeps: Points of `law.benchmark_points`.
+        benchmarks: Points of `law.benchmark_points`.
     """
     costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *STRATEGY_FACTORS)), "computes"]
     keys = tuple(name for name in costs if cells[name].nunique(dropna=False) > 1)
@@ -445,7 +445,7 @@ def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
         trained = set(zip(group["model"], group["dataset"], strict=True)) & set(gradients)
         gradient_bytes = max((gradients[name].total_bytes for name in trained), default=math.inf)
         mesh_bytes = _largest_message_bytes(group[group["is_mesh"]])
-        points = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
+        points = benchmarks[(benchmarks["framework"] == carrier[0]) & (benchmarks["device"] == carrier[1])]
         largest_bytes = dict.fromkeys(
             filter(set(points["collective"]).__contains__, COLLECTIVES), gradient_bytes
         )
@@ -470,9 +470,9 @@ def _largest_message_bytes(meshes: pd.DataFrame) -> dict[str, float]:
     return largest
 
 
-def fit_model(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
+def fit_model(cells: pd.DataFrame, benchmarks: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
     """Return the model fitted to cells and benchmarks; `terms`: the numbers that may be fitted."""
-    return fit_terms(base_model(cells, sweeps), cells, terms)
+    return fit_terms(base_model(cells, benchmarks), cells, terms)
 
 
 def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:

@@ -59,7 +59,7 @@ class Study:
     """A study's runs (all of them), `law.benchmark_points` and kept steps (replay_steps.csv)."""
 
     runs: pd.DataFrame
-    sweeps: pd.DataFrame
+    benchmarks: pd.DataFrame
     steps: pd.DataFrame
 
     @cached_property
@@ -75,7 +75,7 @@ class Study:
     @cached_property
     def model(self) -> physics.PhysicalModel:
         """The physical model from one replica and the benchmarks."""
-        return physics.base_model(physics.measured_cells(self.timing_runs), self.sweeps)
+        return physics.base_model(physics.measured_cells(self.timing_runs), self.benchmarks)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -432,14 +432,16 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         out: files to write, without their suffix
     """
     measured = read_runs(runs)
-    sweeps = (
-        law.benchmark_points(read_table(network, "network")) if network else law.benchmark_points(_no_sweep())
+    benchmarks = (
+        law.benchmark_points(read_table(network, "network"))
+        if network
+        else law.benchmark_points(_no_benchmark())
     )
-    study = Study(measured, sweeps, read_table(replay_steps, "replay_steps"))
+    study = Study(measured, benchmarks, read_table(replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), out)
 
 
-def _no_sweep() -> pd.DataFrame:
+def _no_benchmark() -> pd.DataFrame:
     return pd.DataFrame(columns=list(schema("network")["properties"]))
 
 

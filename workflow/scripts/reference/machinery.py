@@ -217,10 +217,10 @@ def frameworks_page() -> str:
             "\n\n".join(_abilities(framework) for framework in frameworks),
             "## How they communicate gradients",
             "What the [predictions](tables.md#prediction) presume of the messages of one gradient all-reduce, and "
-            "what the network can be swept for with the framework's own library. All-reduce is swept in "
+            "what can be benchmarked with the framework's own library. All-reduce is benchmarked in "
             "every study with several nodes, the others in those with a framework that sends them.",
             table(
-                ["framework", "messages", "size of the first and of further messages", "can be swept for"],
+                ["framework", "messages", "size of the first and of further messages", "can be benchmarked"],
                 [
                     [
                         code(framework.name),

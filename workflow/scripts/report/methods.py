@@ -641,7 +641,7 @@ def _network(facts: Facts) -> Iterator[str]:
             name for name in COLLECTIVES if name != ALL_REDUCE and name in set(benchmarks["collective"])
         ]
         yield Note(
-            "collectives-swept",
+            "collectives-benchmarked",
             f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} "
             "timed through the library of each "
             f"distributed framework{' that has them' if collectives else ''}, on {nodes} nodes, "
@@ -875,7 +875,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
-            "network-swept-once",
+            "network-benchmarked-once",
             (
                 "Each collective benchmark was run once, in one set of processes: its intervals do not cover "
                 "changes from day to day."

@@ -531,7 +531,7 @@ def check_bounds(material: Material) -> Verdict:
         )
         return Verdict(NOT_MET, note, links)
     text = f"{'; '.join(part for part in parts if part)}."
-    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), sweeps=len(shares)), links)
+    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), benchmarks=len(shares)), links)
 
 
 def check_plots(material: Material) -> Verdict:

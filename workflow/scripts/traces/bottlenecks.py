@@ -37,7 +37,8 @@ MIN_OVERLAP_SHARE = 0.5
 #: Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
 ACCUMULATION_STEPS = 4
 NO_BENCHMARK = Note(
-    "no-sweep", "There is no collective benchmark, so latency and other libraries are not judged."
+    "no-collective-benchmark",
+    "There is no collective benchmark, so latency and other libraries are not judged.",
 )
 #: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
 MIN_CAUSE_SHARE = 0.5
@@ -324,7 +325,7 @@ def _library_evidence(cell: Cell) -> Note:
         moves = f"Bytes move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap; "
     text = f"{moves}in the benchmark, the same messages take {cell.ms(seconds)} in the library of {library}."
     moving = cell.step("moving" if cell.has_many_messages else "exposed_moving")
-    return Note("faster-library", text, moving=moving, library=library, by_sweep=seconds / cell.steps)
+    return Note("faster-library", text, moving=moving, library=library, by_benchmark=seconds / cell.steps)
 
 
 def _frequency_evidence(cell: Cell) -> Note:

@@ -101,15 +101,15 @@ def collectives(context: Context) -> Collectives:
             self.transport = transport(context, hvd)
 
         def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.allreduce_(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+            return hvd.allreduce_(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
 
         def all_gather(self, share: torch.Tensor) -> torch.Tensor:
-            return hvd.allgather(share, name=f"sweep.{len(share)}")
+            return hvd.allgather(share, name=f"benchmark.{len(share)}")
 
         def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
 
         def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
-            return hvd.alltoall(shares, name=f"sweep.{len(shares)}")
+            return hvd.alltoall(shares, name=f"benchmark.{len(shares)}")
 
     return HorovodCollectives()

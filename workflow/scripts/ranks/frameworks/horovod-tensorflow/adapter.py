@@ -103,15 +103,15 @@ def collectives(context: Context) -> Collectives:
             self.transport = transport(context, hvd)
 
         def all_reduce(self, summand: Any) -> Any:
-            return hvd.allreduce(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+            return hvd.allreduce(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
 
         def all_gather(self, share: Any) -> Any:
-            return hvd.allgather(share, name=f"sweep.{share.shape[0]}")
+            return hvd.allgather(share, name=f"benchmark.{share.shape[0]}")
 
         def reduce_scatter(self, summand: Any) -> Any:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
 
         def all_to_all(self, shares: Any) -> Any:
-            return hvd.alltoall(shares, name=f"sweep.{shares.shape[0]}")
+            return hvd.alltoall(shares, name=f"benchmark.{shares.shape[0]}")
 
     return HorovodCollectives()
