@@ -70,7 +70,7 @@ def site(tmp_path, monkeypatch):
     return replace(
         load_site("local"),
         cores=2,
-        sweep_max_bytes=65536,
+        collective_max_bytes=65536,
         max_other_cpu_share=1,
         max_steal_share=1,
         time_limit_s=120,
@@ -141,7 +141,7 @@ COLLECTIVES_OF_FRAMEWORKS = [
 def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     benchmark = replace(benchmark_of(framework, study, site), collective=collective)
-    record = measure(study, replace(site, sweep_max_bytes=1024), benchmark, tmp_path)  # ranks check results
+    record = measure(study, replace(site, collective_max_bytes=1024), benchmark, tmp_path)  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
     sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
     assert record["sent_bytes"] > sent, "by both ranks, on loopback"
@@ -167,7 +167,7 @@ def fake(tmp_path, monkeypatch, site):
             "load_framework",
             lambda name: described if name == described.name else load_framework(name),
         )
-        return replace(site, sweep_max_bytes=4096)
+        return replace(site, collective_max_bytes=4096)
 
     return install
 
@@ -249,7 +249,7 @@ def test_benchmark_over_another_interface_is_invalid(collective, least, study, s
 
 def test_sizes_that_take_too_long_are_left_out(fake, study, tmp_path):
     site = fake("#", "time.sleep(len(self.values) / 256 * 0.8)")  # 0.8 s for 1 KiB, 3.2 s for 4 KiB
-    record = run_benchmark("pytorch-ddp", study, replace(site, sweep_max_bytes=16384), tmp_path)
+    record = run_benchmark("pytorch-ddp", study, replace(site, collective_max_bytes=16384), tmp_path)
     assert [size["bytes"] for size in record["sizes"]] == [1024]
 
 

@@ -113,7 +113,7 @@ def test_sizes_grow_by_four_up_to_the_sites_largest():
         {"interface": "eth7"},
         {"cores": 4},
         {"bandwidth_bytes_s": 1e9},
-        {"sweep_max_bytes": 4096},
+        {"collective_max_bytes": 4096},
         {"ranks_per_node": 2},
         {"python_abi": "cp399-linux_x86_64"},
     ],

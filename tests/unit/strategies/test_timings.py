@@ -42,7 +42,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         max_other_cpu_share=1,
         max_steal_share=1,
         time_limit_s=120,
-        sweep_max_bytes=65536,
+        collective_max_bytes=65536,
     )
 
 

@@ -312,7 +312,7 @@ class SiteKeys(Keys):
     bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
         "rate of the interface in one direction, bytes/s"
     )
-    sweep_max_bytes: int = key(
+    collective_max_bytes: int = key(
         "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
     )
     frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(

@@ -138,7 +138,7 @@ def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
         "ranks": benchmark.geometry.ranks,
         "ranks_per_node": benchmark.geometry.ranks_per_node,
         "replicas_per_rank": benchmark.geometry.replicas_per_rank,
-        "sizes": message_sizes(site.sweep_max_bytes),
+        "sizes": message_sizes(site.collective_max_bytes),
         "step_times": False,
         **site_part(site),
         **link_settings(site, benchmark.run.levels),

@@ -151,7 +151,7 @@ class Cost:
         """The collective benchmarks, each with its estimate."""
         site = self.campaign.site
         origin = Note("own-budget", "time limit of the benchmark")
-        budget = Estimate(START_S + len(message_sizes(site.sweep_max_bytes)) * SIZE_BUDGET_S, origin)
+        budget = Estimate(START_S + len(message_sizes(site.collective_max_bytes)) * SIZE_BUDGET_S, origin)
         return [
             (benchmark, self._mean_or_budget(benchmark.name, budget, "benchmark"))
             for benchmark in planned_benchmarks(self.campaign.runs, site)
