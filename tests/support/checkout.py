@@ -14,7 +14,7 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SMALL_STUDY = """\
-title: the smallest study that has a base, a child environment and a second library {PyTorch, TensorFlow}
+title: the smallest study that has a baseline, a child environment and a second library {PyTorch, TensorFlow}
 question: does the workflow repeat what it must, and only that?
 seed: 7
 design: full

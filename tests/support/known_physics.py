@@ -196,7 +196,7 @@ def runs(
                 **{name: levels[name] for name in factors()},
                 "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate,
                 "block": replicate, "order_key": float(replicate), "seed": replicate, "replicas": n,
-                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "base": "pytorch-single",
+                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "baseline": "pytorch-single",
                 "key": "0" * 12, "status": "ok", "reason": None, "epoch_time_s": seconds,
                 "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,

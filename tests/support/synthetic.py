@@ -19,14 +19,14 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import Geometry, plan_design
 
-BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
+BASELINES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
     "pytorch-ddp": "pytorch-single",
     "horovod-pytorch": "pytorch-single",
     "tensorflow-multiworker": "tensorflow-single",
     "horovod-tensorflow": "tensorflow-single",
 }
-BASE_OF = BASES | DISTRIBUTED
+BASELINE_OF = BASELINES | DISTRIBUTED
 SECONDS = {
     "pytorch-single": 0.62,
     "tensorflow-single": 0.81,
@@ -110,7 +110,7 @@ def campaign(
                 "replicas": nodes,
                 "local_batch": batch_size,
                 "effective_batch": batch_size * nodes * sync_every,
-                "base": BASE_OF[framework],
+                "baseline": BASELINE_OF[framework],
                 "key": key,
                 "status": status,
                 "reason": reason,
@@ -138,7 +138,7 @@ def write_frames(folder: Path, runs: pd.DataFrame, epochs: pd.DataFrame) -> tupl
 
 def _cells() -> list[tuple[str, int, int, int]]:
     cells = []
-    for framework in BASE_OF:
+    for framework in BASELINE_OF:
         for nodes in (1, 2) if framework in DISTRIBUTED else (1,):
             cells += [(framework, batch_size, nodes, 1) for batch_size in (16, 32, 64)]
             if framework in DISTRIBUTED:
@@ -322,7 +322,7 @@ def designed_campaign(
                 "replicas": geometry.replicas,
                 "local_batch": geometry.local_batch,
                 "effective_batch": geometry.effective_batch,
-                "base": load_framework(levels["framework"]).base,
+                "baseline": load_framework(levels["framework"]).baseline,
                 "key": key,
                 "status": "missing" if lost else "ok",
                 "reason": "not run" if lost else None,

@@ -410,7 +410,7 @@ def test_the_parts_follow_the_factors_whichever_they_are(exact):
     renamed = exact.assign(
         precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom"
     )
-    data = decomposition.decompose(renamed.assign(framework="quite-new", base="quite-new"))
+    data = decomposition.decompose(renamed.assign(framework="quite-new", baseline="quite-new"))
     assert data["part"].tolist() == ["precision", "sync_every", "total"] * 18
     assert np.allclose(data["difference_s"], decomposition.decompose(exact)["difference_s"])
 

@@ -158,12 +158,12 @@ EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoc
 
 def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
-    own, base = speedup.one_replica_cells_by_local_batch(runs), speedup.base_cells(runs)
+    own, baselines = speedup.one_replica_cells_by_local_batch(runs), speedup.baseline_cells(runs)
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)][
         "cell"
     ].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
-    assert base[ddp].startswith("pytorch-single")
+    assert baselines[ddp].startswith("pytorch-single")
     without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
     assert ddp not in speedup.one_replica_cells_by_local_batch(without_own)
 

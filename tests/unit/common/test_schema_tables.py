@@ -173,7 +173,7 @@ def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     [
         ("batch_size", 128, "16"),
         ("replicas", 3, "1"),
-        ("base", "none", "'pytorch-single'"),
+        ("baseline", "none", "'pytorch-single'"),
         ("optimizer", "adam", "'sgd'"),
     ],
 )

@@ -18,21 +18,23 @@ def own_framework(folder: Path, name: str, entry: dict[str, object]) -> Path:
     return file
 
 
+@pytest.mark.parametrize(("older", "key"), [("exchange", "communication"), ("base", "baseline")])
 def test_older_key_of_a_framework_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: str, key: str
 ) -> None:
     shipped = frameworks.load_framework("pytorch-fsdp")
     entry = yaml.safe_load((frameworks.FRAMEWORKS / "pytorch-fsdp" / "framework.yaml").read_text())
-    names = (shipped.base, "pytorch-fsdp")
-    file = own_framework(tmp_path, "older", {"exchange": entry.pop("communication"), **entry})
+    names = (shipped.baseline, "pytorch-fsdp")
+    file = own_framework(tmp_path, f"with-{older}", {older: entry.pop(key), **entry})
     monkeypatch.setattr(frameworks, "framework_names", lambda: names)
     monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
-    assert shipped.communication and frameworks.load_framework("older").communication == shipped.communication
+    read = frameworks.load_framework(f"with-{older}")
+    assert getattr(shipped, key) and getattr(read, key) == getattr(shipped, key)
     (line,) = capsys.readouterr().err.splitlines()
-    assert all(text in line for text in (str(file), "'exchange'", "'communication'"))
+    assert all(text in line for text in (str(file), f"'{older}'", f"'{key}'"))
 
 
-@pytest.mark.parametrize("key", ["base", "environment"])
+@pytest.mark.parametrize("key", ["baseline", "environment"])
 def test_a_framework_that_names_what_is_not_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:

@@ -141,7 +141,9 @@ COLLECTIVES_OF_FRAMEWORKS = [
 def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     benchmark = replace(benchmark_of(framework, study, site), collective=collective)
-    record = measure(study, replace(site, collective_max_bytes=1024), benchmark, tmp_path)  # ranks check results
+    record = measure(
+        study, replace(site, collective_max_bytes=1024), benchmark, tmp_path
+    )  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
     sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
     assert record["sent_bytes"] > sent, "by both ranks, on loopback"

@@ -3,6 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+15. A framework's description names its baseline `baseline`, no longer `base` (November 2026).
 14. The collective benchmark is a program of this name, and tensors that Horovod and Tarantella send in it are
     named after it (November 2026).
 13. Names in the code of ranks, their libraries and adapters are the terms of the field (November 2026).

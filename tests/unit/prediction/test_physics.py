@@ -170,7 +170,7 @@ def test_benchmarks_that_are_left_out_are_not_used():
     assert np.allclose(subset.predict(cells), again.predict(cells))
 
 
-def test_the_undistributed_base_stands_for_one_node():
+def test_the_single_device_baseline_stands_for_one_node():
     truth = Truth()
     single = synthetic.runs(truth, nodes=(1,), rates=(125e6,), framework="pytorch-single")
     multi_node = synthetic.runs(truth, nodes=(2, 3))

@@ -341,7 +341,7 @@ def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
     ) and r"Table~\ref{tab:missing}" in failed
     assert failed.facts["reasons"]["invalid", "disturbed: other_cpu_share 0.09"] == 1
     assert r"1 invalid (disturbed: other\_cpu\_share 0.09)" in failed
-    assert find_note(notes, "speedup-bases").facts["frameworks"]
+    assert find_note(notes, "speedup-baselines").facts["frameworks"]
     assert "emulated-nodes" in codes(threat_notes(facts))
 
 

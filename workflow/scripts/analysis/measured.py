@@ -298,20 +298,20 @@ def one_line(text: Any) -> str:
     return "" if pd.isna(text) else " ".join(str(text).split())
 
 
-def bases(runs: pd.DataFrame) -> list[str]:
-    """Return the single-device baseline frameworks: those that are their own base."""
-    return sorted(set(runs.loc[runs["framework"] == runs["base"], "framework"]))
+def baseline_frameworks(runs: pd.DataFrame) -> list[str]:
+    """Return the single-device baseline frameworks: those that are their own baseline."""
+    return sorted(set(runs.loc[runs["framework"] == runs["baseline"], "framework"]))
 
 
 def framework_order(runs: pd.DataFrame) -> list[str]:
     """Return the frameworks in the order of tables: single-device baselines first, then by name."""
-    first = bases(runs)
+    first = baseline_frameworks(runs)
     return first + sorted(set(runs["framework"]) - set(first))
 
 
 def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return cell, every factor, replicas and base of each cell, in the order of tables and figures."""
+    """Return cell, every factor, replicas and baseline of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
-    rows = runs[["cell", *factors(), "replicas", "base"]].drop_duplicates("cell")
+    rows = runs[["cell", *factors(), "replicas", "baseline"]].drop_duplicates("cell")
     order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(), kind="stable").index
     return rows.loc[order].reset_index(drop=True)

@@ -99,7 +99,7 @@ class FrameworkKeys(Keys):
         "shows it beside others says so, with accuracies",
         default="same",
     )
-    base: str = key("the undistributed framework that speed-ups are relative to")
+    baseline: str = key("single-device baseline, which speed-ups are relative to")
     timing_scope: Literal["ranks", "master"] = key("whose clocks make epoch_time_s")
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell is possible when it fits one entry: for every factor that the entry names, the cell's level "
@@ -184,7 +184,7 @@ def load_framework(name: str) -> Framework:
     file = FRAMEWORKS / name / "framework.yaml"
     written = load(FrameworkKeys, file)
     for location, value, choices in (
-        ("base", written.base, framework_names()),
+        ("baseline", written.baseline, framework_names()),
         ("environment", written.environment, environment_names()),
     ):
         if value not in choices:

@@ -158,7 +158,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     levels = {
         "framework": framework,
         "device": carrier[1],
-        "base": framework,
+        "baseline": framework,
         "model": names[0],
         "dataset": names[1],
     }

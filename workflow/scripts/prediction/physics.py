@@ -83,7 +83,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
     by_cell = ok.groupby("cell", sort=False)
-    level_columns = [name for name in [*factors(), "base"] if name not in COUNT_COLUMNS]
+    level_columns = [name for name in [*factors(), "baseline"] if name not in COUNT_COLUMNS]
     cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
@@ -120,7 +120,7 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     }
     kinds = dict.fromkeys(COUNT_COLUMNS, int)
     return (
-        cells[["cell", *factors(), "base", "ranks", "replicas"]]
+        cells[["cell", *factors(), "baseline", "ranks", "replicas"]]
         .assign(samples=samples, **counts, **description)
         .astype(kinds)
     )
@@ -383,8 +383,8 @@ class PhysicalModel:
         missing = np.full(3, np.nan)
         coefficients: np.ndarray = np.array(
             [
-                costs.get((framework, *levels), costs.get((base, *levels), missing))
-                for framework, base, *levels in cells[["framework", "base", *self.keys]].itertuples(
+                costs.get((framework, *levels), costs.get((baseline, *levels), missing))
+                for framework, baseline, *levels in cells[["framework", "baseline", *self.keys]].itertuples(
                     index=False, name=None
                 )
             ]

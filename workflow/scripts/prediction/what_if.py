@@ -206,7 +206,7 @@ class Cell:
         """
         model, row = self.study.model, self.row
         levels = tuple(row[name] for name in model.keys)
-        for framework in (row["framework"], row["base"]):
+        for framework in (row["framework"], row["baseline"]):
             if (framework, *levels) in model.computation:
                 alpha, beta, update = model.computation[(framework, *levels)]
                 return lambda size: float(alpha + beta * size + update)

@@ -94,7 +94,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes])
         or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
-        "base": run.framework.base,
+        "baseline": run.framework.baseline,
     }
 
 

@@ -181,7 +181,7 @@ def frameworks_page() -> str:
                     "framework",
                     "what it is",
                     "environment",
-                    "base of speed-ups",
+                    "baseline of speed-ups",
                     "ranks on a node",
                     "epochs timed by",
                 ],
@@ -190,7 +190,7 @@ def frameworks_page() -> str:
                         code(framework.name),
                         framework.title,
                         f"[`{framework.environment}`](#environments)",
-                        "itself" if framework.base == framework.name else code(framework.base),
+                        "itself" if framework.baseline == framework.name else code(framework.baseline),
                         _ranks(framework),
                         {"ranks": "all ranks", "master": "its master"}[framework.timing_scope],
                     ]
@@ -243,7 +243,7 @@ def frameworks_page() -> str:
 def _ranks(framework: Framework) -> str:
     if framework.distributed:
         return "`ranks_per_node` of the site" + (", started by MPI" if framework.mpi else "")
-    return "one, with a replica on every device" if framework.mirrored else "one, undistributed"
+    return "one, with a replica on every device" if framework.mirrored else "one"
 
 
 def _abilities(framework: Framework) -> str:

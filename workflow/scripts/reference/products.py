@@ -84,7 +84,7 @@ def figures_page() -> str:
             ),
             "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a "
             "column or a page, with a caption (`.caption.md`). The caption says what is shown, the number "
-            "of replicates, how intervals are made, the base of speed-ups, placement, batch scope and "
+            "of replicates, how intervals are made, the baseline of speed-ups, placement, batch scope and "
             "timing scope, and what is missing. A framework has the same colour in all figures.",
             "## Keys",
             table(

@@ -351,17 +351,19 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         ),
         frameworks=framework_order(facts.runs),
     )
-    bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][
-        ["framework", "base"]
+    pairs = facts.runs[facts.runs["baseline"].isin(facts.runs["framework"])][
+        ["framework", "baseline"]
     ].drop_duplicates()
-    users = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
-    base_texts = [
-        f"{to_latex(str(base))} for {to_latex(join_words(own))}" for base, own in users.items() if own
+    users = {
+        baseline: sorted(set(rows["framework"]) - {baseline}) for baseline, rows in pairs.groupby("baseline")
+    }
+    baseline_texts = [
+        f"{to_latex(str(baseline))} for {to_latex(join_words(own))}" for baseline, own in users.items() if own
     ]
-    if base_texts:
+    if baseline_texts:
         yield Note(
-            "speedup-bases",
-            f"Speed-ups are relative to a single-device baseline: {join_words(base_texts)}.",
+            "speedup-baselines",
+            f"Speed-ups are relative to a single-device baseline: {join_words(baseline_texts)}.",
             frameworks=users,
         )
     installed = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
