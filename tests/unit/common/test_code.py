@@ -24,7 +24,7 @@ WITHOUT_CONTENT_CHECK = {
 }  # which writes nothing, is compared as a whole, stands for what others have made
 
 
-@pytest.mark.parametrize("program", ["report.make", "prediction.outlook", "provenance.archive"])
+@pytest.mark.parametrize("program", ["report.make", "prediction.projection", "provenance.archive"])
 def test_what_a_program_imports_is_its_code(program: str) -> None:
     template = (
         "import sys, {0}; print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', "

@@ -40,7 +40,7 @@ def test_every_condition_is_a_trait() -> None:
 def test_every_input_is_a_record_or_a_table() -> None:
     entries = [*KINDS.values(), *PROGRAMS.values()]
     inputs = {name.removesuffix(".md") for entry in entries for name in entry.inputs}
-    assert inputs <= {*RECORD_TABLES, *TABLES} and {"network", "crossover", "outlook"} <= inputs
+    assert inputs <= {*RECORD_TABLES, *TABLES} and {"network", "crossover", "projection"} <= inputs
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -25,7 +25,7 @@ from common.options import run_program
 from common.tables import write_table
 from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS, Declared, from_json
-from figures import draw, outlook, panels, residuals, scaling, style
+from figures import draw, panels, projection, residuals, scaling, style
 from figures.network import NO_BENCHMARK
 from figures.prediction import NOTHING_PREDICTED
 from figures.view import build_view
@@ -906,7 +906,7 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": NO_BENCHMARK,
     "prediction": NOTHING_PREDICTED,
-    "outlook": panels.as_clause(outlook.NO_PROJECTION),
+    "projection": panels.as_clause(projection.NO_PROJECTION),
 }
 
 

@@ -30,7 +30,7 @@ from declared.products.tables import TABLES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
-from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
+from prediction import crossover, extrapolate, held_out, hybrid, law, methods, physics, projection, what_if
 from reference import products
 from strategies import costs_table, found
 from support.known_unlike import unlike
@@ -83,11 +83,11 @@ def table_data(
     fits = regression.fit_all(runs)
     prepared, benchmarks = physics.measured_cells(runs), law.benchmark_points(network)
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods(set(prepared["framework"]), None))
-    study = outlook.load_study(FOLDER)
+    study = projection.load_study(FOLDER)
     drawn = extrapolate.drop_incomplete_curves(
         extrapolate.predict_curves(
             study.fitted,
-            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [outlook.GIGABIT], 8),
+            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [projection.GIGABIT], 8),
         )
     )
     answers = extrapolate.summarize_curves(drawn)
@@ -119,10 +119,10 @@ def table_data(
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
-        "outlook": answers,
+        "projection": answers,
         "crossover": crossover.rank_strategies(runs, benchmarks),
         "hybrid": hybrid.predict(*unlike()),
-        "outlook_curves": outlook.curve_columns(curves),
+        "projection_curves": projection.curve_columns(curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.build_rows(pd.DataFrame(columns=[*schema("costs")["properties"]])),

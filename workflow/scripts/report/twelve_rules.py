@@ -42,7 +42,7 @@ BOUNDED = {
     "by_nodes": "epoch time by nodes",
     "scaling": "scaling",
     "network": "the network",
-    "outlook": "scaling projection",
+    "projection": "scaling projection",
 }
 Links = tuple[tuple[str, str], ...]  # anchor on the page, words
 

@@ -1,7 +1,7 @@
-"""Table `outlook`: the scaling projection, speed-up at unmeasured link rates and node counts.
+"""Table `projection`: the scaling projection, speed-up at unmeasured link rates and node counts.
 
 The projection uses a study (computation, law of the network, overlap and waiting, with intervals of a
-parametric bootstrap), or numbers alone (see prediction.question). figures.outlook draws it.
+parametric bootstrap), or numbers alone (see prediction.question). figures.projection draws it.
 """
 
 import sys
@@ -238,7 +238,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of outlook_curves.csv."""
+    """Return the columns of projection_curves.csv."""
     bands = [name for name in curves if name.startswith(tuple(BANDS))]
     return curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
 
