@@ -105,7 +105,7 @@ def scopes(runs, by_framework):
         ({"node": 20.0, "device": 9.0, "package": 5.0}, {"node": 6.0, "package": 4.0}, "node", 0),
         ({"node": 20.0, "device": 9.0}, {"package": 4.0}, "node", 4),
     ],
-    ids=["widest", "what all have", "never packages of accelerators", "devices and packages", "unlike machines", "nothing in common"],
+    ids=["widest", "what all have", "never packages of accelerators", "devices and packages", "different machines", "nothing in common"],
 )  # fmt: skip
 def test_one_scope_for_all_cells(first, second, scope, n_other_cells, tmp_path):
     runs, epochs = campaign(failures={})

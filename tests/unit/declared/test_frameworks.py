@@ -18,13 +18,15 @@ def own_framework(folder: Path, name: str, entry: dict[str, object]) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("older", "key"), [("exchange", "communication"), ("base", "baseline")])
+@pytest.mark.parametrize(
+    ("older", "key"), [("exchange", "communication"), ("base", "baseline"), ("unlike", "heterogeneous")]
+)
 def test_older_key_of_a_framework_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: str, key: str
 ) -> None:
-    shipped = frameworks.load_framework("pytorch-fsdp")
-    entry = yaml.safe_load((frameworks.FRAMEWORKS / "pytorch-fsdp" / "framework.yaml").read_text())
-    names = (shipped.baseline, "pytorch-fsdp")
+    shipped = frameworks.load_framework("pytorch-hybrid")
+    entry = yaml.safe_load((frameworks.FRAMEWORKS / "pytorch-hybrid" / "framework.yaml").read_text())
+    names = (shipped.baseline, "pytorch-hybrid")
     file = own_framework(tmp_path, f"with-{older}", {older: entry.pop(key), **entry})
     monkeypatch.setattr(frameworks, "framework_names", lambda: names)
     monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)

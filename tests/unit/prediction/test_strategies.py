@@ -77,7 +77,7 @@ def test_what_a_library_takes_within_layers_is_found_from_others():
     assert result == pytest.approx(0.02, rel=0.1)
 
 
-def test_updates_are_told_from_batches_by_models_of_unlike_size():
+def test_updates_are_told_from_batches_by_models_of_different_size():
     """One rank alone never accumulates.
 
     Between two models, batches grow with operators and updates with parameters.

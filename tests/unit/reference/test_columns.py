@@ -33,7 +33,7 @@ from precision import pilot, reached
 from prediction import crossover, extrapolate, held_out, hybrid, law, methods, physics, projection, what_if
 from reference import products
 from strategies import costs_table, found
-from support.known_unlike import unlike
+from support.known_heterogeneous import heterogeneous_runs
 from support.synthetic import referenced
 from support.traces_made import gathered
 from traces import bottlenecks, cost, exposed, path
@@ -121,7 +121,7 @@ def table_data(
         "prediction_cells": every,
         "projection": answers,
         "crossover": crossover.rank_strategies(runs, benchmarks),
-        "hybrid": hybrid.predict(*unlike()),
+        "hybrid": hybrid.predict(*heterogeneous_runs()),
         "projection_curves": projection.curve_columns(curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),

@@ -223,7 +223,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
     assert [rank_cores(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
     assert [rank_cores(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
-    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
+    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "heterogeneous ranks"
     assert [rank_cores(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
     assert rank_cores(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 

@@ -1,4 +1,4 @@
-"""Phases of ranks: marks become intervals that divide a rank's time; clocks of unlike ranks become one."""
+"""Phases of ranks: marks become intervals that divide a rank's time; clocks of different ranks become one."""
 
 import csv
 import itertools

@@ -85,7 +85,7 @@ def test_batches_without_an_allreduce_take_as_long_as_on_one_replica():
     assert result == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)
 
 
-def test_unlike_batches_wait_less_when_they_are_added_up():
+def test_different_batches_wait_less_when_they_are_added_up():
     """Ranks that are slow in turn wait for each other at every all-reduce, and not at all over a whole
     group.
     """

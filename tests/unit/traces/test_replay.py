@@ -16,7 +16,7 @@ REAL = Path(__file__).with_name("ddp.csv")  # eight steps of PyTorch DDP on two 
 
 TRUTHS = {
     "as it is": Truth(),
-    "unlike ranks": Truth(forward=(0.01, 0.03, 0.02), backward=(0.02, 0.01, 0.04)),
+    "heterogeneous ranks": Truth(forward=(0.01, 0.03, 0.02), backward=(0.02, 0.01, 0.04)),
     "hidden": Truth(moving=(0.001, 0.0)),
     "one bucket at the end": Truth(ready=(1.0,), moving=(0.05,)),
     "three buckets at once": Truth(ready=(0.1, 0.2, 0.3), moving=(0.02, 0.01, 0.03)),

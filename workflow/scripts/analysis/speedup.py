@@ -1,9 +1,9 @@
 """Table of speed-up and efficiency, each with its baseline in seconds.
 
 The baseline of a cell is the framework in its `baseline` column on a single device, at the same levels of
-every factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may differ
-if the baseline has a single level of them. Without such a cell the baseline is the framework's own cell with
-one replica.
+every factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may
+differ if the baseline has a single level of them. Without such a cell the baseline is the framework's own
+cell with one replica.
 """
 
 import math

@@ -71,8 +71,8 @@ class FrameworkKeys(Keys):
     devices: Annotated[tuple[Literal["cpu", "cuda"], ...], Rules(unique=True, min_length=1)] = key(
         "what it trains on", default=("cpu", "cuda")
     )
-    unlike: bool = key(
-        "true: its ranks may have unlike shares of a step's samples (factor shares), and may be "
+    heterogeneous: bool = key(
+        "true: its ranks may have different shares of a step's samples (factor shares), and may be "
         "accelerators and processors together (device hybrid)",
         default=False,
     )

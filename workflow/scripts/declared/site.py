@@ -288,14 +288,14 @@ class SiteKeys(Keys):
         "this process may use"
     )
     rank_cores: tuple[Annotated[int, Rules(ge=1)], ...] = key(
-        "cores of each rank of a node, where they are unlike (launcher local, device cpu), as [2, 1]; "
+        "cores of each rank of a node, where they are heterogeneous (launcher local, device cpu), as [2, 1]; "
         "without it, every rank has as many",
         default=(),
         min_length=2,
     )
     cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = optional(
-        "CPU time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
-        "0.3]: a run takes the first ones"
+        "CPU time of one node of the virtual cluster, in cores; of heterogeneous nodes a list, as "
+        "[0.9, 0.6, 0.3]: a run takes the first ones"
     )
     nodes: int = key("largest number of nodes of a run", ge=1)
     gflops: Maybe[float] = optional(
@@ -566,7 +566,7 @@ def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
             ), "give one number for each node"),
             (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
              (
-                "nodes of unlike cpu_share are taken in their order"
+                "nodes of different cpu_share are taken in their order"
             ), "take it out"),
         ]  # fmt: skip
     if cores:

@@ -68,7 +68,7 @@ class CollectiveBenchmark:
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`, SITE_FACTORS unlike the default, and any collective but all-reduce."""
+        """`<framework>.n<nodes>`, SITE_FACTORS not at their default, and any collective but all-reduce."""
         levels = self.run.levels
         changed = [
             f"{name}={levels[name]}"

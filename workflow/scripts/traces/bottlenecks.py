@@ -288,12 +288,12 @@ def _larger_messages_help(cell: Cell) -> Note:
 def _equal_ranks_help(cell: Cell) -> Note:
     """Return what makes ranks end together."""
     equal = "equal ranks: the same processors, cores and load"
-    if cell.framework is not None and cell.framework.unlike:
+    if cell.framework is not None and cell.framework.heterogeneous:
         return Note(
             "measured-shares",
             f"{equal}; or a smaller share of the batch for the slower one (shares: measured)",
         )
-    able = [name for name in framework_names() if load_framework(name).unlike]
+    able = [name for name in framework_names() if load_framework(name).heterogeneous]
     text = f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
     return Note("equal-ranks", text, able=able)
 

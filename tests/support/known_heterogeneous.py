@@ -1,4 +1,4 @@
-"""Runs of unlike ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
+"""Runs of heterogeneous ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
 again.
 """
 
@@ -14,7 +14,7 @@ STRENGTHS = {1: (1.0,), 2: (1.0, 0.5), 3: (1.0, 0.5, 0.25)}
 RATE = 125e6
 
 
-def unlike(
+def heterogeneous_runs(
     folder: Path | None = None, block: int = 384, noise: float = 0.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop.
