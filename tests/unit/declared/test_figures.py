@@ -61,7 +61,7 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
     assert "prediction" in names, "a batch size can be left out of a fit"
 
 
-def test_what_neither_varies_nor_is_benchmarked_has_no_figure_unasked(tmp_path: Path) -> None:
+def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
     without_benchmark = plain.drawn(plain.traits(has_collective_benchmark=False))

@@ -216,7 +216,7 @@ def test_mistake_is_refused_with_file_and_key(
     assert_refusal(refused.value, code, key, file=str(tmp_path / "here.yaml"), **facts)
 
 
-def test_heterogeneous_nodes_are_taken_in_their_order_and_alike_ones_are_no_list(tmp_path: Path) -> None:
+def test_heterogeneous_nodes_keep_their_order(tmp_path: Path) -> None:
     site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.9, 0.3]))
     assert (site.cpu_share, site.cpu_shares, site.is_heterogeneous) == (None, (0.9, 0.3), True)
     assert site.scheduler.nodelist == "node1,node2"

@@ -621,7 +621,7 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     assert names_in(figure.legends[0]) == [*TREATMENTS, "ideal"]
 
 
-def test_the_bound_needs_a_benchmark_and_is_above_what_was_measured(treated, tmp_path):
+def test_bound_needs_a_benchmark_and_exceeds_measurements(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)

@@ -34,7 +34,7 @@ def named(benchmarks):
     return [benchmark.name for benchmark in benchmarks]
 
 
-def test_every_distributed_framework_is_benchmarked_on_every_number_of_nodes_from_two_on(study, site):
+def test_each_framework_is_benchmarked_from_two_nodes_on(study, site):
     nodes = replace(study, factors=study.factors | {"nodes": [1, 2, 3]}, exclude=tuple(
         {**entry, "nodes": [2, 3]} if "nodes" in entry else entry for entry in study.exclude
     ))  # fmt: skip

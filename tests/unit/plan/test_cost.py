@@ -182,7 +182,7 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
     assert rescaled.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
 
 
-def test_benchmarks_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) -> None:
+def test_benchmarks_cost_their_budget_or_measured_time(tmp_path: Path) -> None:
     planned_campaign = campaign("tf-strategies-virtual", "virtual")
     planned_ones = Cost(planned_campaign, NO_RUNS, {})
     assert [(benchmark.name, e.run_s) for benchmark, e in planned_ones.benchmarks] == [

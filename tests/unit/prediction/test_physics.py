@@ -136,7 +136,7 @@ def test_fsdp_gathers_and_scatters_by_laws_of_their_own(hidden, models, every):
     assert model.hidden[FSDP, "site"] == pytest.approx(hidden, abs=0.1)
 
 
-def test_without_benchmarks_of_shards_fsdp_is_taken_for_one_all_reduce():
+def test_fsdp_without_shard_benchmarks_is_one_all_reduce():
     truth = Sharded(gloo=6.0)
     cells, benchmarks = sharded(truth)
     multi_node = cells[cells["nodes"] > 1]
@@ -191,7 +191,7 @@ def test_a_global_batch_is_shared_out():
     assert error(model, halved).abs().max() < 0.05
 
 
-def test_without_runs_on_one_node_or_a_benchmark_nothing_is_predicted():
+def test_prediction_needs_one_node_runs_and_a_benchmark():
     cells, benchmarks = built(Truth())
     multi_node = cells[cells["nodes"] > 1]
     assert np.isnan(fit_model(multi_node, benchmarks).predict(multi_node)).all()

@@ -34,7 +34,7 @@ def known_to(truth, parallelism, **options):
     ), law.benchmark_points(benchmarks)
 
 
-def test_every_strategy_is_predicted_from_one_node_and_the_benchmarks():
+def test_strategies_are_predicted_from_one_node_and_benchmarks():
     cells, benchmarks = known_to(Meshes(), STRATEGIES)
     model = physics.base_model(cells, benchmarks)
     multi_node = cells[cells["nodes"] > 1]
@@ -77,7 +77,7 @@ def test_what_a_library_takes_within_layers_is_found_from_others():
     assert result == pytest.approx(0.02, rel=0.1)
 
 
-def test_updates_are_told_from_batches_by_models_of_different_size():
+def test_models_of_different_size_separate_updates():
     """One rank alone never accumulates.
 
     Between two models, batches grow with operators and updates with parameters.
@@ -102,7 +102,7 @@ def test_updates_are_told_from_batches_by_models_of_different_size():
     }
 
 
-def test_without_the_benchmark_of_a_message_its_strategies_are_not_predicted():
+def test_strategies_need_a_benchmark_of_each_message():
     cells, benchmarks = known_to(Meshes(), ("data", "tensor", "pipeline2"))
     model = physics.base_model(cells, benchmarks[benchmarks["collective"] != "point_to_point"])
     missing = np.isnan(model.predict(cells))

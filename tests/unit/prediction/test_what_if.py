@@ -117,7 +117,7 @@ def test_intervals_are_over_runs(rows, study):
     assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
 
 
-def test_without_benchmarks_and_cells_on_one_replica_assumptions_stand_beside(study):
+def test_assumptions_replace_missing_benchmarks_and_cells(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
     result = what_if.predict(what_if.Study(runs, study.benchmarks[:0], study.steps)).set_index("change")

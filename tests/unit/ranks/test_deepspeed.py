@@ -55,7 +55,7 @@ def test_momentum_decay_and_adam_are_those_of_one_rank(
 
 
 @EVERY
-def test_ranks_with_different_numbers_of_batches_validate_shared_parameters(trainings: Trainings) -> None:
+def test_ranks_with_different_batches_validate_shards(trainings: Trainings) -> None:
     levels_of_both = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
     actual, expected = (
         epochs(trainings.of(name, **levels))[0]

@@ -64,7 +64,7 @@ def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
         assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == expected_samples
 
 
-def test_accumulated_batches_of_heterogeneous_ranks_train_like_whole_ones(trainings: Trainings) -> None:
+def test_heterogeneous_accumulation_trains_like_whole_batches(trainings: Trainings) -> None:
     levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
     reference = trainings.weights("pytorch-single", **levels)
     assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels), reference, 1e-5)
