@@ -77,6 +77,13 @@ def test_older_names_keep_their_numbers(name: str) -> None:
         assert (read.loc[~is_older, column] == kept.loc[~is_older, column]).all()
 
 
+def test_older_baseline_and_site_are_read() -> None:
+    file = CAMPAIGNS / "hybrid-virtual" / "runs.csv"
+    kept, read = pd.read_csv(file), read_table(file, "runs")
+    assert (read["baseline"] == kept["base"]).all()
+    assert (set(kept["site"]), set(read["site"])) == ({"virtual-unlike"}, {"virtual-heterogeneous"})
+
+
 @functools.cache
 def records(study: str, name: str = "runs") -> pd.DataFrame:
     return read_table(CAMPAIGNS / study / f"{name}.csv", name)
