@@ -1,4 +1,4 @@
-"""Run one collective benchmark and write its benchmark.json (runs.other_measurements), as `python -m network.measure`."""
+"""Run one collective benchmark and write its benchmark.json, as `python -m network.measure`."""
 
 import sys
 import time
@@ -32,7 +32,7 @@ PROGRAM = "ranks.collective_benchmark"
 
 
 def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: Path) -> dict[str, Any]:
-    """Run a benchmark unless it can be reused, and return its benchmark.json in `results` (results/<study>)."""
+    """Run a benchmark unless it can be reused; return its benchmark.json in `results` (results/<study>)."""
     attempt = partial(attempt_benchmark, study, site, benchmark)
     return other_measurements.reuse_or_measure(
         KIND,
