@@ -62,8 +62,8 @@ thorough-test: venv  ## run more cases of what quicker tests cover: mutated inpu
 starters-test: venv  ## run explore.R and explore.ipynb by R and Jupyter, which it installs (Debian, as root; 2 min the first time)
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
-frameworks-test: venv  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
+frameworks-test: venv  ## train and benchmark every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
 versions-test: venv  ## use the oldest Snakemake, PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest -m versions tests/unit/ranks/test_versions.py tests/unit/invocation/test_content_check.py $(ARGS)
@@ -74,7 +74,7 @@ studies-test: venv  ## run every reduced study to its figures (about 30 min)
 cluster-test: venv  ## run a campaign on a virtual Slurm cluster both ways, and check the cluster, the doctor and ringside site (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "not fault and not long and not every_image and not bundle and not oar and not thorough" $(ARGS)
 
-cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, chosen precision, unlike nodes, an image (needs root)
+cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, chosen precision, heterogeneous nodes, an image (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "long and not fault and not every_image" $(ARGS)
 
 fault-test: venv  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
@@ -165,7 +165,7 @@ bench-models: venv  ## measure PyTorch's models as built here against the same m
 bench-analysis: venv  ## measure how long 20,000 runs of 100 epochs take from records to figures, and how much memory
 	@$(BENCH) analysis --runs 20000 --epochs 100 $(ARGS)
 
-bench-tests: venv  ## measure how long the tests take, and where their processor time goes: ARGS='--target cluster-test'
+bench-tests: venv  ## measure how long the tests take, and where their CPU time goes: ARGS='--target cluster-test'
 	@$(BENCH) tests $(ARGS)
 
 bench-intervals: venv  ## measure by simulation how often 95 % intervals cover the true value, and how wide they are (10 min)

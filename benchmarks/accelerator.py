@@ -106,7 +106,7 @@ class Rig:
     def __init__(self, site: Site, environment: Mapping[str, Any], folder: Path, deadline: float) -> None:
         self.site, self.environment, self.folder, self.deadline = site, environment, folder, deadline
         self.setup = (*site.setup, *environment.get("setup", ()))
-        self.shares: list[tuple[float, float]] = []  # of the processor time: others', withheld
+        self.shares: list[tuple[float, float]] = []  # of CPU time: other processes, steal
 
     @property
     def left_s(self) -> float:
@@ -122,7 +122,7 @@ class Rig:
         say(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         site = replace(
-            self.site, nodes=nodes, time_limit_s=limit_s, max_foreign_cpu_share=1.0, max_steal_share=1.0
+            self.site, nodes=nodes, time_limit_s=limit_s, max_other_cpu_share=1.0, max_steal_share=1.0
         )
         run, spec = one_run(site, framework=framework, nodes=nodes, sync_every=1, **levels)
         data, folder = self.folder / "data" / run.levels["dataset"], self.folder / name
@@ -149,7 +149,7 @@ class Rig:
         status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
         if measured is None or status in ("failed", "timeout"):
             return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))
-        self.shares.append((measured["foreign_cpu_share"], measured["steal_share"]))
+        self.shares.append((measured["other_cpu_share"], measured["steal_share"]))
         why = None if status == "ok" else f"{status}: {reason}"
         return Trained(folder, why, measured, epochs, run.graph.parameters)
 
@@ -488,13 +488,13 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
 
 
 def load_rows(rig: Rig, site: Site) -> list[Row]:
-    """Whose the processor time was, in all trainings."""
+    """Compare CPU time of other processes and CPU steal, over all trainings, with the site's limits."""
     if not rig.shares:
-        return [pages.failed("foreign load", "no training came to its end")]
-    foreign, steal = zip(*rig.shares, strict=True)
+        return [pages.failed("CPU time of other processes", "no training came to its end")]
+    others, steal = zip(*rig.shares, strict=True)
     return [
-        pages.share("foreign load", foreign, site.max_foreign_cpu_share),
-        pages.share("withheld by a hypervisor", steal, site.max_steal_share),
+        pages.share("CPU time of other processes", others, site.max_other_cpu_share),
+        pages.share("CPU steal", steal, site.max_steal_share),
     ]
 
 

@@ -163,9 +163,9 @@ def energy(
 
 
 def share(check: str, shares: Sequence[float], most: float) -> Row:
-    """The largest of several shares of the processor time, against what the site allows."""
+    """The largest of several shares of the CPU time, against what the site allows."""
     found = max(shares)
-    return judged(check, f"{found:.1%} of the processor time", f"at most {most:.0%}", right=found <= most)
+    return judged(check, f"{found:.1%} of the CPU time", f"at most {most:.0%}", right=found <= most)
 
 
 def device(site: str, kind: str, seen: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from support.simulated import SPREADS, ReferencedCoverage, beside_reference, ref
 STUDIES = ((4, 3), (12, 3), (2, 8), (12, 5))  # cells, blocks
 Correlations = tuple[
     float, float, float | None
-]  # with the reference; blocks' part in it alone; with the time withheld
+]  # with the reference; blocks' part in it alone; with the CPU time lost
 CORRELATIONS: tuple[Correlations, ...] = (
     (0.0, 0.0, None),
     (0.5, 0.0, None),
@@ -85,16 +85,14 @@ def report(found: Found, command: str) -> str:
         f"studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
         "with the log reference benchmark within blocks. Blocks apart: a block also changes the benchmark "
         f"by {100 * max(apart for _, apart, _ in CORRELATIONS):.0f} %, and no epoch time. A and B: with the "
-        "benchmark and with the CPU time withheld, which vary independently. Adjusted: share of studies "
+        "benchmark and with the CPU time lost, which vary independently. Adjusted: share of studies "
         "whose ratios or means are adjusted. Means, ratios: coverage of 95 % intervals, plain and as shown "
         "(adjusted means: of the value at the campaign's mean machine speed). Width: relative to plain "
         "intervals. Bias: of the mean of all cells (logarithms).",
     )
 
 
-def _named(correlation: float, apart: float, withheld: float | None) -> str:
+def _named(correlation: float, apart: float, lost: float | None) -> str:
     return (
-        f"{correlation:g}"
-        + (", blocks apart" if apart else "")
-        + ("" if withheld is None else f" and {withheld:g}")
+        f"{correlation:g}" + (", blocks apart" if apart else "") + ("" if lost is None else f" and {lost:g}")
     )

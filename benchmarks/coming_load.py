@@ -1,4 +1,4 @@
-"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python
+"""A load that comes and goes on this machine, as CPU steal does: `python
 benchmarks/coming_load.py --seconds 600`.
 
 Programs in a control group of their own take a share of every core, under a quota of the group, for some

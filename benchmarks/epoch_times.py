@@ -60,7 +60,7 @@ class Training:
     samples: int
     parameters: int
     accuracy: float
-    foreign_cpu_share: float = 0.0
+    other_cpu_share: float = 0.0
     startup_s: float | None = None
 
 
@@ -272,14 +272,12 @@ def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
 
 
 def watched(train: Callable[[str], Training], framework: str) -> Training:
-    """Train, alone among the workflow's runs on this machine, and see how much processor time others took."""
+    """Train, alone among the workflow's runs on this machine, and see how much CPU time others took."""
     with alone_here(framework):
         began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
-        foreign = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
-        return replace(
-            training, foreign_cpu_share=foreign / (time.monotonic() - began) / (os.cpu_count() or 1)
-        )
+        others = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
+        return replace(training, other_cpu_share=others / (time.monotonic() - began) / (os.cpu_count() or 1))
 
 
 def check_same_work(framework: str, bare: Training, ours: Training) -> None:
@@ -338,7 +336,7 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
             framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{ours_s:.4f} s",
             f"{ratio:.3f}", interval_of_median(ratios), f"{AIM}: {'met' if ratio <= AIM else 'missed'}",
         ])  # fmt: skip
-    foreign = max(side.foreign_cpu_share for pairs in made.values() for pair in pairs for side in pair)
+    others = max(side.other_cpu_share for pairs in made.values() for pair in pairs for side in pair)
     return section(
         "Epoch time compared with bare loops",
         command,
@@ -349,7 +347,7 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
         "`benchmarks/bare/`. Both run in turn, in alternating order. A process gives the median of its "
         f"epochs without the first {WARM_UP}, a pair the ratio; the table has medians. The interval lies "
         "between two order statistics of the ratios, which assumes no distribution. Other processes used "
-        f"at most {foreign:.1%} of CPU time.",
+        f"at most {others:.1%} of CPU time.",
     )
 
 

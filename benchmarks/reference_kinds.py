@@ -29,7 +29,7 @@ from runs.epochs import mean_of_timed, read_epochs
 FRAMEWORK = "pytorch-ddp"
 OF_NODES: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "largest": max}
 PROCESSORS = [kind for kind in KINDS if kind != "accelerator"]
-SHARE = "share withheld during the run"
+SHARE = "CPU time lost during the run"
 Row = dict[str, float]
 
 
@@ -52,7 +52,7 @@ def measure(runs: int, epochs: int) -> list[Row]:
             rows.append(
                 {
                     "epoch_time_s": float(epoch_s or "nan"),
-                    SHARE: said["foreign_cpu_share"] + said["steal_share"],
+                    SHARE: said["other_cpu_share"] + said["steal_share"],
                     **{f"{name}, before": value for name, value in before.items()},
                     **{f"{name}, after": value for name, value in after.items()},
                 }
@@ -101,8 +101,8 @@ def judged(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
-    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share that
-    was withheld.
+    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share of CPU
+    time that was lost.
     """
     found = {SHARE: np.array([row[SHARE] for row in rows])}
     for name in (column.removesuffix(", before") for column in rows[0] if column.endswith(", before")):

@@ -1,4 +1,4 @@
-"""What a suite of tests takes, and where its processor time goes: every process that it starts is looked at
+"""What a suite of tests takes, and where its CPU time goes: every process that it starts is looked at
 until it ends.
 """
 
@@ -20,7 +20,10 @@ PAUSE_S = 0.1
 SHOWN = 14
 # What a process is for, by its command line; the first that fits.
 CAUSES = (
-    ("ranks of {0}", re.compile(r"environments/(\S+?)/\S* .*-m (?:ranks\.worker|trained|ranks\.sweep)\b")),
+    (
+        "ranks of {0}",
+        re.compile(r"environments/(\S+?)/\S* .*-m (?:ranks\.worker|trained|ranks\.collective_benchmark)\b"),
+    ),
     ("other processes in {0}'s environment", re.compile(r"environments/([a-z-]+)/\S+/bin/python")),
     ("pip, builds", re.compile(r"-m pip\b|pip install|/cc1plus|^g\+\+|cmake|ninja|-m venv|-m compileall")),
     ("Snakemake", re.compile(r"\S+/snakemake\b|-m snakemake\b")),
@@ -39,7 +42,7 @@ IMPORTS = {
 
 @dataclass
 class Seen:
-    """One process as it was when it was looked at last: processor time of itself, in seconds."""
+    """One process as it was when it was looked at last: CPU time of itself, in seconds."""
 
     command: str
     name: str
@@ -71,7 +74,7 @@ class Watch:
 
 
 def _processes() -> list[tuple[int, int, str, float]]:
-    """(pid, start, name, processor time in s) of all processes."""
+    """(pid, start, name, CPU time in s) of all processes."""
     found = []
     for folder in os.scandir("/proc"):
         if folder.name.isdigit():
@@ -107,7 +110,7 @@ def cause(one: Seen) -> str:
 
 
 def import_s(code: str, repetitions: int = 3) -> float:
-    """Processor time of an interpreter that imports, in seconds (the smallest)."""
+    """CPU time of an interpreter that imports, in seconds (the smallest)."""
     times = []
     for _ in range(repetitions):
         before = os.times()
@@ -121,9 +124,9 @@ def import_s(code: str, repetitions: int = 3) -> float:
 
 @dataclass(frozen=True)
 class SuiteCost:
-    """Wall and processor time of a suite in seconds.
+    """Wall and CPU time of a suite in seconds.
 
-    By cause the number of processes and their processor time; its last line and exit status.
+    By cause the number of processes and their CPU time; its last line and exit status.
     """
 
     command: str
@@ -180,8 +183,8 @@ def report(cost: SuiteCost, command: str) -> str:
     return section(
         f"What `{cost.command}` takes",
         command,
-        f"{cost.wall_s / 60:.1f} min; {total / 60:.1f} min of processor time. {cost.ending.strip('= ')}.",
-        table(["processor time of", "processes", "", "share"], rows),
+        f"{cost.wall_s / 60:.1f} min; {total / 60:.1f} min of CPU time. {cost.ending.strip('= ')}.",
+        table(["CPU time of", "processes", "", "share"], rows),
         f"Processes are looked at every {PAUSE_S:g} s, so of each up to that is not counted, and some short "
         f"ones not at all. Of a process, imports are: {imports}.",
     )

@@ -1,5 +1,5 @@
 """One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells
-what that costs, and `cpu_s` in its result.json how much processor time rank 0 took for each.
+what that costs, and `cpu_s` in its result.json how much CPU time rank 0 took for each.
 
 TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer
 that nobody traces.
@@ -70,8 +70,8 @@ def train(folder: Path) -> None:
     traced.train_epoch = train_epoch
     meter = InTurn(context)
     traced.train(meter)
-    foreign_cpu_share, _ = meter.load.shares()
-    leave_result(context, {"foreign_cpu_share": foreign_cpu_share, "cpu_s": cpu_s})
+    other_cpu_share, _ = meter.load.shares()
+    leave_result(context, {"other_cpu_share": other_cpu_share, "cpu_s": cpu_s})
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dic
     And the largest share of the processors that others had meanwhile.
     """
     made = {framework: Cost() for framework in frameworks}
-    foreign = 0.0
+    others = 0.0
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
         for _ in range(trainings):
@@ -48,8 +48,8 @@ def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dic
                     cost.time_s += paired([float(row["epoch_time_s"]) for row in csv.DictReader(table)])
                 told = json.loads((attempt / "result.json").read_text())
                 cost.cpu_s += paired(told["cpu_s"])
-                foreign = max(foreign, told["foreign_cpu_share"])
-    return made, foreign
+                others = max(others, told["other_cpu_share"])
+    return made, others
 
 
 def paired(seconds: Sequence[float]) -> Pairs:
@@ -67,7 +67,7 @@ def ratio(pairs: Pairs) -> tuple[float, str]:
     return statistics.median(ratios), interval_of_median(ratios)
 
 
-def report(made: dict[str, Cost], foreign: float, command: str) -> str:
+def report(made: dict[str, Cost], others: float, command: str) -> str:
     """The part of the document."""
     rows = []
     for framework, cost in made.items():
@@ -86,7 +86,7 @@ def report(made: dict[str, Cost], foreign: float, command: str) -> str:
         "traced",
         "ratio",
         "95 % interval",
-        "of processor time",
+        "of CPU time",
         "95 % interval",
         "aim",
     ]
@@ -97,8 +97,8 @@ def report(made: dict[str, Cost], foreign: float, command: str) -> str:
         "small-cnn on digits: steps of a few milliseconds, of which marks cost a larger share than of long "
         "ones. Of two neighbouring epochs of a training one is traced, the other one first in every second "
         "pair; a ratio is the median of all pairs', its interval between two of them in their order, which "
-        "assumes no distribution. Processor time is rank 0's; others disturb it less. In PyTorch another "
+        "assumes no distribution. CPU time is rank 0's; others disturb it less. In PyTorch another "
         "model is trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod "
-        f"call stays wrapped in untraced epochs, too. Others used at most {foreign:.1%} of the processor "
+        f"call stays wrapped in untraced epochs, too. Other processes used at most {others:.1%} of the processor "
         "time meanwhile.",
     )

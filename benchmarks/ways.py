@@ -69,8 +69,10 @@ def way(name: str, results: Path) -> Way:
     granted = runs["granted"].where(~again, asked)
     epochs = read_table(results / "epochs.csv", "epochs")
     trained_s = epochs[epochs["run_id"].isin(runs["run_id"])]["closed_time_s"].sum()
-    swept_s = sum(json.loads(file.read_text())["wall_s"] for file in results.glob("network/*/*/sweep.json"))
-    wall_s = runs["ended"].max() - runs["asked"].min() - swept_s
+    benchmarks_s = sum(
+        json.loads(file.read_text())["wall_s"] for file in results.glob("network/*/*/benchmark.json")
+    )
+    wall_s = runs["ended"].max() - runs["asked"].min() - benchmarks_s
     return Way(
         name=name,
         runs=len(runs),

@@ -1,42 +1,42 @@
 # Network: what a study's strategies send, by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
 #   in:  an environment (ancient: what must cause a new measurement is in the path)
-#   out: RESULTS/network/<sweep>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
+#   out: RESULTS/network/<benchmark>/<key>/benchmark.json (config/schemas/collective_benchmark.schema.yaml); attempts lie beside it
 #        RESULTS/network.csv (config/schemas/network.schema.yaml)
 
 from plan.scheduling import concurrent_share
 
-NETWORK_CSV = SWEEPS.table
-REQUIRED_SWEEPS = list(SWEEPS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
-NETWORK_RECORDS = [*REQUIRED_SWEEPS, NETWORK_CSV] if SWEEPS.has_results else []
+NETWORK_CSV = BENCHMARKS.table
+REQUIRED_BENCHMARKS = list(BENCHMARKS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
+NETWORK_RECORDS = [*REQUIRED_BENCHMARKS, NETWORK_CSV] if BENCHMARKS.has_results else []
 
 
 rule network:
-    """Sweep all-reduce, and what else the study sends, over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
+    """Benchmark all-reduce, and what else the study sends, for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
         NETWORK_RECORDS,
-        PRODUCTS.files("network.fit") if SWEEPS.has_results else [],
+        PRODUCTS.files("network.fit") if BENCHMARKS.has_results else [],
         PRODUCTS.files_of_kind("network"),
 
 
-rule sweeps:
-    """Measure the network sweeps alone, without the table."""
+rule collective_benchmarks:
+    """Run the collective benchmarks alone, without the table."""
     input:
-        REQUIRED_SWEEPS,
+        REQUIRED_BENCHMARKS,
 
 
-if REQUIRED_SWEEPS:
+if REQUIRED_BENCHMARKS:
 
-    rule sweep:
-        """Sweep one framework's collective over message sizes, alone on the machine."""
+    rule collective_benchmark:
+        """Benchmark one framework's collective over message sizes, alone on the machine."""
         input:
-            environment=lambda wildcards: ancient(SWEEPS.environment(wildcards.sweep)),
+            environment=lambda wildcards: ancient(BENCHMARKS.environment(wildcards.benchmark)),
         output:
-            sweep=f"{RESULTS}/network/{{sweep}}/{{key}}/sweep.json",
+            benchmark=f"{RESULTS}/network/{{benchmark}}/{{key}}/benchmark.json",
         wildcard_constraints:
-            sweep="|".join(SWEEPS.by_name),
+            benchmark="|".join(BENCHMARKS.by_name),
         priority: 5 * 10**8
         resources:
-            **SWEEPS.resources(),
+            **BENCHMARKS.resources(),
             machine=concurrent_share(CAMPAIGN.site),
         params:
             study=STUDY,
@@ -46,9 +46,9 @@ if REQUIRED_SWEEPS:
             {PREFORKED} network.measure \
                 --study {params.study:q} \
                 --site {params.site:q} \
-                --sweep {wildcards.sweep:q} \
+                --benchmark {wildcards.benchmark:q} \
                 --key {wildcards.key:q} \
-                --out {output.sweep:q}
+                --out {output.benchmark:q}
             """
 
 
@@ -58,9 +58,9 @@ if CAMPAIGN.mode != "published":
         network_records,
 
     rule network_records:
-        """Gather the sweeps into network.csv, whether or not they succeeded."""
+        """Gather the collective benchmarks into network.csv, whether or not they succeeded."""
         input:
-            sweeps=REQUIRED_SWEEPS or SWEEPS.available(),
+            benchmarks=REQUIRED_BENCHMARKS or BENCHMARKS.available(),
             changed=changed("network_records", code("network.gather")),
         output:
             network=NETWORK_CSV,

@@ -1,5 +1,5 @@
 # Paper: the study as a LaTeX document, from its tables and figures.
-#   in:  RUNS_CSV, NETWORK_CSV where the network was swept; all tables and figures
+#   in:  RUNS_CSV, NETWORK_CSV where the study has a collective benchmark; all tables and figures
 #   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"

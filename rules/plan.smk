@@ -4,12 +4,12 @@
 # PRODUCTS: the figures and tables of the campaign, as declared in workflow/scripts/declared/products/.
 
 from plan.products import Products
-from plan.sweeps import Sweeps
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.timings import Timings
 
-SWEEPS = exit_on_input_error(lambda: Sweeps(CAMPAIGN))
+BENCHMARKS = exit_on_input_error(lambda: CollectiveBenchmarks(CAMPAIGN))
 TIMINGS = exit_on_input_error(lambda: Timings(CAMPAIGN))
-PRODUCTS = exit_on_input_error(lambda: Products(CAMPAIGN, SWEEPS, TIMINGS))
+PRODUCTS = exit_on_input_error(lambda: Products(CAMPAIGN, BENCHMARKS, TIMINGS))
 
 
 localrules:

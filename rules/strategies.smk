@@ -1,4 +1,4 @@
-# Strategies: what parts of layers and messages cost at the site, and what the sweeps say of links -> the fastest strategy of every question, which
+# Strategies: what parts of layers and messages cost at the site, and what collective benchmarks say of links -> the fastest strategy of every question, which
 # the plan reads when it is made the next time.
 #   in:  an environment (ancient: what must cause a new measurement is in the path), NETWORK_CSV
 #   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it

@@ -28,7 +28,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
 LONGEST = ("workflow", "runs", "models")  # stages whose tests train
 MARKED = {  # by the fixtures that a test asks for
     "training": {"real", "trainings", "logits"},
-    "slow": {"driver", "tex", "filled", "tiny", "fake"},  # a browser, LaTeX, builds, sweeps
+    "slow": {"driver", "tex", "filled", "tiny", "fake"},  # a browser, LaTeX, builds, benchmarks
 }
 DRAWN = ("figures", "report")  # stages whose tests draw figures or make whole pages: slow, too
 SLOW_FILES = (  # that take 10 s of CPU time or more

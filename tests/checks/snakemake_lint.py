@@ -39,7 +39,7 @@ ACCEPTED = (
     Accepted(
         "No log directive defined",
         "each attempt has its own log.txt, which nothing deletes",
-        ("run", "sweep"),
+        ("run", "collective_benchmark"),
     ),
     Accepted("No log directive defined", "prints for the user, and writes nothing", ("plan",)),
     Accepted("No log directive defined", "copies one file", ("paper_main",)),

@@ -38,7 +38,7 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
         assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
         assert int(row["node_memory_bytes"]) == there.memory_bytes, "what the control group of a node leaves"
         assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
-        gradients = 4 * 544522 * int(row["exchanges"])
+        gradients = 4 * 544522 * int(row["n_allreduces"])
         assert float(row["sent_bytes"]) >= (gradients * (nodes - 1) / nodes)
         assert row["submitted_at"] <= row["job_started_at"] < row["started_at"]
     assert not any(a["ended_at"] > b["started_at"] for a, b in itertools.pairwise(rows)), "runs never overlap"
@@ -112,7 +112,7 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
     drawn = campaign.checkout.ringside("run", "rehearsal", "--site", "virtual")
     said = drawn.stdout + drawn.stderr
-    assert drawn.returncode == 0 and not {"run", "sweep"} & set(planned_jobs(said)), said
+    assert drawn.returncode == 0 and not {"run", "collective_benchmark"} & set(planned_jobs(said)), said
     status = campaign.checkout.ringside("status", "rehearsal", "--site", "virtual")
     assert status.returncode == 0 and "4 of 4 runs done" in status.stdout, status.stdout + status.stderr
     with open(campaign.results / "tables" / "network.csv", newline="") as table:

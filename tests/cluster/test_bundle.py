@@ -59,8 +59,8 @@ def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
     folder = shared_folder_of_module
     checkout = Checkout(folder / "there", study(nodes="2", epochs=2, replicates=2))
     checkout.write("config/studies/submitted.yaml", study(nodes="[1, 2]", epochs=2))
-    tolerant = "max_foreign_cpu_share: 1\nmax_steal_share: 1"
-    checkout.edit("config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", tolerant)
+    tolerant = "max_other_cpu_share: 1\nmax_steal_share: 1"
+    checkout.edit("config/sites/virtual.yaml", "max_other_cpu_share: 0.05", tolerant)
     checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", "time_limit_s: 300")
     here = checkout.copy(folder / "here")
     cache = {

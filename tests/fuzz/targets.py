@@ -299,7 +299,7 @@ def _otf2() -> list[bytes]:
 
 
 EPOCHS = (
-    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,exchanges,"
+    b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,n_allreduces,"
     b"samples_trained,train_loss,train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,"
     b"energy_device_j,energy_package_j,energy_node_j,opened_at\n"
     b"1,true,1.5,1.6,0.1,0.2,0.05,24,24,1536,0.9,0.7,0.8,0.75,0.0,123,,5.5,,1.5\n"

@@ -60,8 +60,8 @@ class Campaign:
         # The machine is shared with the test itself: what others use is not what these tests are about.
         self.checkout.edit(
             site,
-            "max_foreign_cpu_share: 0.05",
-            f"max_foreign_cpu_share: 1\nmax_steal_share: 1\nreference: {str(reference).lower()}",
+            "max_other_cpu_share: 0.05",
+            f"max_other_cpu_share: 1\nmax_steal_share: 1\nreference: {str(reference).lower()}",
         )
 
     def entered(self, *command: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SMALL_STUDY = """\
-title: the smallest study that has a base, a child environment and a second library {PyTorch, TensorFlow}
+title: the smallest study that has a baseline, a child environment and a second library {PyTorch, TensorFlow}
 question: does the workflow repeat what it must, and only that?
 seed: 7
 design: full
@@ -93,8 +93,8 @@ class Checkout:
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
             self.edit(
                 "config/sites/local.yaml",
-                "max_foreign_cpu_share: 0.05",
-                "max_foreign_cpu_share: 1\nmax_steal_share: 1\nreference: false",
+                "max_other_cpu_share: 0.05",
+                "max_other_cpu_share: 1\nmax_steal_share: 1\nreference: false",
             )
 
     def copy(self, folder: Path) -> "Checkout":
@@ -208,7 +208,7 @@ TARGETS = (
     "environments",
     "datasets",
     "network",
-    "sweeps",
+    "collective_benchmarks",
     "runs",
     "records",
     "tables",

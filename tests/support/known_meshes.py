@@ -30,7 +30,7 @@ LEVELS = {
     "optimizer": "sgd",
     "momentum": 0.9,
 }
-SWEPT = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
+BENCHMARKED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Meshes(known.Truth):
     dispatch_s: float = 0.0  # that the library takes for each message within layers
 
     def collective(self, name, size, nodes, rate):
-        """What a sweep measures."""
+        """What a collective benchmark measures."""
         if name == "point_to_point":
             return self.step_s + size * max(1 / (self.share * rate), self.byte_s)
         return self.all_reduce(size, nodes, rate) / (1 if name == "all_reduce" else 2)
@@ -53,17 +53,17 @@ class Meshes(known.Truth):
         """One step: computation with messages between layers, and all messages of parameters."""
         t, p = mesh.tensor, mesh.pipeline
         own = OTHERS + DIVIDED / t + 4 * CLASSES
-        exchanged = self.update_s * own / (OTHERS + DIVIDED + 4 * CLASSES) / mesh.sharded
+        communicated = self.update_s * own / (OTHERS + DIVIDED + 4 * CLASSES) / mesh.sharded
         if mesh.sharded > 1:
-            exchanged += 2 * self.collective("all_gather", own, mesh.sharded, rate)
-            exchanged += self.collective("reduce_scatter", own, mesh.sharded, rate)
+            communicated += 2 * self.collective("all_gather", own, mesh.sharded, rate)
+            communicated += self.collective("reduce_scatter", own, mesh.sharded, rate)
         if mesh.data > 1 and p == 1:
-            exchanged += self.all_reduce(own, mesh.data, rate)
+            communicated += self.all_reduce(own, mesh.data, rate)
         if p == 1:
             share = (CONVOLVED + DENSE / t) / (CONVOLVED + DENSE)
             each = [self.dispatch_s + self.all_reduce(4 * batch * size, t, rate) for size in (CLASSES, FLAT)]
             summed = sum(each) if t > 1 else 0.0
-            return self.batch_s + self.sample_s * batch * share, summed, exchanged
+            return self.batch_s + self.sample_s * batch * share, summed, communicated
         micro, cut = batch / LEVELS["microbatches"], stages(CNN, p)
         each = [
             self.batch_s * len(stage.operators) / len(CNN.operators)
@@ -82,9 +82,9 @@ class Meshes(known.Truth):
     def epoch(self, mesh, batch, rate):
         """An epoch of `known.SAMPLES`."""
         steps = known.SAMPLES / (batch * mesh.replicas)
-        computed, waited, exchanged = self.of_mesh(mesh, batch, rate)
+        computed, waited, communicated = self.of_mesh(mesh, batch, rate)
         ranks = known.HARTER[mesh.ranks]
-        return steps * (computed + waited + exchanged + self.sigma * computed * ranks)
+        return steps * (computed + waited + communicated + self.sigma * computed * ranks)
 
 
 def played(each, microbatches):
@@ -118,7 +118,7 @@ def runs(truth, parallelism, nodes=(1, 2, 4), rates=known.RATES, batches=(32, 12
         frame["parallelism"], frame["replicas"], frame["microbatches"] = level, mesh.replicas, 1
         if mesh.pipeline > 1:
             frame["microbatches"], frame["schedule"] = LEVELS["microbatches"], LEVELS["schedule"]
-        frame["steps"] = frame["exchanges"] = known.SAMPLES // (frame["local_batch"] * mesh.replicas)
+        frame["steps"] = frame["n_allreduces"] = known.SAMPLES // (frame["local_batch"] * mesh.replicas)
         frame["effective_batch"] = frame["local_batch"] * mesh.replicas
         frame["samples_trained"] = frame["steps"] * frame["local_batch"] * mesh.replicas
         seconds = [truth.epoch(mesh, batch, rate) for batch in frame["local_batch"]]

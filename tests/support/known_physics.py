@@ -1,4 +1,4 @@
-"""Runs and sweeps made from known physics, by plain loops of their own: what the model must find again.
+"""Runs and benchmarks made from known physics, by plain loops of their own: what the model must find again.
 
 PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or
 `seconds_of` for a physics that the model does not have.
@@ -17,7 +17,7 @@ from analysis.measured import factors
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.models import model_graph
-from plan.sweeps import message_sizes
+from plan.collective_benchmarks import message_sizes
 
 MIB = 2**20
 SAMPLES = 46080
@@ -55,10 +55,10 @@ class Truth:
         return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
     def collective(self, name, size, nodes, rate):
-        """What a sweep measures."""
+        """What a collective benchmark measures."""
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
-    def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
+    def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):
         """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the
         link.
         """
@@ -83,15 +83,15 @@ class Truth:
     def seconds_of(self, model, dataset, nodes, batch, rate, every=1):
         """An epoch."""
         steps = SAMPLES // (nodes * batch)
-        exchanges = -(-steps // every)
+        n_allreduces = -(-steps // every)
         computed = self.batch_s + self.sample_s * batch
         beyond = (
-            self.exchange(model, dataset, nodes, rate, 2 / 3 * computed, steps / exchanges)
+            self.communication_s(model, dataset, nodes, rate, 2 / 3 * computed, steps / n_allreduces)
             if nodes > 1
             else 0.0
         )
-        waiting = math.sqrt(steps / exchanges) * computed * self.sigma * HARTER[nodes]
-        return steps * computed + exchanges * (self.update_s + beyond + waiting)
+        waiting = math.sqrt(steps / n_allreduces) * computed * self.sigma * HARTER[nodes]
+        return steps * computed + n_allreduces * (self.update_s + beyond + waiting)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Sharded(Truth):
         passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": self.gloo}[name]
         return passes / 2 * self.all_reduce(size, nodes, rate)
 
-    def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
-        """Seconds that messages add to the batches of one exchange, by a list of what has to be done, in
+    def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):
+        """Seconds that messages add to the batches of one all-reduce, by a list of what has to be done, in
         order.
         """
         units, macs = [], []
@@ -196,12 +196,12 @@ def runs(
                 **{name: levels[name] for name in factors()},
                 "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate,
                 "block": replicate, "order_key": float(replicate), "seed": replicate, "replicas": n,
-                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "base": "pytorch-single",
+                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "baseline": "pytorch-single",
                 "key": "0" * 12, "status": "ok", "reason": None, "epoch_time_s": seconds,
                 "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,
-                "exchanges": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None,
-                "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
+                "n_allreduces": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None,
+                "steal_share": 0.0, "deployment": "venv", "max_other_cpu_share": 0.05,
             }
         )  # fmt: skip
         # epoch times are scaled to the data set's samples

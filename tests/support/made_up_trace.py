@@ -27,7 +27,7 @@ class Truth:
         now = list(starts or [0.0] * ranks)
         rows = []
         for step in range(first, first + steps):
-            exchanged = step % self.sync_every == 0
+            allreduced = step % self.sync_every == 0
             given = []
             for rank in range(ranks):
                 for phase, seconds in (("data", self.data), ("forward", self.forward[rank])):
@@ -36,12 +36,14 @@ class Truth:
                 given.append([now[rank] + share * self.backward[rank] for share in self.ready])
                 rows.append((rank, epoch, step, "backward", now[rank], now[rank] + self.backward[rank]))
                 now[rank] += self.backward[rank]
-            if not exchanged:
+            if not allreduced:
                 continue
             free = -np.inf
             for bucket, seconds in enumerate(self.moving):
                 free = max(free, *(times[bucket] for times in given)) + seconds
-                rows += [(rank, epoch, step, "exchange", given[rank][bucket], free) for rank in range(ranks)]
+                rows += [
+                    (rank, epoch, step, "communication", given[rank][bucket], free) for rank in range(ranks)
+                ]
             for rank in range(ranks):
                 over = max(now[rank], free) + self.finish
                 rows += [

@@ -10,7 +10,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
         "environment_digest": "0" * 64, "code_digest": "1" * 64, "data_digest": "2" * 64,
         "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
-        "oversubscribed": False, "max_foreign_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
+        "oversubscribed": False, "max_other_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
         "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
         "measured": {"hosts": ["a"], "devices": ["NVIDIA H100 80GB HBM3"] * 2, "drivers": ["nvidia 580.65.06"],
                      "systems": ["Rocky Linux 9.5, Linux 5.14.0", "Rocky Linux 9.6, Linux 5.14.1"], "node_memory_bytes": 2**40, "transport": "gloo over tcp lo", "startup_s": 2.0, "import_s": 1.0,
@@ -20,6 +20,6 @@ def content(**changes: Any) -> dict[str, Any]:
                      "energy_j": 90.0, "energy_scope": "device", "idle_w": {"device": 70.0, "package": 55.0, "node": None},
                      "meters": [{"source": "nvml", "scope": "device", "method": "counter", "sampling_s": 0.1, "error_share": 0.05,
                                  "error_j": 0.001, "window": "epochs", "joules": None, "reason": None}],
-                     "foreign_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
+                     "other_cpu_share": 0.0, "steal_share": 0.0, "python_version": "3.11", "library_version": "torch 2"},
         **changes,
     }  # fmt: skip

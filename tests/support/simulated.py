@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.adjusted import REFERENCE, WITHHELD, adjustment
+from analysis.adjusted import LOST_CPU_TIME, REFERENCE, adjustment
 from analysis.pooling import Pooling, pooled
 
 SPREADS: dict[
@@ -102,16 +102,16 @@ def beside_reference(
     of_blocks: float,
     correlation: float,
     of_reference: float = 0.0,
-    withheld: float | None = None,
+    lost: float | None = None,
 ) -> tuple[pd.DataFrame, Callable[[Sequence[str]], float]]:
     """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within
     blocks and between them; and, for the covariates that times are adjusted by, the mean epoch time in s of
     all cells at the campaign's mean of them. That at the mean of all campaigns is 1 s. `of_reference`: the
-    standard deviation of what blocks add to the reference alone. `withheld`: the correlation of log epoch
-    time and the time withheld, which goes its own way; None where nobody knows that time.
+    standard deviation of what blocks add to the reference alone. `lost`: the correlation of log epoch
+    time and the CPU time lost, which goes its own way; None where nobody knows that time.
     """
     runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
-    slopes = {REFERENCE: correlation, WITHHELD: withheld or 0.0}
+    slopes = {REFERENCE: correlation, LOST_CPU_TIME: lost or 0.0}
     rest = math.sqrt(1 - sum(slope**2 for slope in slopes.values()))
     met, own = (np.repeat(of_blocks * rng.standard_normal(blocks), cells) for _ in range(2))
     moments = {REFERENCE: met + 0.1 * rng.standard_normal(len(runs))}
@@ -120,10 +120,10 @@ def beside_reference(
     if of_reference:
         reference = reference * np.exp(np.repeat(of_reference * rng.standard_normal(blocks), cells))
     share = math.nan
-    if withheld is not None:
+    if lost is not None:
         met = np.repeat(of_blocks * rng.standard_normal(blocks), cells)
-        moments[WITHHELD] = met + 0.1 * rng.standard_normal(len(runs))
-        share = -np.expm1(-(moments[WITHHELD] - moments[WITHHELD].min()))
+        moments[LOST_CPU_TIME] = met + 0.1 * rng.standard_normal(len(runs))
+        share = -np.expm1(-(moments[LOST_CPU_TIME] - moments[LOST_CPU_TIME].min()))
     log = rest * own - rest**2 * (np.tile(spread**2, blocks) + of_blocks**2) / 2
     of_moments = {
         name: slopes[name] * of - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2
@@ -135,7 +135,7 @@ def beside_reference(
         "reference_s": reference,
         "throttled_s": math.nan,
     }
-    shares = {"steal_share": share, "foreign_cpu_share": 0.0}
+    shares = {"steal_share": share, "other_cpu_share": 0.0}
 
     def truth(covariates: Sequence[str]) -> float:
         return float(np.exp(sum(of_moments[name] for name in covariates)).mean())

@@ -19,14 +19,14 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import Geometry, plan_design
 
-BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
+BASELINES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
     "pytorch-ddp": "pytorch-single",
     "horovod-pytorch": "pytorch-single",
     "tensorflow-multiworker": "tensorflow-single",
     "horovod-tensorflow": "tensorflow-single",
 }
-BASE_OF = BASES | DISTRIBUTED
+BASELINE_OF = BASELINES | DISTRIBUTED
 SECONDS = {
     "pytorch-single": 0.62,
     "tensorflow-single": 0.81,
@@ -47,7 +47,7 @@ FAILURES = {
     "horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2": ("failed", "rank 1 ended with exit status 1"),
     "pytorch-ddp.small-cnn.digits.b32.n2.s4.r1": ("timeout", "longer than 300 s"),
     "pytorch-ddp.small-cnn.digits.b32.n2.s4.r2": ("missing", "not run"),
-    "pytorch-ddp.small-cnn.digits.b32.n2.s4.r3": ("invalid", "disturbed: foreign_cpu_share 0.09"),
+    "pytorch-ddp.small-cnn.digits.b32.n2.s4.r3": ("invalid", "disturbed: other_cpu_share 0.09"),
 }
 
 
@@ -110,7 +110,7 @@ def campaign(
                 "replicas": nodes,
                 "local_batch": batch_size,
                 "effective_batch": batch_size * nodes * sync_every,
-                "base": BASE_OF[framework],
+                "baseline": BASELINE_OF[framework],
                 "key": key,
                 "status": status,
                 "reason": reason,
@@ -138,7 +138,7 @@ def write_frames(folder: Path, runs: pd.DataFrame, epochs: pd.DataFrame) -> tupl
 
 def _cells() -> list[tuple[str, int, int, int]]:
     cells = []
-    for framework in BASE_OF:
+    for framework in BASELINE_OF:
         for nodes in (1, 2) if framework in DISTRIBUTED else (1,):
             cells += [(framework, batch_size, nodes, 1) for batch_size in (16, 32, 64)]
             if framework in DISTRIBUTED:
@@ -174,7 +174,7 @@ def _curve(
             "validation_time_s": 0.05,
             "learning_rate": 0.05,
             "steps": steps,
-            "exchanges": -(-steps // sync_every),
+            "n_allreduces": -(-steps // sync_every),
             "samples_trained": SAMPLES,
             "train_loss": float(-np.log(max(train[epoch], 1e-3))),
             "train_accuracy": float(train[epoch]),
@@ -219,7 +219,7 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "samples_per_epoch": SAMPLES,
         "samples_trained": SAMPLES,
         "steps": last["steps"],
-        "exchanges": last["exchanges"],
+        "n_allreduces": last["n_allreduces"],
         "train_loss": last["train_loss"],
         "train_accuracy": last["train_accuracy"],
         "validation_loss": last["validation_loss"],
@@ -229,8 +229,8 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
         "sent_bytes": last["sent_bytes"],
         "energy_j": None,
         "cpu_shares": None,
-        "max_foreign_cpu_share": 0.05,
-        "foreign_cpu_share": 0.004,
+        "max_other_cpu_share": 0.05,
+        "other_cpu_share": 0.004,
         "steal_share": 0.0,
         "python_version": "3.12.0",
         "library_version": "library 1.0",
@@ -239,14 +239,14 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
     }
 
 
-# A made-up campaign of any shipped study, with costs of its own, and made-up sweeps of its network.
+# A made-up campaign of any shipped study, with costs of its own, and made-up benchmarks of its network.
 
-SECONDS_PER_EXCHANGE = 0.004  # the optimizer
+SECONDS_PER_ALLREDUCE = 0.004  # the optimizer
 SECONDS_PER_FIT_STEP = -0.002  # the framework's own loop is the faster one
 LATENCY_S = 0.0006
 SECONDS_PER_BYTE = 2e-8
-THROTTLED_PER_EXCHANGE_S = 0.003
-SWEEP_BYTES = [1024 * 4**power for power in range(9)]
+THROTTLED_PER_ALLREDUCE_S = 0.003
+BENCHMARK_BYTES = [1024 * 4**power for power in range(9)]
 
 
 def all_reduce_time(size_bytes: float, nodes: int) -> float:
@@ -257,10 +257,10 @@ def all_reduce_time(size_bytes: float, nodes: int) -> float:
 def designed_time(levels: dict[str, Any], geometry: Geometry) -> float:
     """The true epoch time of a cell in seconds: computation, its loop, the optimizer, the network."""
     size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
-    exchanges = -(-geometry.steps // levels["sync_every"])
+    n_allreduces = -(-geometry.steps // levels["sync_every"])
     computed = 1.5e-10 * size * geometry.samples_per_epoch / geometry.replicas + 0.01 * geometry.steps
     loop = SECONDS_PER_FIT_STEP * geometry.steps * (levels["training_loop"] == "fit")
-    return computed + loop + exchanges * (SECONDS_PER_EXCHANGE + all_reduce_time(size, geometry.nodes))
+    return computed + loop + n_allreduces * (SECONDS_PER_ALLREDUCE + all_reduce_time(size, geometry.nodes))
 
 
 def designed_campaign(
@@ -278,18 +278,18 @@ def designed_campaign(
         levels, geometry = run.levels, run.geometry
         key = hashlib.sha256(run.run_id.encode()).hexdigest()[:12]
         time = designed_time(levels, geometry) * (1 + noise * rng.standard_normal())
-        exchanges = -(-geometry.steps // levels["sync_every"])
+        n_allreduces = -(-geometry.steps // levels["sync_every"])
         size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
         counted = {
             "imbalance_s": 0.01 * time if geometry.nodes > 1 else 0.0,
             "validation_time_s": 0.05,
             "steps": geometry.steps,
-            "exchanges": exchanges,
+            "n_allreduces": n_allreduces,
             "samples_trained": geometry.steps * geometry.replicas * geometry.local_batch,
-            "throttled_s": THROTTLED_PER_EXCHANGE_S * exchanges * (1 + noise * rng.standard_normal()),
-            "sent_bytes": 2 * (geometry.nodes - 1) / geometry.nodes * size * exchanges,
+            "throttled_s": THROTTLED_PER_ALLREDUCE_S * n_allreduces * (1 + noise * rng.standard_normal()),
+            "sent_bytes": 2 * (geometry.nodes - 1) / geometry.nodes * size * n_allreduces,
         }
-        progress = np.arange(1, levels["epochs"] + 1) * exchanges / 60
+        progress = np.arange(1, levels["epochs"] + 1) * n_allreduces / 60
         accuracy = np.clip(0.99 - 0.9 * np.exp(-progress) + 0.01 * rng.standard_normal(len(progress)), 0, 1)
         rows = [
             {
@@ -322,7 +322,7 @@ def designed_campaign(
                 "replicas": geometry.replicas,
                 "local_batch": geometry.local_batch,
                 "effective_batch": geometry.effective_batch,
-                "base": load_framework(levels["framework"]).base,
+                "baseline": load_framework(levels["framework"]).baseline,
                 "key": key,
                 "status": "missing" if lost else "ok",
                 "reason": "not run" if lost else None,
@@ -347,8 +347,8 @@ def designed_campaign(
                 "train_accuracy": rows[-1]["train_accuracy"],
                 "validation_accuracy": rows[-1]["validation_accuracy"],
                 "memory_peak_bytes": int(4.2e8 + 1e6 * rng.random()),
-                "max_foreign_cpu_share": loaded_site.max_foreign_cpu_share,
-                "foreign_cpu_share": 0.004,
+                "max_other_cpu_share": loaded_site.max_other_cpu_share,
+                "other_cpu_share": 0.004,
                 "steal_share": 0.0,
                 "deployment": "venv",
             }
@@ -402,7 +402,7 @@ LOAD = 0.6  # that comes and goes: by so much work takes longer on average while
 def referenced(
     runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
 ) -> pd.DataFrame:
-    """The same campaign on a machine of which a hypervisor takes processor time now and then, with the
+    """The same campaign on a machine of which a hypervisor takes CPU time now and then, with the
     reference beside every run.
 
     Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.
@@ -431,10 +431,10 @@ def referenced(
     return runs.assign(epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * taken), **told)
 
 
-def sweeps(
+def benchmarks(
     framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1
 ) -> pd.DataFrame:
-    """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every
+    """Collective benchmarks of one framework, as in network.csv: five rounds of three repetitions of every
     size.
     """
     rng = np.random.default_rng(seed)
@@ -459,7 +459,7 @@ def sweeps(
             "seconds": all_reduce_time(size, count) * (1 + noise * rng.standard_normal()),
         }
         for count in nodes
-        for size in SWEEP_BYTES
+        for size in BENCHMARK_BYTES
         for number in range(1, 6)
         for repetition in range(1, 4)
     ]

@@ -14,8 +14,8 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
+from plan.collective_benchmarks import message_sizes
 from plan.design import Run, plan_design
-from plan.sweeps import message_sizes
 
 FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
 LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
@@ -40,8 +40,8 @@ def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> 
     return run
 
 
-def swept(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> pd.DataFrame:
-    """A sweep whose times follow a line."""
+def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> pd.DataFrame:
+    """A collective benchmark whose times follow a line."""
     told = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
     told |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
     rows = [
@@ -53,7 +53,9 @@ def swept(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> 
 
 
 def both(**told: Any) -> pd.DataFrame:
-    return pd.concat([swept("point_to_point", **told), swept("all_reduce", **told)], ignore_index=True)
+    return pd.concat(
+        [benchmark_rows("point_to_point", **told), benchmark_rows("all_reduce", **told)], ignore_index=True
+    )
 
 
 def timed(run: Run, **told: Any) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from traces import gather
 FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
 COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
 START = {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
-# ms of a step of 20 ms on rank 0, when its exchanges start and end, and what is left of waiting after the
+# ms of a step of 20 ms on rank 0, when its all-reduces start and end, and what is left of waiting after the
 # last one.
 QUICK = {"data": 1.0, "forward": 5.0, "backward": 6.0}
 ENDING = {"metrics": 0.5, "optimizer": 1.5}
@@ -29,7 +29,7 @@ def step_of(
 ) -> list[tuple[int, str, float, float]]:
     """One step: what is computed, waiting until ENDING, which ends it after `length`.
 
-    Exchanges from and to. All ms since it begins.
+    All-reduces from and to. All ms since it begins.
     """
     rows, at = [], 0.0
     for name, lasts in computed.items():
@@ -42,7 +42,7 @@ def step_of(
     for name, lasts in ENDING.items():
         rows.append((rank, name, begins + at, begins + at + lasts))
         at += lasts
-    return [*rows, *((rank, "exchange", begins + start, begins + end) for start, end in buckets)]
+    return [*rows, *((rank, "communication", begins + start, begins + end) for start, end in buckets)]
 
 
 def attempt(
@@ -50,17 +50,17 @@ def attempt(
     epochs: int = 3,
     steps: int = 4,
     every: int = 1,
-    exchanged: int = 1,
+    allreduced: int = 1,
     step_ms: float = 20.0,
     start: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
     """The intervals of a run, in s.
 
     `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an
-    exchange.
+    all-reduce.
 
-    On rank r two exchanges begin 2 ms before backward ends and when it ends, and last until ms 14 and 18
-    (from its step's begin); of `exchanged` batches the last one is exchanged, the others end after ENDING.
+    On rank r two all-reduces begin 2 ms before backward ends and when it ends, and last until ms 14 and 18
+    (from its step's begin); of `allreduced` batches the last one is all-reduced, the others end after ENDING.
     The first epoch is warm-up and twice as slow.
     """
     rows: list[tuple[int, int, int, str, float, float]] = []
@@ -71,7 +71,7 @@ def attempt(
     for epoch in range(1, epochs + 1):
         slow = 2e-3 if epoch == 1 else 1e-3
         for step in range(1, steps + 1):
-            sent, longest = step % exchanged == 0, 0.0
+            sent, longest = step % allreduced == 0, 0.0
             for rank, late in enumerate(late_ms):
                 computed = {**QUICK, "backward": QUICK["backward"] + late * sent}
                 ready = sum(computed.values())
@@ -121,7 +121,7 @@ def traced_campaign(
         # A replicate is a little slower than the one before it, and a batch of a larger size than a smaller
         # one.
         length = 20.0 * (1 + 0.01 * row["replicate"]) * (1 + row["batch_size"] / 64)
-        scaled = attempt(late, steps=steps, epochs=int(row["epochs"]), exchanged=int(row["sync_every"]))
+        scaled = attempt(late, steps=steps, epochs=int(row["epochs"]), allreduced=int(row["sync_every"]))
         factor = length / 20.0
         intervals[str(row["run_id"])] = scaled.assign(
             start=scaled["start"] * factor, end=scaled["end"] * factor
@@ -163,7 +163,8 @@ def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.D
     place.mkdir(parents=True, exist_ok=True)
     intervals.to_csv(place / "phases.csv", index=False, float_format="%.7f")
     own = intervals[
-        (intervals["phase"] != "exchange") & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))
+        (intervals["phase"] != "communication")
+        & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))
     ]
     closed = own[own["epoch"] > 0].groupby("epoch").agg(start=("start", "min"), end=("end", "max"))
     told = pd.DataFrame({"epoch": closed.index, "closed_time_s": closed["end"] - closed["start"]})

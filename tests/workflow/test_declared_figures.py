@@ -10,7 +10,7 @@ import pytest
 
 from common.tables import write_table
 from support.checkout import SMALL_STUDY, Checkout, Invocation, stamp
-from support.synthetic import sweeps, write_campaign
+from support.synthetic import benchmarks, write_campaign
 
 STUDY = "config/studies/quickstart.yaml"
 FIGURES = """\
@@ -87,7 +87,7 @@ def test_entry_and_module_are_all_that_a_new_figure_needs(published: Checkout) -
     published.write(registry, published.path(registry).read_text() + NEW_KIND)
     published.write("workflow/scripts/figures/run_count.py", NEW_MODULE)
     published.write(STUDY, published.path(STUDY).read_text() + "  - {kind: run_count}\n")
-    network = sweeps("pytorch-ddp")
+    network = benchmarks("pytorch-ddp")
     write_table(network, "network", published.path("published/network.csv"))
     files = [f"results/quickstart/figures/run_count.{suffix}" for suffix in ("pdf", "caption.md")]
     done = published.snakemake(*files, "--config", "study=quickstart", "records=published")

@@ -127,7 +127,7 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
 
 def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY.format(epochs=2))
-    everything = ("runs", "sweeps", "records")
+    everything = ("runs", "collective_benchmarks", "records")
     adapter = checkout.path("workflow/scripts/ranks/frameworks/pytorch-ddp/adapter.py")
     working = adapter.read_text()
     broken = (
@@ -143,9 +143,9 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert checkout.snakemake(*everything).jobs == {}, "a failure is data: it is not repeated by itself"
 
     repeated = checkout.program("ringside", "repeat", "failed", "--later")
-    assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
-        "the run and its network's sweep"
-    )
+    assert (
+        repeated.returncode == 0 and "1 run and 1 collective benchmark will be repeated" in repeated.stdout
+    ), "the run and its collective benchmark"
     done = checkout.snakemake(*everything)
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]

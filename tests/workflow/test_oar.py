@@ -39,7 +39,7 @@ interface: lo
 cache: ~/.cache/ringside
 torch_index: {torch_index}
 time_limit_s: 300
-max_foreign_cpu_share: 1
+max_other_cpu_share: 1
 max_steal_share: 1
 scheduler: {{partition: production, account: my-project, constraint: "cluster='gros'", options: [--type=exotic]}}
 """

@@ -31,8 +31,8 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
     if site != "local":
         checkout.edit(
             f"config/sites/{site}.yaml",
-            "max_foreign_cpu_share: 0.05",
-            "max_foreign_cpu_share: 1\nmax_steal_share: 1",
+            "max_other_cpu_share: 0.05",
+            "max_other_cpu_share: 1\nmax_steal_share: 1",
         )
     done = checkout.snakemake("figures", "--config", f"site={site}", timeout_s=3000)
     assert done.status == 0, done.output
@@ -53,7 +53,7 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
             losses.setdefault(row["run_id"], []).append(float(row["train_loss"]))
     assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
     declared = load_study(study)
-    traits = declared.traits(network_swept=(results / "network.csv").exists())
+    traits = declared.traits(has_collective_benchmark=(results / "network.csv").exists())
     wanted = {figure.name for figure in declared.drawn(traits)}
     assert {path.stem for path in (results / "figures").glob("*.pdf")} == wanted
     for figure in wanted:

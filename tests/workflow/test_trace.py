@@ -50,7 +50,7 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
     assert "ui.perfetto.dev" in said[0][2] and "Vampir" in said[1][2]
 
     phases = pd.read_csv(files[2])
-    assert set(phases["rank"]) == {0, 1} and {"forward", "backward", "exchange", "wait"} <= set(
+    assert set(phases["rank"]) == {0, 1} and {"forward", "backward", "communication", "wait"} <= set(
         phases["phase"]
     )
     events = [event for event in json.loads(files[0].read_text())["traceEvents"] if event["ph"] == "X"]

@@ -12,6 +12,7 @@ from analysis.adjusted import (
     BACKWARDS,
     CONSTANT,
     INCOMPLETE_COVARIATE,
+    LOST_CPU_TIME,
     NO_BETTER,
     NO_REFERENCE,
     NO_RUN,
@@ -23,7 +24,6 @@ from analysis.adjusted import (
     SELECTION_DF,
     SINGLE_RUNS,
     TOO_LITTLE_GAIN,
-    WITHHELD,
     adjusted_times,
     adjustment,
 )
@@ -48,7 +48,7 @@ def in_blocks(y, x, **setting):
         {"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"}
     )
     frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
-    frame = frame.assign(steal_share=math.nan, foreign_cpu_share=math.nan)
+    frame = frame.assign(steal_share=math.nan, other_cpu_share=math.nan)
     return frame.assign(**{**SETTING, **setting})[lambda rows: rows["epoch_time_s"].notna()]
 
 
@@ -126,21 +126,21 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     assert with_slope["value"] == without_slope["value"] and with_slope["high"] > without_slope["high"]
 
 
-def withheld(runs, share):
+def with_lost_time(runs, share):
     """Lengthen runs by a share of lost CPU time, a third of it to a hypervisor."""
     times = runs["epoch_time_s"] / (1 - share)
-    return runs.assign(epoch_time_s=times, steal_share=share / 3, foreign_cpu_share=2 * share / 3)
+    return runs.assign(epoch_time_s=times, steal_share=share / 3, other_cpu_share=2 * share / 3)
 
 
-def test_withheld_time_is_taken_out_with_or_without_reference():
+def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
-    by_reference, by_both = adjustment(runs), adjustment(withheld(runs, share))
+    by_reference, by_both = adjustment(runs), adjustment(with_lost_time(runs, share))
     assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(
         by_both.adjusted.slopes.covariates
     ) == {
         REFERENCE,
-        WITHHELD,
+        LOST_CPU_TIME,
     }
     assert (
         by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1)
@@ -159,25 +159,29 @@ def test_withheld_time_is_taken_out_with_or_without_reference():
             )
         )
     )
-    alone = adjustment(withheld(flat, share))
-    assert alone.adjusted.slopes.covariates == (WITHHELD,) and alone.leading == WITHHELD
+    alone = adjustment(with_lost_time(flat, share))
+    assert alone.adjusted.slopes.covariates == (LOST_CPU_TIME,) and alone.leading == LOST_CPU_TIME
     assert adjusted.adjusted_tables_note(alone).facts == {
         "means": True,
         "ratios": True,
-        "covariates": (WITHHELD,),
+        "covariates": (LOST_CPU_TIME,),
     }
-    assert WITHHELD in adjusted.slopes_note(alone).facts["slopes"]
-    unknown = withheld(flat, share)
+    assert LOST_CPU_TIME in adjusted.slopes_note(alone).facts["slopes"]
+    unknown = with_lost_time(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
     recorded = adjustment(unknown)
     assert set(recorded.alone) == {REFERENCE} and adjusted.slopes_note(recorded).facts["unused"] == [
         INCOMPLETE_COVARIATE
     ]
-    of_cell = withheld(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
+    of_cell = with_lost_time(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
     (unused,) = adjusted.slopes_note(adjustment(of_cell)).facts["unused"]
-    assert (unused.code, unused.facts["covariate"]) == ("cells-differ", WITHHELD)
-    assert set(adjustment(withheld(flat, share / 10)).alone) == {REFERENCE}, "less than 5 % is not notable"
-    assert np.isfinite(adjustment(withheld(flat, share).assign(steal_share=1.0)).covariates).all(axis=None)
+    assert (unused.code, unused.facts["covariate"]) == ("cells-differ", LOST_CPU_TIME)
+    assert set(adjustment(with_lost_time(flat, share / 10)).alone) == {REFERENCE}, (
+        "less than 5 % is not notable"
+    )
+    assert np.isfinite(adjustment(with_lost_time(flat, share).assign(steal_share=1.0)).covariates).all(
+        axis=None
+    )
 
 
 def test_block_effects_without_reference_stay_in_means():
@@ -382,7 +386,7 @@ def test_sentences_on_what_is_adjusted(of_campaign):
     result = adjustment(of_campaign)
     assert (
         adjusted.adjusted_tables_note(result)
-        == "The tables adjusted and effects have means and ratios adjusted by the CPU time withheld."
+        == "The tables adjusted and effects have means and ratios adjusted by the CPU time lost."
     )
     assert adjusted.interval_gain_note(result).startswith("Intervals of adjusted means are ")
 

@@ -123,11 +123,11 @@ def test_an_outlier_is_listed_with_its_size_and_kept(read):
     runs = read(failures={})
     late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
     runs.loc[late, "epoch_time_s"] *= 1.5
-    runs.loc[late, ["foreign_cpu_share", "steal_share"]] = [0.031, 0.12]
+    runs.loc[late, ["other_cpu_share", "steal_share"]] = [0.031, 0.12]
     table = checks.table(runs)
     row = table.data.set_index("run_id").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
     assert row["size_percent"] == pytest.approx(50, abs=6)
-    assert (row["foreign_cpu_share"], row["steal_share"], row["p"] < 0.001) == (0.031, 0.12, True)
+    assert (row["other_cpu_share"], row["steal_share"], row["p"] < 0.001) == (0.031, 0.12, True)
     assert verdict(runs, checks.OUTLIER).facts["size_percent"] == row["size_percent"]
     assert verdict(runs, checks.NO_OUTLIERS).facts == {"outliers": 1, "runs": 114}
     holds = {name: holds for name, holds, _ in checks.judge_assumptions(table.data)}

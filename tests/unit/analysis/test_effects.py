@@ -19,13 +19,13 @@ from declared.study import load_study
 from plan.design import plan_design
 from support.sentences import sentence, sentences
 from support.synthetic import (
-    SECONDS_PER_EXCHANGE,
+    SECONDS_PER_ALLREDUCE,
     SECONDS_PER_FIT_STEP,
-    THROTTLED_PER_EXCHANGE_S,
+    THROTTLED_PER_ALLREDUCE_S,
     all_reduce_time,
+    benchmarks,
     designed_campaign,
     designed_time,
-    sweeps,
     write_frames,
 )
 
@@ -73,7 +73,7 @@ def single_row(data, **levels):
     return row
 
 
-def exchanges(nodes, sync_every=1, batch_size=32):
+def n_allreduces(nodes, sync_every=1, batch_size=32):
     return -(-(4608 // (batch_size * nodes)) // sync_every)
 
 
@@ -115,11 +115,11 @@ def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
     assert np.allclose(data["ratio"], to / base)
     assert np.allclose(data["difference_s"], to - base)
     row = single_row(data, factor="sync_every", **AT)
-    saved = exchanges(2) - exchanges(2, 4)
+    saved = n_allreduces(2) - n_allreduces(2, 4)
     assert row["difference_s"] == pytest.approx(
-        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
+        -saved * (SECONDS_PER_ALLREDUCE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
     )
-    assert row["throttled_difference_s"] == pytest.approx(-saved * THROTTLED_PER_EXCHANGE_S)
+    assert row["throttled_difference_s"] == pytest.approx(-saved * THROTTLED_PER_ALLREDUCE_S)
     assert (row["from_sent_bytes"], row["to_sent_bytes"]) == (72 * SMALL_CNN_BYTES, 18 * SMALL_CNN_BYTES)
 
 
@@ -293,18 +293,18 @@ def test_known_parts_are_recovered(exact):
     assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
     saved = 72 - 18
     assert rows.loc["sync_every", "difference_s"] == pytest.approx(
-        -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, 2))
+        -saved * (SECONDS_PER_ALLREDUCE + all_reduce_time(SMALL_CNN_BYTES, 2))
     )
 
 
 def test_on_one_node_accumulation_saves_the_optimizer_alone(exact):
-    rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every", nodes=1)
-    saved = rows["from_exchanges"] - rows["to_exchanges"]
-    assert np.allclose(rows["difference_s"], -saved * SECONDS_PER_EXCHANGE)
+    rows = at(decomposition.decompose(exact, benchmarks(FRAMEWORK)), part="sync_every", nodes=1)
+    saved = rows["from_n_allreduces"] - rows["to_n_allreduces"]
+    assert np.allclose(rows["difference_s"], -saved * SECONDS_PER_ALLREDUCE)
     assert rows["network_s"].isna().all()
 
 
-def made_sweep(seconds, nodes=2):
+def network_rows(seconds, nodes=2):
     """Return rows of network.csv; `seconds` is size -> rounds, each a list of repetitions."""
     return pd.DataFrame(
         [
@@ -331,51 +331,51 @@ def made_sweep(seconds, nodes=2):
 def test_one_all_reduce_of_a_worked_example():
     # 2000 lies at a third between 1000 and 4000. Round 1: means 0.010 and 0.040, so 0.020. Round 2: 0.012 and
     # 0.048, so 0.024.
-    sweep = made_sweep({1000: [[0.008, 0.014, 0.008], [0.012]], 4000: [[0.040], [0.047, 0.049]]})
-    estimate = decomposition.all_reduce_s(sweep, 2000)
+    benchmark = network_rows({1000: [[0.008, 0.014, 0.008], [0.012]], 4000: [[0.040], [0.047, 0.049]]})
+    estimate = decomposition.all_reduce_s(benchmark, 2000)
     low, high = stats.t.interval(0.95, 1, loc=0.022, scale=0.002)
     assert estimate.value == pytest.approx(0.022)
     assert (estimate.low, estimate.high) == pytest.approx((max(low, 0), high))
-    assert decomposition.all_reduce_s(sweep, 4000).value == pytest.approx(0.044)
-    assert decomposition.all_reduce_s(sweep, 7000).value == pytest.approx(0.077)
+    assert decomposition.all_reduce_s(benchmark, 4000).value == pytest.approx(0.044)
+    assert decomposition.all_reduce_s(benchmark, 7000).value == pytest.approx(0.077)
 
 
 @pytest.mark.parametrize("case", ["no rows", "one size", "failed", "size unknown"])
 def test_no_time_is_made_up_without_two_sizes(case):
-    sweep = made_sweep({1000: [[0.01]], 4000: [[0.04]]})
+    benchmark = network_rows({1000: [[0.01]], 4000: [[0.04]]})
     match case:
         case "no rows":
-            sweep = sweep[:0]
+            benchmark = benchmark[:0]
         case "one size":
-            sweep = sweep[:1]
+            benchmark = benchmark[:1]
         case "failed":
-            sweep = sweep.assign(status="failed")
+            benchmark = benchmark.assign(status="failed")
     size = math.nan if case == "size unknown" else 2000
-    assert math.isnan(decomposition.all_reduce_s(sweep, size).value)
+    assert math.isnan(decomposition.all_reduce_s(benchmark, size).value)
 
 
 def test_the_networks_prediction_of_a_worked_example(exact):
     # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for
-    # them. Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752
+    # them. Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 all-reduces, with k = 4 18: 54 saved, 117.616752
     # ms.
-    network = made_sweep({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
+    network = network_rows({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
     row = single_row(decomposition.decompose(exact, network), part="sync_every", **AT)
     assert row["gradient_bytes"] == 2_178_088
-    assert (row["from_exchanges"], row["to_exchanges"]) == (72, 18)
+    assert (row["from_n_allreduces"], row["to_n_allreduces"]) == (72, 18)
     assert row["network_s"] == pytest.approx(-0.117616752)
     assert row["beyond_network_s"] == pytest.approx(row["difference_s"] + 0.117616752)
 
 
 def test_network_prediction_leaves_the_cost_of_the_optimizer(exact):
-    rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK, noise=0.0)), part="sync_every")
+    rows = at(decomposition.decompose(exact, benchmarks(FRAMEWORK, noise=0.0)), part="sync_every")
     apart = rows[rows["nodes"] > 1]
-    saved = apart["from_exchanges"] - apart["to_exchanges"]
+    saved = apart["from_n_allreduces"] - apart["to_n_allreduces"]
     assert len(apart) == 12
-    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_EXCHANGE)
+    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_ALLREDUCE)
 
 
 def test_prediction_interval_is_over_rounds_and_ordered(measured):
-    row = single_row(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
+    row = single_row(decomposition.decompose(measured, benchmarks(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
     assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])
     widths = [
@@ -393,13 +393,15 @@ def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
     def notes(runs, network):
         return decomposition.table(runs, network).notes
 
-    complete = notes(measured, sweeps(FRAMEWORK))
+    complete = notes(measured, benchmarks(FRAMEWORK))
     assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(complete)
     assert sentence(complete, "throttled-is-processor-time") == effects.THROTTLED
     assert "network-not-predicted" not in codes(complete)
     assert decomposition.NO_BENCHMARK in notes(measured, None) and decomposition.NO_BENCHMARK not in complete
     assert "network alone (s)" not in decomposition.table(measured).display
-    partly = find_note(notes(measured, sweeps(FRAMEWORK, nodes=[2])), "network-not-predicted").facts["cells"]
+    partly = find_note(notes(measured, benchmarks(FRAMEWORK, nodes=[2])), "network-not-predicted").facts[
+        "cells"
+    ]
     assert {name.split(".")[4] for name in partly} == {"n3"} and all(".s4." in name for name in partly)
     assert find_note(notes(read(missing=[CELL]), None), "cells-without-runs").facts["cells"] == [CELL]
 
@@ -408,24 +410,26 @@ def test_the_parts_follow_the_factors_whichever_they_are(exact):
     renamed = exact.assign(
         precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom"
     )
-    data = decomposition.decompose(renamed.assign(framework="quite-new", base="quite-new"))
+    data = decomposition.decompose(renamed.assign(framework="quite-new", baseline="quite-new"))
     assert data["part"].tolist() == ["precision", "sync_every", "total"] * 18
     assert np.allclose(data["difference_s"], decomposition.decompose(exact)["difference_s"])
 
 
 def test_a_model_without_a_description_has_no_prediction(exact):
     unknown = exact[exact["model"] == "small-cnn"].assign(model="unknown")
-    table = decomposition.table(unknown, sweeps(FRAMEWORK))
+    table = decomposition.table(unknown, benchmarks(FRAMEWORK))
     assert table.data.get("network_s") is None
     assert "network-not-predicted" in codes(table.notes)
 
 
 def test_accumulation_alone_is_the_whole_contrast(exact):
     alone = exact[exact["training_loop"] == "custom"]
-    data = decomposition.decompose(alone, sweeps(FRAMEWORK))
-    total = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)
+    data = decomposition.decompose(alone, benchmarks(FRAMEWORK))
+    total = at(decomposition.decompose(exact, benchmarks(FRAMEWORK)), part="sync_every").reset_index(
+        drop=True
+    )
     pd.testing.assert_frame_equal(data, total.assign(**{"from": "every batch", "to": "every 4 batches"}))
-    table = decomposition.table(alone, sweeps(FRAMEWORK))
+    table = decomposition.table(alone, benchmarks(FRAMEWORK))
     assert len(table.display) == 18 and (table.display["network alone (s)"] != "").all()
     assert "total-of-parts" not in codes(sentences(table.notes))
 
@@ -437,10 +441,10 @@ def test_a_study_without_accumulation_says_so(runs):
 
 
 @pytest.mark.parametrize("flags", [[], ["--network"], ["--network", "network.csv"]])
-def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monkeypatch):
+def test_the_program_takes_the_benchmark_where_there_is_one(flags, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_frames(tmp_path, *designed_campaign())
-    write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
+    write_table(benchmarks(FRAMEWORK), "network", tmp_path / "network.csv")
     assert (
         run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"])
         == 0

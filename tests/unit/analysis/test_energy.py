@@ -52,13 +52,13 @@ def test_a_cell_has_the_energy_of_its_runs_for_each_response(frames):
 def test_ratio_to_baseline_is_of_energies_with_interval(frames):
     runs, epochs = frames
     data = energy.summarize(runs, epochs).set_index("cell")
-    base = speedup.base_cells(runs)
-    assert data["base_cell"].dropna().to_dict() == base
+    baselines = speedup.baseline_cells(runs)
+    assert data["baseline_cell"].dropna().to_dict() == baselines
     means = runs.groupby("cell")["energy_package_j"].mean()
-    for cell, base_cell in base.items():
+    for cell, baseline_cell in baselines.items():
         row = data.loc[cell]
-        assert row["ratio"] == pytest.approx(means[cell] / means[base_cell])
-        if cell != base_cell:
+        assert row["ratio"] == pytest.approx(means[cell] / means[baseline_cell])
+        if cell != baseline_cell:
             assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
 
 
@@ -105,7 +105,7 @@ def scopes(runs, by_framework):
         ({"node": 20.0, "device": 9.0, "package": 5.0}, {"node": 6.0, "package": 4.0}, "node", 0),
         ({"node": 20.0, "device": 9.0}, {"package": 4.0}, "node", 4),
     ],
-    ids=["widest", "what all have", "never packages of accelerators", "devices and packages", "unlike machines", "nothing in common"],
+    ids=["widest", "what all have", "never packages of accelerators", "devices and packages", "different machines", "nothing in common"],
 )  # fmt: skip
 def test_one_scope_for_all_cells(first, second, scope, n_other_cells, tmp_path):
     runs, epochs = campaign(failures={})
@@ -155,7 +155,7 @@ def test_the_table_says_what_it_has_in_units_that_fit(frames):
         "energy (J)", "per sample (mJ)", "to accuracy (J)", "power (W)", "idle (W)", "energy × time (J s)",
     ]  # fmt: skip
     assert table.display["energy (J)"].str.fullmatch(r"\d+\.\d \[\d+\.\d, \d+\.\d\]").all()
-    assert "ratio to base" in table.display and not table.display.isin(["nan"]).any(axis=None)
+    assert "ratio to baseline" in table.display and not table.display.isin(["nan"]).any(axis=None)
 
 
 def test_without_energy_there_are_no_rows_and_the_reason(tmp_path):

@@ -351,7 +351,7 @@ def shifted_block(rng, n=6):
     return in_blocks({cell: rng.lognormal(0, 0.01 * 3**place, n) for place, cell in enumerate("abcd")})
 
 
-@pytest.mark.parametrize("case", ["alike", "unlike"])
+@pytest.mark.parametrize("case", ["alike", "different"])
 def test_block_effects_cancel_in_the_error_of_a_ratio(case):
     runs = grafts() if case == "alike" else shifted_block(np.random.default_rng(5))
     names = runs["cell"].unique().tolist()
@@ -381,7 +381,7 @@ def test_difference_in_seconds_uses_differences_within_blocks():
     )
 
 
-def test_unlike_spreads_are_seen_where_blocks_hide_them():
+def test_different_spreads_are_seen_where_blocks_hide_them():
     rng = np.random.default_rng(6)
     blocks, spread = rng.normal(0, 0.3, 8), np.repeat([0.01, 0.05], 6)
     runs = in_blocks(

@@ -145,12 +145,12 @@ def test_what_a_fit_says_is_read_in_words(quickstart_like, times_of, reads):
     assert row.reads_as == reads
 
 
-def test_row_has_largest_speedup_and_its_base_in_seconds(quickstart_like):
+def test_row_has_largest_speedup_and_its_baseline_in_seconds(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
     (row,) = scaling.build_rows(runs)[0].itertuples()
     single, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
-    assert (row.base_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
-    assert row.base_epoch_time_s == pytest.approx(single.mean())
+    assert (row.baseline_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
+    assert row.baseline_epoch_time_s == pytest.approx(single.mean())
     assert row.speedup == pytest.approx(np.mean(single) / np.mean(two))
     assert row.speedup_low < row.speedup < row.speedup_high
     assert row.efficiency == pytest.approx(row.speedup / 2)
@@ -158,12 +158,12 @@ def test_row_has_largest_speedup_and_its_base_in_seconds(quickstart_like):
     assert row.karp_flatt_last > row.karp_flatt_first
 
 
-def test_without_one_replica_the_base_is_the_fewest(quickstart_like):
+def test_without_one_replica_the_baseline_is_the_fewest(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1), nodes=(2, 4, 8), noise=0.0)
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
     assert row.serial_fraction == pytest.approx(0.1)
-    assert row.base_replicas == 2
+    assert row.baseline_replicas == 2
     assert row.speedup == pytest.approx(seconds(2, 0.1) / seconds(8, 0.1))
     assert row.efficiency == pytest.approx(row.speedup / 4)
     assert row.karp_flatt_first == pytest.approx(0.1)
@@ -199,7 +199,7 @@ def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code,
     assert "nan" not in table.display.to_string()
 
 
-def test_every_series_stands_once_and_bases_are_named(runs):
+def test_every_series_stands_once_and_baselines_are_named(runs):
     table = scaling.table(runs)
     alone = find_note(table.notes, "one-replica-count").facts["series"]
     assert alone[0] == "pytorch-single, batch size 16, gradient accumulation steps 1" and alone[1].startswith(

@@ -32,18 +32,18 @@ def one_row_per_cell(records):
     return records.runs.drop_duplicates("cell").set_index("cell")
 
 
-def known_exchange_s(cell):
+def known_communication_s(cell):
     size = model_graph(cell["model"], cell["dataset"]).gradient_bytes
-    return cell["exchanges"] * all_reduce_time(size, cell["nodes"])
+    return cell["n_allreduces"] * all_reduce_time(size, cell["nodes"])
 
 
-def test_the_exchange_is_what_all_reduces_were_made_to_take(records):
+def test_communication_is_what_all_reduces_were_made_to_take(records):
     data, cells = shares.epoch_shares(records.runs), one_row_per_cell(records)
     assert set(data.index) == set(cells.index)
     for name, row in data.iterrows():
-        expected = known_exchange_s(cells.loc[name])
-        assert row["exchange"] * row["epoch_time_s"] == pytest.approx(expected, abs=1e-9), name
-    assert (data.loc[cells.loc[data.index, "nodes"] > 1, "exchange"] > 0.01).all()
+        expected = known_communication_s(cells.loc[name])
+        assert row["communication"] * row["epoch_time_s"] == pytest.approx(expected, abs=1e-9), name
+    assert (data.loc[cells.loc[data.index, "nodes"] > 1, "communication"] > 0.01).all()
 
 
 def test_parts_of_a_run_are_as_constructed_and_add_up(records):
@@ -55,23 +55,25 @@ def test_parts_of_a_run_are_as_constructed_and_add_up(records):
     assert data["validation_s"].to_numpy() == pytest.approx(3 * VALIDATION_S)
     assert data["rest_s"].to_numpy() == pytest.approx(END_S)
     assert (data["training_s"] == 0).all()
-    expected = [3 * known_exchange_s(cells.loc[name]) for name in data.index]
-    assert data["exchange_s"].to_numpy() == pytest.approx(expected, abs=1e-9)
+    expected = [3 * known_communication_s(cells.loc[name]) for name in data.index]
+    assert data["communication_s"].to_numpy() == pytest.approx(expected, abs=1e-9)
 
 
-def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
+def test_nineteen_of_twenty_intervals_of_communication_hold_it():
     covered = []
     for seed in range(8):
         runs, _ = designed_campaign(noise=0.05, seed=seed)
         cells = runs.drop_duplicates("cell").set_index("cell")
         data = shares.epoch_shares(runs)
-        for name, row in data[data["exchange_low"].notna()].iterrows():
+        for name, row in data[data["communication_low"].notna()].iterrows():
             cell = cells.loc[name]
             alone = cells.loc[row["alone"]]
-            exchange_s = known_exchange_s(cell)
+            communication_s = known_communication_s(cell)
             computed_s = true_computation_s(cell, alone)
             covered.append(
-                row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"]
+                row["communication_low"]
+                <= communication_s / (communication_s + computed_s)
+                <= row["communication_high"]
             )
     # with equal spreads, moderated intervals are slightly too wide
     assert 0.92 < np.mean(covered) < 0.99, f"{np.mean(covered):.3f} of {len(covered)}"
@@ -88,11 +90,11 @@ def true_computation_s(cell, alone):
     return cell["steps"] / alone["steps"] * designed_time(levels, Geometry())
 
 
-def test_one_replica_exchanges_nothing_and_has_no_interval(records):
+def test_one_replica_communicates_nothing_and_has_no_interval(records):
     data, cells = shares.epoch_shares(records.runs), one_row_per_cell(records)
     single = data[cells.loc[data.index, "nodes"] == 1]
-    assert len(single) and (single["exchange"] == 0).all()
-    assert single[["exchange_low", "exchange_high"]].isna().all(axis=None)
+    assert len(single) and (single["communication"] == 0).all()
+    assert single[["communication_low", "communication_high"]].isna().all(axis=None)
     assert (single["alone"] == single.index).all()
 
 
@@ -103,9 +105,9 @@ def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
         Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])]))
     )
     undivided = data.index.str.contains("small-cnn-600")
-    assert undivided.any() and data.loc[undivided, "exchange"].isna().all()
+    assert undivided.any() and data.loc[undivided, "communication"].isna().all()
     assert (data.loc[undivided, "training_s"] > 0).all() and (data.loc[~undivided, "training_s"] == 0).all()
-    assert (data.loc[undivided, ["computation_s", "exchange_s"]] == 0).all(axis=None)
+    assert (data.loc[undivided, ["computation_s", "communication_s"]] == 0).all(axis=None)
     assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
 
 
@@ -115,8 +117,8 @@ def test_epoch_below_its_computation_has_a_negative_share(tmp_path):
     row = runs["cell"] == cell
     runs.loc[row, "epoch_time_s"] *= 0.1
     data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
-    assert data.loc[cell, "exchange"] < 0
-    assert data.loc[cell, "exchange_s"] == 0
+    assert data.loc[cell, "communication"] < 0
+    assert data.loc[cell, "communication_s"] == 0
     assert data.loc[cell, "computation_s"] > 0
 
 
@@ -127,7 +129,7 @@ def test_parts_of_a_run_are_not_scaled_to_all_samples(tmp_path):
         frame["samples_trained"] = (frame["samples_trained"] * trained).astype(int)
     data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
     full = runs.drop_duplicates("cell").set_index("cell")["wall_s"].reindex(data.index)
-    training = data["computation_s"] + data["exchange_s"] + data["warm_up_s"]
+    training = data["computation_s"] + data["communication_s"] + data["warm_up_s"]
     assert data["rest_s"].to_numpy() == pytest.approx(
         (END_S + training / trained * (1 - trained)).to_numpy(), rel=0.02
     )
@@ -156,12 +158,12 @@ EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoc
 
 def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
-    own, base = speedup.one_replica_cells_by_local_batch(runs), speedup.base_cells(runs)
+    own, baselines = speedup.one_replica_cells_by_local_batch(runs), speedup.baseline_cells(runs)
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)][
         "cell"
     ].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
-    assert base[ddp].startswith("pytorch-single")
+    assert baselines[ddp].startswith("pytorch-single")
     without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
     assert ddp not in speedup.one_replica_cells_by_local_batch(without_own)
 

@@ -19,7 +19,7 @@ def runs() -> pd.DataFrame:
         model="small-cnn", dataset="digits", local_batch=32, sync_every=1
     )
     frame = frame.assign(
-        status="ok", exchanges=10.0, sent_bytes=5e7, memory_peak_bytes=3e8, placement="virtual"
+        status="ok", n_allreduces=10.0, sent_bytes=5e7, memory_peak_bytes=3e8, placement="virtual"
     )
     frame = frame.assign(device_memory_peak_bytes=float("nan"))
     tensor = frame.assign(cell="tensor", parallelism="tensor", replicas=1, local_batch=64, sent_bytes=2e7)

@@ -77,11 +77,11 @@ def test_table_lists_varying_factors_and_names_the_rest(runs):
 def test_speedup_is_relative_to_the_single_device_baseline(runs):
     data = speedup.build_rows(runs).set_index("cell")
     row = data.loc[DDP_64_2]
-    base = runs.loc[runs["cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1", "epoch_time_s"]
+    baseline = runs.loc[runs["cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1", "epoch_time_s"]
     own = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
-    assert row["base_cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1"
-    assert row["base_epoch_time_s"] == pytest.approx(base.mean())
-    assert row["speedup"] == pytest.approx(base.mean() / own.mean())
+    assert row["baseline_cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1"
+    assert row["baseline_epoch_time_s"] == pytest.approx(baseline.mean())
+    assert row["speedup"] == pytest.approx(baseline.mean() / own.mean())
     assert row["efficiency"] == pytest.approx(row["speedup"] / 2)
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     by_cell = cells.summarize(runs).set_index("cell").loc[DDP_64_2]
@@ -91,28 +91,28 @@ def test_speedup_is_relative_to_the_single_device_baseline(runs):
 
 def test_baseline_without_a_factor_serves_all_its_levels(runs):
     data = speedup.build_rows(runs).set_index("cell")
-    base = data.loc["horovod-pytorch.small-cnn.digits.b32.n2.s4", "base_cell"]
-    assert base == "pytorch-single.small-cnn.digits.b32.n1.s1"
+    baseline = data.loc["horovod-pytorch.small-cnn.digits.b32.n2.s4", "baseline_cell"]
+    assert baseline == "pytorch-single.small-cnn.digits.b32.n1.s1"
 
 
-def test_a_base_is_its_own_base_without_an_interval(runs):
+def test_a_baseline_is_its_own_without_an_interval(runs):
     row = speedup.build_rows(runs).set_index("cell").loc["tensorflow-single.small-cnn.digits.b16.n1.s1"]
     assert row["speedup"] == 1
     assert math.isnan(row["speedup_low"])
 
 
-def test_without_the_undistributed_base_a_framework_is_its_own(runs):
+def test_without_single_device_baseline_a_framework_is_its_own(runs):
     alone = runs[runs["framework"] == "pytorch-ddp"]
     data = speedup.build_rows(alone).set_index("cell")
-    assert data.loc[DDP_64_2, "base_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
+    assert data.loc[DDP_64_2, "baseline_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
 
 
-def test_a_cell_without_a_successful_base_is_named(runs):
+def test_a_cell_without_a_successful_baseline_is_named(runs):
     at_one = (runs["batch_size"] == 64) & (runs["nodes"] == 1)
     runs.loc[at_one, ["status", "epoch_time_s"]] = ["failed", None]
     table = speedup.table(runs)
-    assert table.data.set_index("cell").loc[DDP_64_2, ["base_cell", "speedup"]].isna().all()
-    assert DDP_64_2 in find_note(table.notes, "cells-without-base").facts["cells"]
+    assert table.data.set_index("cell").loc[DDP_64_2, ["baseline_cell", "speedup"]].isna().all()
+    assert DDP_64_2 in find_note(table.notes, "cells-without-baseline").facts["cells"]
 
 
 def test_the_methods_note_says_all_that_captions_shorten(runs):
@@ -208,14 +208,14 @@ def test_a_campaign_without_failures_says_so(read):
         }
 
 
-def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):
+def test_one_replica_is_the_baseline_at_every_rate_of_the_links(runs):
     """One replica does not communicate, so a study measures it at one rate only."""
     parallel = runs[runs["replicas"] > 1]
     names = {name: parallel[name] + ".bandwidth=250" for name in ("cell", "run_id")}
     slower = parallel.assign(bandwidth=250, epoch_time_s=2 * parallel["epoch_time_s"].astype(float), **names)
     rates = pd.concat([runs.assign(bandwidth=1000), slower], ignore_index=True)
-    before, bases = speedup.base_cells(runs), speedup.base_cells(rates)
-    assert {cell: base for cell, base in bases.items() if "bandwidth" not in cell} == before
-    assert {cell: bases[f"{cell}.bandwidth=250"] for cell in set(parallel["cell"]) & set(before)} == {
+    before, baselines = speedup.baseline_cells(runs), speedup.baseline_cells(rates)
+    assert {cell: baseline for cell, baseline in baselines.items() if "bandwidth" not in cell} == before
+    assert {cell: baselines[f"{cell}.bandwidth=250"] for cell in set(parallel["cell"]) & set(before)} == {
         cell: before[cell] for cell in set(parallel["cell"]) & set(before)
     }

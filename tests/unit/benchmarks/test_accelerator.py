@@ -106,8 +106,8 @@ def test_no_power_no_verdict() -> None:
 
 
 def test_the_load_of_the_worst_training_counts() -> None:
-    assert pages.share("foreign load", [0.01, 0.2], 0.05).verdict == FAILED
-    assert pages.share("foreign load", [0.01, 0.02], 0.05).verdict == OK
+    assert pages.share("CPU time of other processes", [0.01, 0.2], 0.05).verdict == FAILED
+    assert pages.share("CPU time of other processes", [0.01, 0.02], 0.05).verdict == OK
 
 
 def test_a_page_says_first_what_failed_and_of_what_it_is() -> None:
@@ -150,7 +150,7 @@ def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     assert out.exists(), done.stderr
     rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines() if line.startswith("| ")]
     verdicts = {row[0]: row[-1] for row in rows if row[-1] not in ("verdict", "---")}
-    load = {name: verdicts.pop(name) for name in ("foreign load", "withheld by a hypervisor")}
+    load = {name: verdicts.pop(name) for name in ("CPU time of other processes", "CPU steal")}
     assert FAILED not in verdicts.values()
     assert {name for name, verdict in verdicts.items() if verdict == OK} == {
         "losses in fp32", "losses in amp", "batches on the device", "2 ranks on one device, Gloo",

@@ -14,7 +14,9 @@ Lints for rule {rule} (line 25, rules/runs.smk):
 """
 
 
-@pytest.mark.parametrize(("rule", "accepted"), [("run", True), ("sweep", True), ("figure", False)])
+@pytest.mark.parametrize(
+    ("rule", "accepted"), [("run", True), ("collective_benchmark", True), ("figure", False)]
+)
 def test_missing_log_is_accepted_of_named_rules_only(rule: str, accepted: bool) -> None:
     variable, log = snakemake_lint.parse_findings(REPORT.format(rule=rule))
     assert (variable.rule, log.rule) == ("analysis", rule)
@@ -24,5 +26,5 @@ def test_missing_log_is_accepted_of_named_rules_only(rule: str, accepted: bool) 
 
 def test_accepted_rule_without_finding_is_stale() -> None:
     unused = snakemake_lint.stale(snakemake_lint.parse_findings(REPORT.format(rule="run")))
-    assert "No log directive defined sweep" in unused
+    assert "No log directive defined collective_benchmark" in unused
     assert not any("PREFORKED" in title for title in unused)

@@ -11,7 +11,7 @@ from common.files import CHECKOUT
 
 KEYED = {
     "run",
-    "sweep",
+    "collective_benchmark",
     "timing",
     "environment",
     "extra_p",
@@ -24,7 +24,7 @@ WITHOUT_CONTENT_CHECK = {
 }  # which writes nothing, is compared as a whole, stands for what others have made
 
 
-@pytest.mark.parametrize("program", ["report.make", "prediction.outlook", "provenance.archive"])
+@pytest.mark.parametrize("program", ["report.make", "prediction.projection", "provenance.archive"])
 def test_what_a_program_imports_is_its_code(program: str) -> None:
     template = (
         "import sys, {0}; print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', "

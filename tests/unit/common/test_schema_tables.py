@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table, write_table
 from support.refusals import assert_refusal
-from support.synthetic import campaign, sweeps, write_campaign
+from support.synthetic import benchmarks, campaign, write_campaign
 
 UNDERSTOOD = {
     "type",
@@ -158,7 +158,7 @@ def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     assert_refusal(caught.value, "duplicate", **twice)
     assert len(of_run) == 6
     network = tmp_path / "network.csv"
-    write_table(sweeps("pytorch-ddp"), "network", network)
+    write_table(benchmarks("pytorch-ddp"), "network", network)
     lines = lines_of(network)
     network.write_text("".join([*lines, lines[3]]))
     with pytest.raises(InputError) as caught:
@@ -173,7 +173,7 @@ def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     [
         ("batch_size", 128, "16"),
         ("replicas", 3, "1"),
-        ("base", "none", "'pytorch-single'"),
+        ("baseline", "none", "'pytorch-single'"),
         ("optimizer", "adam", "'sgd'"),
     ],
 )

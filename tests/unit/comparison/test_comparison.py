@@ -173,7 +173,7 @@ def test_cells_of_one_campaign_only_are_refused(compare, base, contender) -> Non
 def test_differences_are_reported_by_framework(compare, base, contender) -> None:
     assert compare(base, contender).differences == ["dates: 2026-11-20 → 2026-12-01"], "the wording, once"
     contender.loc[contender["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
-    loaded = find_note(compare(base, contender.assign(foreign_cpu_share=0.8)).differences, "foreign-cpu-time")
+    loaded = find_note(compare(base, contender.assign(other_cpu_share=0.8)).differences, "other-cpu-time")
     assert loaded.facts["shares"] == pytest.approx([0.004, 0.8], abs=5e-4)
     kernel = base["systems"].iloc[0].replace("6.1.0", "6.12.3")
     compared = compare(base, contender.assign(site="elsewhere", systems=kernel))

@@ -55,17 +55,17 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
     assert [figure.name for figure in study(tmp_path)] == [
         "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates",
         "accuracy-wall_time",
-        "interaction", "residuals", "regression", "network", "outlook", "timeline", "drift", "shares",
+        "interaction", "residuals", "regression", "network", "projection", "timeline", "drift", "shares",
     ]  # fmt: skip
     names = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
     assert "prediction" in names, "a batch size can be left out of a fit"
 
 
-def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Path) -> None:
+def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
-    unswept = plain.drawn(plain.traits(network_swept=False))
-    assert not {figure.kind for figure in unswept} & {"network", "prediction", "outlook"}
+    without_benchmark = plain.drawn(plain.traits(has_collective_benchmark=False))
+    assert not {figure.kind for figure in without_benchmark} & {"network", "prediction", "projection"}
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
     assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names

@@ -10,14 +10,39 @@ from declared import frameworks
 from support.refusals import assert_refusal
 
 
-@pytest.mark.parametrize("key", ["base", "environment"])
+def own_framework(folder: Path, name: str, entry: dict[str, object]) -> Path:
+    """Return the framework.yaml of a user's own framework; load_framework remembers each name."""
+    (folder / name).mkdir()
+    file = folder / name / "framework.yaml"
+    file.write_text(yaml.safe_dump(entry))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("older", "key"), [("exchange", "communication"), ("base", "baseline"), ("unlike", "heterogeneous")]
+)
+def test_older_key_of_a_framework_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: str, key: str
+) -> None:
+    shipped = frameworks.load_framework("pytorch-hybrid")
+    entry = yaml.safe_load((frameworks.FRAMEWORKS / "pytorch-hybrid" / "framework.yaml").read_text())
+    names = (shipped.baseline, "pytorch-hybrid")
+    file = own_framework(tmp_path, f"with-{older}", {older: entry.pop(key), **entry})
+    monkeypatch.setattr(frameworks, "framework_names", lambda: names)
+    monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
+    read = frameworks.load_framework(f"with-{older}")
+    assert getattr(shipped, key) and getattr(read, key) == getattr(shipped, key)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(text in line for text in (str(file), f"'{older}'", f"'{key}'"))
+
+
+@pytest.mark.parametrize("key", ["baseline", "environment"])
 def test_a_framework_that_names_what_is_not_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     shipped = frameworks.framework_names()
     entry = yaml.safe_load((frameworks.FRAMEWORKS / shipped[0] / "framework.yaml").read_text())
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "framework.yaml").write_text(yaml.safe_dump({**entry, key: "nothing"}))
+    own_framework(tmp_path, "ours", {**entry, key: "nothing"})
     monkeypatch.setattr(frameworks, "FRAMEWORKS", tmp_path)
     with pytest.raises(InputError) as refused:
         frameworks.load_framework("ours")

@@ -40,7 +40,7 @@ def test_every_condition_is_a_trait() -> None:
 def test_every_input_is_a_record_or_a_table() -> None:
     entries = [*KINDS.values(), *PROGRAMS.values()]
     inputs = {name.removesuffix(".md") for entry in entries for name in entry.inputs}
-    assert inputs <= {*RECORD_TABLES, *TABLES} and {"network", "crossover", "outlook"} <= inputs
+    assert inputs <= {*RECORD_TABLES, *TABLES} and {"network", "crossover", "projection"} <= inputs
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -57,9 +57,9 @@ def test_program_of_tables_is_a_module(name: str) -> None:
 
 def test_table_of_a_trait_is_available_with_it() -> None:
     assert is_available("runs", TRAITS) and is_available("cells", TRAITS)
-    traits = Traits(varied=("nodes", "parallelism"), network_swept=True)
+    traits = Traits(varied=("nodes", "parallelism"), has_collective_benchmark=True)
     assert is_available("crossover", traits) and not is_available("crossover", TRAITS)
-    assert not is_available("network", Traits(varied=("nodes",), network_swept=False))
+    assert not is_available("network", Traits(varied=("nodes",), has_collective_benchmark=False))
     assert is_available("drift", TRAITS) and not is_available(
         "drift", Traits(varied=(), reference_timed=False)
     )

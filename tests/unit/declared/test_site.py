@@ -49,6 +49,13 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     assert (site.datasets.folder, site.datasets.mirror) == (None, None)
 
 
+def test_older_key_of_a_site_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = load_site("here", written(tmp_path, LOCAL, max_foreign_cpu_share=0.2))
+    assert site == load_site("here", written(tmp_path, LOCAL, max_other_cpu_share=0.2))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(name in line for name in ("here.yaml", "'max_foreign_cpu_share'", "'max_other_cpu_share'"))
+
+
 def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     with_folder = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))
@@ -209,7 +216,7 @@ def test_mistake_is_refused_with_file_and_key(
     assert_refusal(refused.value, code, key, file=str(tmp_path / "here.yaml"), **facts)
 
 
-def test_unlike_nodes_are_taken_in_their_order_and_alike_ones_are_no_list(tmp_path: Path) -> None:
+def test_heterogeneous_nodes_keep_their_order(tmp_path: Path) -> None:
     site = load_site("here", written(tmp_path, VIRTUAL, cpu_share=[0.9, 0.3]))
     assert (site.cpu_share, site.cpu_shares, site.is_heterogeneous) == (None, (0.9, 0.3), True)
     assert site.scheduler.nodelist == "node1,node2"

@@ -20,7 +20,7 @@ def test_settings_are_what_was_written_and_survive_being_noted() -> None:
     assert from_json(before).scheduler == "slurm", "noted before there was a choice"
 
 
-def test_nodes_may_be_unlike() -> None:
+def test_nodes_may_be_heterogeneous() -> None:
     settings = parse("3", "none", "0.9,0.6,0.3", "none", accounting=False)
     assert (settings.cpu_share, settings.cpu_shares) == (None, (0.9, 0.6, 0.3))
     assert [settings.share_of(node) for node in (1, 2, 3)] == [0.9, 0.6, 0.3]

@@ -81,7 +81,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
     assert (
-        list(adjusted.adjusted.slopes.covariates) == ["withheld"]
+        list(adjusted.adjusted.slopes.covariates) == ["lost_cpu_time"]
         and adjusted_tables_note(adjusted) in caption
     )
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
@@ -122,7 +122,7 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
         case "no ends":
             runs = runs.assign(reference_before_s=None)
         case "nothing told of others":
-            runs = runs.assign(steal_share=None, foreign_cpu_share=None)
+            runs = runs.assign(steal_share=None, other_cpu_share=None)
     case_records = records(tmp_path, runs, epochs)
     figure, caption = drift.draw(case_records, DECLARATION)
     figure.draw_without_rendering()
@@ -142,7 +142,7 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
 
 def test_runs_before_the_first_reference_are_drawn(tmp_path):
     runs, epochs = campaign()
-    runs = with_clocks(referenced(runs)).assign(steal_share=0.001, foreign_cpu_share=0.5)
+    runs = with_clocks(referenced(runs)).assign(steal_share=0.001, other_cpu_share=0.5)
     runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
     late_records = records(tmp_path, runs, epochs)
     figure, caption = drift.draw(late_records, DECLARATION)

@@ -25,13 +25,13 @@ from common.options import run_program
 from common.tables import write_table
 from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS, Declared, from_json
-from figures import draw, outlook, panels, residuals, scaling, style
+from figures import draw, panels, projection, residuals, scaling, style
 from figures.network import NO_BENCHMARK
 from figures.prediction import NOTHING_PREDICTED
 from figures.view import build_view
 from prediction.bound import shortest_epochs
 from support.captions import why_not_drawn
-from support.synthetic import BASES, campaign, designed_campaign, sweeps, write_campaign, write_frames
+from support.synthetic import BASELINES, benchmarks, campaign, designed_campaign, write_campaign, write_frames
 
 FIGURES = {
     figure.name: figure
@@ -112,9 +112,9 @@ def changed(case):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
         case "no successful run":
             runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
-        case "bases failed":
-            base = runs["framework"] == runs["base"]
-            runs.loc[base, ["status", "epoch_time_s"]] = ["failed", None]
+        case "baselines failed":
+            single = runs["framework"] == runs["baseline"]
+            runs.loc[single, ["status", "epoch_time_s"]] = ["failed", None]
         case "a panel failed":
             runs.loc[runs["batch_size"] == 64, ["status", "epoch_time_s"]] = ["timeout", None]
         case "no accuracy":
@@ -138,7 +138,7 @@ CASES = [
     "one node",
     "one cell",
     "no successful run",
-    "bases failed",
+    "baselines failed",
     "a panel failed",
     "no accuracy",
     "two models",
@@ -195,15 +195,15 @@ def test_a_caption_says_what_every_caption_must(name, drawings, csv):
     assert ("95 %" in below) == intervals, "of what is not drawn nothing is said"
 
 
-def test_the_caption_by_nodes_has_the_seconds_of_its_bases(drawings, csv):
+def test_the_caption_by_nodes_has_the_seconds_of_its_baselines(drawings, csv):
     _, caption = drawings["by_nodes"]
     runs = Records(*csv).runs
-    facts = find_note(caption.notes, "bases").facts
-    assert facts["undistributed"] == sorted(BASES)
-    assert set(facts["seconds"]) == set(runs.loc[runs["framework"].isin(BASES), "cell"])
+    facts = find_note(caption.notes, "baselines").facts
+    assert facts["single_device"] == sorted(BASELINES)
+    assert set(facts["seconds"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
     means = pooled(runs)
     assert facts["seconds"] == {cell: means.cell_mean(cell).value for cell in facts["seconds"]}
-    assert "undistributed-bases-drawn" in codes(caption.notes)
+    assert "single-device-baselines-drawn" in codes(caption.notes)
 
 
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, tmp_path):
@@ -621,8 +621,8 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     assert names_in(figure.legends[0]) == [*TREATMENTS, "ideal"]
 
 
-def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_path):
-    write_table(sweeps("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
+def test_bound_needs_a_benchmark_and_exceeds_measurements(treated, tmp_path):
+    write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
     assert names_in(figure.legends[0])[-1] == "upper bound"
@@ -635,15 +635,15 @@ def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_pat
     assert not {"bound", "bound-drawn"} & set(codes(drawn_by("scaling", treated)[1].notes))
 
 
-def test_each_panel_of_scaling_says_the_seconds_of_its_bases(treated):
+def test_each_panel_of_scaling_says_the_seconds_of_its_baselines(treated):
     figure, caption = drawn_by("scaling", treated)
     rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
-    seconds = sorted(set(rows["base_epoch_time_s"]))
+    seconds = sorted(set(rows["baseline_epoch_time_s"]))
     (text,) = [remark.get_text() for remark in figure.axes[0].texts]
     assert tables.number(seconds[0]) in text and tables.number(seconds[-1]) in text
-    facts = find_note(caption.notes, "bases").facts
-    assert facts["undistributed"] == [] and set(seconds) <= set(facts["seconds"].values())
+    facts = find_note(caption.notes, "baselines").facts
+    assert facts["single_device"] == [] and set(seconds) <= set(facts["seconds"].values())
 
 
 def test_series_without_a_cell_on_one_replica_are_named():
@@ -654,9 +654,9 @@ def test_series_without_a_cell_on_one_replica_are_named():
         "250 Mbit/s",
         "500 Mbit/s",
     ]
-    bases = find_note(caption.notes, "bases")
-    assert min(bases.facts["seconds"].values()) < 3.999
-    assert re.search(r"batch size 32, 1 node, 1000 Mbit/s: 3\.\d+ \[.*\] s; batch size 64, ", bases), (
+    baselines = find_note(caption.notes, "baselines")
+    assert min(baselines.facts["seconds"].values()) < 3.999
+    assert re.search(r"batch size 32, 1 node, 1000 Mbit/s: 3\.\d+ \[.*\] s; batch size 64, ", baselines), (
         "few: by name"
     )
 
@@ -669,12 +669,12 @@ def test_panels_are_named_and_ordered_as_series_are(treated):
     assert [title for ax in figure.axes if (title := ax.get_title())] == TREATMENTS
 
 
-def test_without_a_base_there_is_no_speed_up(tmp_path):
+def test_without_a_baseline_there_is_no_speed_up(tmp_path):
     runs, epochs = campaign(failures={})
     runs.loc[runs["nodes"] == 1, ["status", "epoch_time_s"]] = ["failed", None]
     figure, caption = drawn_by("scaling", Records(*write_frames(tmp_path, runs, epochs)))
     assert [text.get_text() for text in figure.axes[0].texts] == [scaling.NO_BASELINE]
-    assert why_not_drawn(caption)["why"] == "no-base"
+    assert why_not_drawn(caption)["why"] == "no-baseline"
 
 
 def test_lines_of_factors_that_do_not_interact_are_parallel(tmp_path):
@@ -721,7 +721,11 @@ def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
     own = epochs[epochs["cell"] == custom.select(cell)["cell"].iloc[0]]
     by_run = own.groupby("run_id")
     wall = (own["epoch_time_s"] + own["validation_time_s"]).groupby(own["run_id"]).sum().mean()
-    ends = {"accuracy": 3, "accuracy-updates": by_run["exchanges"].sum().mean(), "accuracy-wall_time": wall}
+    ends = {
+        "accuracy": 3,
+        "accuracy-updates": by_run["n_allreduces"].sum().mean(),
+        "accuracy-wall_time": wall,
+    }
     for name, end in ends.items():
         declaration = replace(FIGURES[name], filter={"model": ["small-cnn"], "batch_size": [32]})
         figure, _ = drawn_by(declaration, treated)
@@ -902,12 +906,12 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": NO_BENCHMARK,
     "prediction": NOTHING_PREDICTED,
-    "outlook": panels.as_clause(outlook.NO_PROJECTION),
+    "projection": panels.as_clause(projection.NO_PROJECTION),
 }
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_without_a_sweep_figures_of_the_network_are_empty(kind, csv):
+def test_without_a_benchmark_figures_of_the_network_are_empty(kind, csv):
     figure, caption = drawn_by(Declared(kind, kind), Records(*csv))
     assert [text.get_text() for text in figure.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")

@@ -54,7 +54,7 @@ def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
 
 
 @pytest.mark.parametrize("emulated", [False, True])
-def test_of_unlike_ranks_a_machine_idles_with_all_accelerators(emulated, tmp_path):
+def test_heterogeneous_machine_idles_with_all_accelerators(emulated, tmp_path):
     """Two accelerators a node, and a rank on its processors."""
     runs, epochs = metered(*designed_campaign(), scope="device")
     rows = power_over_time(runs, epochs)

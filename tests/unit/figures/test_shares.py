@@ -60,7 +60,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
             assert total == pytest.approx(100)
             assert len(parts) == (1 if nodes == 1 else 2)
             if nodes > 1:
-                assert parts[1][1] == pytest.approx(100 * data.loc[cell, "exchange"])
+                assert parts[1][1] == pytest.approx(100 * data.loc[cell, "communication"])
         else:
             assert total == pytest.approx(data.loc[cell, "wall_s"])
             assert [width for _, width, _ in parts] == pytest.approx(
@@ -68,7 +68,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
             )
 
 
-def test_the_interval_stands_around_where_the_exchange_begins(records):
+def test_the_interval_stands_around_where_communication_begins(records):
     figure, caption = shares_figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.epoch_shares(records.runs)
     lines = [
@@ -82,9 +82,9 @@ def test_the_interval_stands_around_where_the_exchange_begins(records):
     expected = data[
         data.index.str.contains("small-cnn-600")
         & data.index.str.contains("b64")
-        & data["exchange_high"].notna()
+        & data["communication_high"].notna()
     ]
-    assert ends == pytest.approx(sorted(100 * (1 - expected["exchange_high"])))
+    assert ends == pytest.approx(sorted(100 * (1 - expected["communication_high"])))
     assert "training-divided" in codes(caption.notes_elsewhere)
 
 
@@ -96,7 +96,7 @@ def test_panels_share_an_axis_within_a_model(records):
     limits = {ax.get_title().split(",")[0]: ax.get_xlim() for ax in figure.axes}
     assert len(set(limits.values())) == 2
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["start-up", "computation", "exchange", "validation", "the rest"], (
+    assert labels == ["start-up", "computation", "communication", "validation", "the rest"], (
         "no warm-up was longer"
     )
     assert codes(caption.notes_elsewhere) == ["parts-around-epochs", "training-divided"]
@@ -119,7 +119,7 @@ def test_neighbours_differ_in_grey_by_lightness_or_hatching():
             shares_figure.PART_STYLES[first][1] != shares_figure.PART_STYLES[second][1]
             or abs(grey(first) - grey(second)) > 0.07
         ), (first, second)
-    divided = ["startup_s", "warm_up_s", "computation_s", "exchange_s", "validation_s", "rest_s"]
+    divided = ["startup_s", "warm_up_s", "computation_s", "communication_s", "validation_s", "rest_s"]
     undivided = ["startup_s", "warm_up_s", "training_s", "validation_s"]
     for order in (divided, undivided):
         for first, second in itertools.pairwise(order):
@@ -155,7 +155,7 @@ def case_of(case):
 CODES = {
     "no cell on one replica": "training-not-divided",
     "steps were not counted": "training-not-divided",
-    "too short": "cells-without-exchange",
+    "too short": "cells-without-communication",
 }
 
 

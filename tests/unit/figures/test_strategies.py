@@ -24,7 +24,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     runs["memory_peak_bytes"] = 1e8 * (1 + runs["batch_size"].astype(float))
     runs = known_physics.written(runs.astype(object), "runs", folder)
     network = known_physics.network(
-        truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT
+        truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.BENCHMARKED_COLLECTIVES
     )
     tables.write(crossover.table(runs, network), folder / "crossover")
     return Records(folder / "runs.csv", Path("epochs.csv"), {"crossover": folder / "crossover.csv"})

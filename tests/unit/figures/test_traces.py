@@ -58,7 +58,7 @@ def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
 def test_a_gantt_draws_what_was_kept(records):
     """One cell: six steps of 30.6 ms, of which three set the axis.
 
-    Of each rank its phases, its exchange, and a path for each step.
+    Of each rank its phases, its communication, and a path for each step.
     """
     declaration = Declared(
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
@@ -127,7 +127,7 @@ def rounded(caption, code):
 
 def test_captions_have_computed_numbers(records):
     assert rounded(phases.draw(records, PHASES)[1], "exposed-share") == (0.06, 0.28)
-    assert rounded(critical_path.draw(records, PATH)[1], "exchange-share") == (0, 0.25)
+    assert rounded(critical_path.draw(records, PATH)[1], "communication-share") == (0, 0.25)
 
 
 def test_a_caption_is_of_the_cells_that_are_drawn(records):
@@ -139,25 +139,25 @@ def test_a_caption_is_of_the_cells_that_are_drawn(records):
     caption = phases.draw(records, one_cell)[1]
     assert rounded(caption, "exposed-share") == (0.27, 0.27)
     alone = Declared("phases", "phases", filter=single_levels(nodes=1))
-    assert "no-exchange" in codes(phases.draw(records, alone)[1].notes)
+    assert "no-allreduce" in codes(phases.draw(records, alone)[1].notes)
 
 
-def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
+def test_missing_cells_are_not_said_to_communicate_nothing(records, tmp_path):
     table = read_table(records.runs_csv, "runs")
     is_multi_replica = (table["trace"] != "none") & (table["replicas"] > 1)
     table.loc[is_multi_replica, ["status", "epoch_time_s"]] = ["failed", None]
     write_table(table, "runs", tmp_path / "runs.csv")
     incomplete = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.files["phases"]})
     caption = phases.draw(incomplete, PHASES)[1]
-    assert "exchange-without-phases" in codes(caption.notes)
+    assert "allreduce-without-phases" in codes(caption.notes)
     assert f"{table.loc[is_multi_replica, 'run_id'].iloc[0]} (failed)" in caption
     table = records.table("phases")
-    unrecorded = table[~table["scope"].isin(["exchange", "path"])]
+    unrecorded = table[~table["scope"].isin(["communication", "path"])]
     write_table(unrecorded, "phases", tmp_path / "phases.csv")
     caption = phases.draw(
         Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES
     )[1]
-    assert "exchange-untold" in codes(caption.notes)
+    assert "allreduce-not-traced" in codes(caption.notes)
 
 
 def test_a_gantt_says_how_many_steps_it_shows(records):

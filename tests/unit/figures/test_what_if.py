@@ -36,7 +36,7 @@ MEASURED = {
 ROWS = [
     row("{}", "batch", "batch 2 times as large", 0.9),
     row("{}", "links", "links 2 times as fast", 0.5, **MEASURED),
-    row("{}", "hidden", "exchange fully hidden", 0.4),
+    row("{}", "hidden", "communication fully overlapped", 0.4),
 ]
 
 
@@ -84,7 +84,7 @@ def test_one_change_a_row_in_the_order_of_questions(drawn, traced_records):
     (ax,) = picture.axes
     assert [text.get_text() for text in ax.get_yticklabels()] == [
         "links 2 times as fast",
-        "exchange fully hidden",
+        "communication fully overlapped",
         "batch 2 times as large",
     ]
     assert sorted(x for x, _ in places(ax, what_if.PREDICTED)) == pytest.approx([10, 50, 60])
@@ -108,11 +108,13 @@ def test_a_change_of_cells_that_are_not_drawn_has_no_row(drawn, traced_records, 
     monkeypatch.setattr(what_if, "MAX_PANELS", 1)
     first, second = traced_cells(traced_records)
     rows = [
-        row(first, "hidden", "exchange fully hidden", 0.4),
+        row(first, "hidden", "communication fully overlapped", 0.4),
         row(second, "batch", "batch 2 times as large", 0.9),
     ]
     picture, _ = drawn(rows, ["one"])
-    assert [text.get_text() for text in picture.axes[0].get_yticklabels()] == ["exchange fully hidden"]
+    assert [text.get_text() for text in picture.axes[0].get_yticklabels()] == [
+        "communication fully overlapped"
+    ]
 
 
 def test_where_nothing_was_tried_nothing_is_said_of_errors(drawn, traced_records):

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 
 from network.gather import bus_bandwidth
-from plan.sweeps import message_sizes
+from plan.collective_benchmarks import message_sizes
 
 LATENCY_S = 0.8e-3
 BANDWIDTH_BYTES_S = 100e6
 
 
-def sweep_rows(
+def benchmark_rows(
     framework="pytorch-ddp", nodes=3, noise=0.03, round_noise=0.0, rounds=5, repetitions=5, seed=1,
     collective="all_reduce", **columns
 ):  # fmt: skip
@@ -55,7 +55,7 @@ def failed_row(
     framework="horovod-pytorch", nodes=2, status="failed", reason="rank 1 ended with status 1: it broke"
 ):
     """Return a benchmark without repetitions."""
-    row = sweep_rows(framework, nodes, status=status, reason=reason).iloc[:1].copy()
+    row = benchmark_rows(framework, nodes, status=status, reason=reason).iloc[:1].copy()
     row[["bytes", "round", "repetition", "seconds", "bus_bandwidth_bytes_s", "transport"]] = None
     return row
 
@@ -64,9 +64,9 @@ def failed_row(
 def network():
     """Return three successful benchmarks and a failed one."""
     parts = [
-        sweep_rows("pytorch-ddp", 2, seed=1),
-        sweep_rows("pytorch-ddp", 3, seed=2),
-        sweep_rows("tensorflow-multiworker", 2, seed=3),
+        benchmark_rows("pytorch-ddp", 2, seed=1),
+        benchmark_rows("pytorch-ddp", 3, seed=2),
+        benchmark_rows("tensorflow-multiworker", 2, seed=3),
         failed_row(),
     ]
     return pd.concat([part.astype(object) for part in parts], ignore_index=True)

@@ -13,7 +13,7 @@ from figures import network as figure
 from figures.panels import NOT_DRAWN
 from network import fit
 
-from .conftest import failed_row, sweep_rows
+from .conftest import benchmark_rows, failed_row
 
 DECLARED = Declared("network", "network")
 
@@ -46,7 +46,7 @@ def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
 def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
     kinds = ["all_reduce", "all_gather", "reduce_scatter"]
     rows = pd.concat(
-        [sweep_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes]
+        [benchmark_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes]
     )
     drawn, caption = draw(rows, tmp_path)
     drawn.draw_without_rendering()
@@ -63,7 +63,7 @@ def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
 
 
 def test_without_the_links_rate_there_is_no_bound(tmp_path):
-    rows = sweep_rows(link_bytes_s=float("nan"))
+    rows = benchmark_rows(link_bytes_s=float("nan"))
     drawn, caption = draw(rows, tmp_path)
     drawn.draw_without_rendering()
     assert bounds(drawn) == []
@@ -71,11 +71,11 @@ def test_without_the_links_rate_there_is_no_bound(tmp_path):
     assert "3 nodes" in caption
 
 
-@pytest.mark.parametrize("case", ["no sweep", "all failed", "one size", "one round", "a panel failed"])
+@pytest.mark.parametrize("case", ["no benchmark", "all failed", "one size", "one round", "a panel failed"])
 def test_figure_is_drawn_for_any_data(case, tmp_path):
-    rows = sweep_rows(rounds=1 if case == "one round" else 3)
+    rows = benchmark_rows(rounds=1 if case == "one round" else 3)
     frames = {
-        "no sweep": pd.DataFrame(columns=list(schema("network")["properties"])),
+        "no benchmark": pd.DataFrame(columns=list(schema("network")["properties"])),
         "all failed": failed_row(),
         "one size": rows[rows["bytes"] == 1024],
         "one round": rows,
@@ -83,8 +83,10 @@ def test_figure_is_drawn_for_any_data(case, tmp_path):
     }
     drawn, caption = draw(frames[case], tmp_path)
     drawn.draw_without_rendering()
-    assert len(texts(drawn)) == (case in ("no sweep", "all failed", "a panel failed"))
-    empty = case in ("no sweep", "all failed")
+    assert len(texts(drawn)) == (case in ("no benchmark", "all failed", "a panel failed"))
+    empty = case in ("no benchmark", "all failed")
     assert caption.startswith(NOT_DRAWN) == empty and (not empty or texts(drawn)[0] in caption)
-    assert fit.shortfall(frames[case]) in caption and (fit.NO_SWEEP in caption) == (case == "no sweep")
+    assert fit.shortfall(frames[case]) in caption and (fit.NO_BENCHMARK in caption) == (
+        case == "no benchmark"
+    )
     assert caption.endswith(".") and "nan" not in caption

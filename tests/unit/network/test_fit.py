@@ -13,21 +13,21 @@ from models.collectives import COLLECTIVES
 from network import fit
 from network.gather import bus_bandwidth
 
-from .conftest import BANDWIDTH_BYTES_S, LATENCY_S, failed_row, sweep_rows
+from .conftest import BANDWIDTH_BYTES_S, LATENCY_S, benchmark_rows, failed_row
 
 
 def test_without_noise_the_fit_is_exact():
-    model = fit.fit(sweep_rows(noise=0))
+    model = fit.fit(benchmark_rows(noise=0))
     assert model.latency_s.value == pytest.approx(LATENCY_S, rel=1e-9)
     assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=1e-9)
     assert model.deviation < 1e-9
 
 
 def test_small_messages_decide_latency_large_ones_bandwidth():
-    model = fit.fit(sweep_rows(noise=0.03))
+    model = fit.fit(benchmark_rows(noise=0.03))
     assert model.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
     assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
-    late = sweep_rows(noise=0)
+    late = benchmark_rows(noise=0)
     late.loc[late["bytes"] <= 16384, "seconds"] *= 2
     assert fit.fit(late).latency_s.value > 1.3 * LATENCY_S
     assert fit.fit(late).bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.1)
@@ -36,7 +36,7 @@ def test_small_messages_decide_latency_large_ones_bandwidth():
 
 @pytest.mark.parametrize("round_noise", [0, 0.1])
 def test_intervals_cover_the_true_value(round_noise):
-    models = [fit.fit(sweep_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
+    models = [fit.fit(benchmark_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
     for truth, estimates in (
         (LATENCY_S, [model.latency_s for model in models]),
         (BANDWIDTH_BYTES_S, [model.bandwidth_bytes_s for model in models]),
@@ -48,14 +48,14 @@ def test_intervals_cover_the_true_value(round_noise):
 
 
 def test_one_round_has_no_interval_and_one_size_no_fit():
-    model = fit.fit(sweep_rows(rounds=1))
+    model = fit.fit(benchmark_rows(rounds=1))
     assert np.isnan(model.latency_s.low) and np.isnan(model.bandwidth_bytes_s.low) and model.latency_s.n == 1
-    rows = sweep_rows()
+    rows = benchmark_rows()
     assert fit.fit(rows[rows["bytes"] == 1024]) is None
 
 
 def test_a_time_that_does_not_grow_has_no_bandwidth():
-    model = fit.fit(sweep_rows(noise=0).assign(seconds=0.001))
+    model = fit.fit(benchmark_rows(noise=0).assign(seconds=0.001))
     assert np.isnan(model.bandwidth_bytes_s.value) or model.bandwidth_bytes_s.value > 1e12
 
 
@@ -89,12 +89,13 @@ def test_the_link_bounds_what_leaves_a_node(collective):
 def test_schemas_know_the_collectives():
     of_framework = json_schema(FrameworkKeys)["properties"]
     enums = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
-    assert [*enums, *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "sweep"))] == [
-        list(COLLECTIVES)
-    ] * 4
+    assert [
+        *enums,
+        *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "collective_benchmark")),
+    ] == [list(COLLECTIVES)] * 4
 
 
-def test_the_table_has_a_row_for_every_sweep(network):
+def test_the_table_has_a_row_for_every_benchmark(network):
     table = fit.table(network)
     assert table.data[["framework", "nodes", "status"]].values.tolist() == [
         ["horovod-pytorch", 2, "failed"],
@@ -109,8 +110,8 @@ def test_the_table_has_a_row_for_every_sweep(network):
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
     assert "share of the link (%)" in table.display and "at 64 MiB (MB/s)" in table.display
     failed = ("failed", "rank 1 ended with status 1: it broke")
-    assert find_note(table.notes, "missing-sweeps").facts == {
-        "sweeps": {"horovod-pytorch on 2 nodes": failed}
+    assert find_note(table.notes, "missing-benchmarks").facts == {
+        "benchmarks": {"horovod-pytorch on 2 nodes": failed}
     }
     facts = {"rounds": [5], "placements": ["virtual"], "repetitions": [25]}
     assert find_note(table.notes, "circumstances").facts == facts
@@ -119,7 +120,7 @@ def test_the_table_has_a_row_for_every_sweep(network):
 
 def test_each_collective_has_its_own_rows(network):
     additional = [
-        sweep_rows(nodes=2, seed=seed, collective=name)
+        benchmark_rows(nodes=2, seed=seed, collective=name)
         for seed, name in enumerate(("reduce_scatter", "all_gather"))
     ]
     table = fit.table(pd.concat([network, *(rows.astype(object) for rows in additional)], ignore_index=True))
@@ -145,19 +146,19 @@ def test_without_the_links_rate_no_share_is_shown(network):
     assert "no-link-rate" in codes(table.notes) and "link-rates" not in codes(table.notes)
 
 
-def test_disturbed_sweeps_give_no_numbers(network):
+def test_disturbed_benchmarks_give_no_numbers(network):
     table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
     assert table.data["latency_s"].isna().all()
     assert table.display["latency (ms)"].tolist() == ["–"] * 4
 
 
-@pytest.mark.parametrize("case", ["no sweep", "all failed"])
+@pytest.mark.parametrize("case", ["no benchmark", "all failed"])
 def test_study_without_numbers_has_a_table_with_reasons(case, tmp_path):
     empty = pd.DataFrame(columns=list(schema("network")["properties"]))
-    write_table(empty if case == "no sweep" else failed_row(), "network", tmp_path / "network.csv")
+    write_table(empty if case == "no benchmark" else failed_row(), "network", tmp_path / "network.csv")
     fit.main(network=tmp_path / "network.csv", out=tmp_path / "table")
     text = (tmp_path / "table.md").read_text()
-    assert (fit.NO_SWEEP if case == "no sweep" else "it broke") in text
+    assert (fit.NO_BENCHMARK if case == "no benchmark" else "it broke") in text
     assert {path.suffix for path in tmp_path.glob("table.*")} == {".csv", ".md", ".tex"}
 
 
@@ -180,22 +181,24 @@ def test_tables_check_every_rule_of_their_schema():
 
 
 def test_a_fit_above_the_link_is_named():
-    rows = sweep_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
+    rows = benchmark_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
     between = (rows["bytes"] > 4096) & (rows["bytes"] < 16 * 2**20)
     rows.loc[between, "seconds"] *= 0.6  # bursts
     table = fit.table(rows)
     assert table.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
     assert table.data["share"][0] == pytest.approx(1, abs=0.02)
-    assert find_note(table.notes, "faster-than-link").facts == {"sweeps": ["pytorch-ddp on 2 nodes"]}
-    assert "faster-than-link" not in codes(fit.table(sweep_rows()).notes)
+    assert find_note(table.notes, "faster-than-link").facts == {"benchmarks": ["pytorch-ddp on 2 nodes"]}
+    assert "faster-than-link" not in codes(fit.table(benchmark_rows()).notes)
 
 
 def test_notes_of_the_network_read_like_this(network):
-    gathered = pd.concat([sweep_rows(collective="all_gather"), sweep_rows(nodes=2, rounds=2, repetitions=4)])
+    gathered = pd.concat(
+        [benchmark_rows(collective="all_gather"), benchmark_rows(nodes=2, rounds=2, repetitions=4)]
+    )
     for note, text in (
         (fit.shortfall(network),
-         "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
-        (fit.shortfall(sweep_rows()), "No sweep is missing."),
+         "Missing collective benchmarks: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
+        (fit.shortfall(benchmark_rows()), "No collective benchmark is missing."),
         (fit.link_rates_text(network), "Rate of the links, as the site states it: 125 MB/s."),
         (fit.link_rates_text(network.assign(link_bytes_s=np.nan)), "The site names no rate of its links."),
         (

@@ -16,12 +16,12 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from launchers import launch
 from launchers.launch import SCRIPTS
-from network import measure as sweeping
+from network import measure as benchmarking
 from plan import binding
 from plan.binding import bind_results, check_bound, machine_id, rebind
+from plan.collective_benchmarks import planned_benchmarks
 from plan.design import plan_design
 from plan.identity import plan_run
-from plan.sweeps import planned_sweeps
 from runs import attempts, other_measurements, supervise
 from support.one_run import one_run
 
@@ -106,7 +106,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
-    for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
+    for module, name in ((supervise, "measure"), (benchmarking, "attempt_benchmark")):
         monkeypatch.setattr(module, name, attempt)
     return bound_states
 
@@ -124,12 +124,12 @@ def run(site: Site, results: Path) -> None:
     supervise.supervise(plan_run(load_study("quickstart"), site, planned_run), results, "session")
 
 
-def sweep(site: Site, results: Path) -> None:
+def benchmark(site: Site, results: Path) -> None:
     study = load_study("quickstart")
-    sweeping.measure(study, site, planned_sweeps(plan_design(study, site), site)[0], results)
+    benchmarking.measure(study, site, planned_benchmarks(plan_design(study, site), site)[0], results)
 
 
-@pytest.mark.parametrize("start", [run, sweep])
+@pytest.mark.parametrize("start", [run, benchmark])
 def test_results_are_bound_before_anything_is_measured(
     tmp_path: Path, measured: list[bool], start: Any
 ) -> None:
@@ -138,7 +138,7 @@ def test_results_are_bound_before_anything_is_measured(
     assert measured == [True]
 
 
-@pytest.mark.parametrize("start", [run, sweep])
+@pytest.mark.parametrize("start", [run, benchmark])
 def test_nothing_is_measured_where_another_site_was_first(
     tmp_path: Path, measured: list[bool], start: Any
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
         raise launch.Lost(Note("scheduler-silent", "scontrol: no answer"))
 
     monkeypatch.setattr(launch, "make_launcher", lose)
-    for start in (run, sweep):
+    for start in (run, benchmark):
         with pytest.raises(launch.Lost):
             start(load_site("local"), tmp_path)
     reasons = [attempts.unfinished(folder.parent) for folder in tmp_path.rglob("attempt-1")]

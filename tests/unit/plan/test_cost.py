@@ -23,11 +23,11 @@ from plan.cost import (
     SCALED,
     START_S,
     Cost,
+    benchmark_times_at,
     main,
     measured_at,
     notes,
     report,
-    sweep_times_at,
     table_rows,
     title,
     weighed_macs,
@@ -182,10 +182,10 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
     assert rescaled.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
 
 
-def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) -> None:
+def test_benchmarks_cost_their_budget_or_measured_time(tmp_path: Path) -> None:
     planned_campaign = campaign("tf-strategies-virtual", "virtual")
     planned_ones = Cost(planned_campaign, NO_RUNS, {})
-    assert [(sweep.name, e.run_s) for sweep, e in planned_ones.sweeps] == [
+    assert [(benchmark.name, e.run_s) for benchmark, e in planned_ones.benchmarks] == [
         (f"tensorflow-multiworker.n{nodes}", pytest.approx(START_S + 9 * 1.2)) for nodes in (2, 3)
     ]
     for number, (site, status, wall_s) in enumerate(
@@ -196,13 +196,13 @@ def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) ->
             ("elsewhere", "ok", 99.0),
         ]
     ):
-        file = tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / f"{number}" / "sweep.json"
+        file = tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / f"{number}" / "benchmark.json"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"site": site, "status": status, "wall_s": wall_s}))
     (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4").mkdir()
-    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "sweep.json").write_text("{")
-    informed = Cost(planned_campaign, NO_RUNS, sweep_times_at("virtual", tmp_path))
-    assert [e.run_s for _, e in informed.sweeps] == [pytest.approx(START_S + 9 * 1.2), 25.0]
+    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "benchmark.json").write_text("{")
+    informed = Cost(planned_campaign, NO_RUNS, benchmark_times_at("virtual", tmp_path))
+    assert [e.run_s for _, e in informed.benchmarks] == [pytest.approx(START_S + 9 * 1.2), 25.0]
     assert informed.total_s == pytest.approx(informed.seconds(informed.runs) + START_S + 9 * 1.2 + 25.0)
     nodes = (
         sum(informed.seconds([run]) * run.geometry.nodes for run in informed.runs)
@@ -273,7 +273,9 @@ def test_json_has_what_the_report_says(capsys: pytest.CaptureFixture[str]) -> No
         12,
     )
     assert sum(group["runs"] for group in result["groups"]) == 24
-    assert 0 < sum(group["total_s"] for group in result["groups"]) < result["total_s"], "without the sweeps"
+    assert 0 < sum(group["total_s"] for group in result["groups"]) < result["total_s"], (
+        "without the benchmarks"
+    )
 
 
 def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,8 +306,8 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
 def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     cost = Cost(campaign("frameworks", "slurm-example"), NO_RUNS, {})
     runs = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.runs)
-    sweeps = sum(estimate.run_s * sweep.nodes for sweep, estimate in cost.sweeps)
-    assert cost.node_hours == pytest.approx((runs + sweeps) / 3600)
+    benchmarks = sum(estimate.run_s * benchmark.nodes for benchmark, estimate in cost.benchmarks)
+    assert cost.node_hours == pytest.approx((runs + benchmarks) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
     assert Cost(campaign("frameworks", "plafrim"), NO_RUNS, {}).gpu_hours == 0
     left = {note.facts["environment"]: note for note in cost.campaign.skipped_runs()}

@@ -108,7 +108,7 @@ def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, lo
     for change in (
         {"time_limit_s": 1.0},
         {"cache": Path("/elsewhere")},
-        {"max_foreign_cpu_share": 0.5},
+        {"max_other_cpu_share": 0.5},
         {"name": "x"},
     ):
         assert plan_run(quickstart, replace(local, **change), run).key == key  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site)
     assert {spec(quickstart, site, run)["cores_per_rank"] for run in plan_design(quickstart, site)} == {2}
 
 
-def of_unlike(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
+def plan_heterogeneous(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
     """A study of pytorch-hybrid with these factors, and its runs."""
     plain = load_study("hybrid-virtual")
     fixed_factors = {"nodes": [2], "batch_size": [96], "shares": ["equal"], "batch_scope": ["global"]}
@@ -135,7 +135,7 @@ def of_unlike(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
 
 
 def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
-    _, runs = of_unlike(local, shares=["equal", "measured", "0.8/0.2"])
+    _, runs = plan_heterogeneous(local, shares=["equal", "measured", "0.8/0.2"])
     names = {
         run.cell.removeprefix("pytorch-hybrid.small-cnn.synthetic-28x28x1-10-3840.b96.n2.s1.") for run in runs
     }
@@ -163,7 +163,7 @@ def test_shares_that_cannot_be_are_refused(
     local: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]
 ) -> None:
     with pytest.raises(InputError) as refused:
-        of_unlike(local, **factors)
+        plan_heterogeneous(local, **factors)
     error = refused.value
     assert (error.code, error.file, error.key) == (code, "config/studies/hybrid-virtual.yaml", "factors")
     assert error.got.items() >= got.items() and error.problem.startswith("cell ")  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ def test_shares_that_cannot_be_are_refused(
 )  # fmt: skip
 def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object]], line: str) -> None:
     with pytest.raises(InputError) as refused:
-        of_unlike(local, **factors)
+        plan_heterogeneous(local, **factors)
     assert str(refused.value).startswith(
         "config/studies/hybrid-virtual.yaml: factors: cell pytorch-hybrid.small-cnn."
     )
@@ -235,7 +235,7 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
     )
     fields = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
-        study, runs = of_unlike(site, **fields, devices_per_node=[devices])
+        study, runs = plan_heterogeneous(site, **fields, devices_per_node=[devices])
         planned = spec(study, site, runs[0])
         assert unsupported_reason(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), (
@@ -252,15 +252,15 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
 
 
 def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
-    study, runs = of_unlike(local)
+    study, runs = plan_heterogeneous(local)
     assert not {"cpu_shares", "rank_cores"} & set(spec(study, local, runs[0]))
-    virtual = load_site("virtual-unlike")
-    study, runs = of_unlike(virtual, nodes=[1, 2])
+    virtual = load_site("virtual-heterogeneous")
+    study, runs = plan_heterogeneous(virtual, nodes=[1, 2])
     shares = {run.geometry.nodes: spec(study, virtual, run)["cpu_shares"] for run in runs}
     assert shares == {1: [0.9], 2: [0.9, 0.6]}, "of the nodes that it takes"
     assert slurm_options(virtual, 2) == ["--nodelist=node1,node2"]
     site = replace(local, cores=3, nodes=1, ranks_per_node=2, rank_cores=(2, 1))
-    study, (run, *_) = of_unlike(site, nodes=[1])
+    study, (run, *_) = plan_heterogeneous(site, nodes=[1])
     assert spec(study, site, run)["rank_cores"] == [2, 1]
     assert (
         code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"}))

@@ -3,6 +3,10 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+16. Frameworks are `heterogeneous`, no longer `unlike`, in their descriptions (November 2026).
+15. A framework's description names its baseline `baseline`, no longer `base` (November 2026).
+14. The collective benchmark is a program of this name, and tensors that Horovod and Tarantella send in it are
+    named after it (November 2026).
 13. Names in the code of ranks, their libraries and adapters are the terms of the field (November 2026).
 12. datasets.prepare and the programs that builds run have other names in their code; data and images are the
     same (November 2026).
@@ -18,16 +22,16 @@ The reasons, newest first (also in the commit that changes kept_keys.yaml, by
    rank, too (November 2026).
 5. Which weights a tensor axis divides, and how ranks validate together, is told to JAX and to DTensor by
    files of both: JAX's code is other (November 2026).
-4. Adapters give collectives for the sweeps, in place of sums alone. A sweep's spec names its collective; runs
-   train as before, but adapters are in their keys (November 2026).
+4. Adapters give collectives for the benchmarks, in place of sums alone. A benchmark's spec names its
+   collective; runs train as before, but adapters are in their keys (November 2026).
 3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's, and PyTorch's
    adapters may make the backward pass and the optimizer step (DeepSpeed). Factors microbatches, schedule and
    sharding came with it, so that every run's spec says more (November 2026).
 2. Models have operators of sequences, samples may be sequences of tokens: other code in every rank (November
    2026). Data keep their digests.
 1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are
-   sent ahead to accelerators; ranks may be unlike. Factors trace and shares came with it, so that every run's
-   spec says more (November 2026).
+   sent ahead to accelerators; ranks may be heterogeneous. Factors trace and shares came with it, so that every
+   run's spec says more (November 2026).
 """
 
 from dataclasses import replace
@@ -44,9 +48,9 @@ from declared.frameworks import framework_names
 from declared.site import Site, load_site
 from declared.study import load_study
 from environments.identity import environment_digest
+from plan.collective_benchmarks import key, required_benchmarks
 from plan.design import plan_design
 from plan.identity import code_digest, plan_run
-from plan.sweeps import key, required_sweeps
 
 KEPT_KEYS = Path(__file__).with_name("kept_keys.yaml")
 ABI = "cp311-linux_x86_64"
@@ -58,8 +62,8 @@ def site(name: str) -> Site:
 
 
 def keys() -> dict[str, Any]:
-    """The keys of one run of each framework of two kept campaigns, of their sweeps, and the digests that keys
-    are made of.
+    """The keys of one run of each framework of two kept campaigns, of their benchmarks, and the digests that
+    keys are made of.
     """
     result: dict[str, Any] = {}
     for study, site_name in STUDIES.items():
@@ -68,7 +72,7 @@ def keys() -> dict[str, Any]:
         firsts = {run.framework.name: run for run in reversed(runs)}
         result[study] = {
             "runs": {run.run_id: plan_run(described, at, run).key for run in firsts.values()},
-            "sweeps": {sweep.name: key(at, sweep) for sweep in required_sweeps(runs)},
+            "benchmarks": {benchmark.name: key(at, benchmark) for benchmark in required_benchmarks(runs)},
         }
     at = site("local")
     result["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}

@@ -18,8 +18,8 @@ from declared.study import load_study
 from figures import draw, style
 from plan import products
 from plan.campaign import Campaign, load_campaign, plan_campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.products import Products
-from plan.sweeps import Sweeps
 from plan.timings import Timings
 from support.synthetic import write_campaign
 
@@ -41,7 +41,7 @@ def campaign() -> Campaign:
 
 
 def products_of(campaign: Campaign) -> Products:
-    return Products(campaign, Sweeps(campaign), Timings(campaign))
+    return Products(campaign, CollectiveBenchmarks(campaign), Timings(campaign))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from declared.factors import factor_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from plan.campaign import plan_campaign as campaign_of
-from plan.cost import START_S, Cost, measured_at, sweep_times_at, table_rows
+from plan.cost import START_S, Cost, benchmark_times_at, measured_at, table_rows
 from plan.design import Run, plan_design
 from plan.scheduling import run_resources
 from plan.timings import (
@@ -151,7 +151,7 @@ def test_a_plan_counts_timings(site: Site, tmp_path: Path) -> None:
         file = tmp_path / "study" / "costs" / f"{FRAMEWORK}.messages" / f"{number}" / "timing.json"
         file.parent.mkdir(parents=True)
         file.write_text(f'{{"site": "local", "status": "{status}", "wall_s": {wall_s}}}')
-    informed = Cost(campaign, measured_at("nowhere", tmp_path), sweep_times_at("local", tmp_path))
+    informed = Cost(campaign, measured_at("nowhere", tmp_path), benchmark_times_at("local", tmp_path))
     assert [estimate.run_s for _, estimate in informed.timings] == [25.0, START_S + BUDGET_S[PARTS]]
     assert informed.total_s == cost.total_s - START_S - BUDGET_S[MESSAGES] + 25
     messages, parts = (estimate.origin for _, estimate in informed.timings)

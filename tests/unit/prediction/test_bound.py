@@ -10,7 +10,7 @@ from prediction.bound import shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Truth
 
-NO_SWEEP = pd.DataFrame(columns=list(schema("network")["properties"]))
+NO_BENCHMARK = pd.DataFrame(columns=list(schema("network")["properties"]))
 
 
 def measured(truth):
@@ -34,7 +34,7 @@ def test_what_waits_or_does_not_hide_stays_above_it(truth):
     assert beyond.max() > 1.1
 
 
-def test_without_a_sweep_there_is_none():
-    assert shortest_epochs(synthetic.runs(), NO_SWEEP) == {}
+def test_without_a_benchmark_there_is_none():
+    assert shortest_epochs(synthetic.runs(), NO_BENCHMARK) == {}
     failed = synthetic.runs().assign(status="failed", epoch_time_s=float("nan"))
     assert shortest_epochs(failed, synthetic.network()) == {}

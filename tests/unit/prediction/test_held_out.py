@@ -49,8 +49,8 @@ def study():
     return measured_cells(synthetic.runs(truth, replicates=2)), law.benchmark_points(synthetic.network(truth))
 
 
-def by_title(cells, sweeps):
-    return {fold.title: fold for fold in make_folds(cells, sweeps)}
+def by_title(cells, benchmarks):
+    return {fold.title: fold for fold in make_folds(cells, benchmarks)}
 
 
 def test_the_folds_are_those_that_the_design_allows(study):
@@ -67,10 +67,10 @@ def test_the_folds_are_those_that_the_design_allows(study):
         "corner of most communication",
         "corner of least communication",
     ]
-    cells, sweeps = study
+    cells, benchmarks = study
     subset = cells[(cells["nodes"] <= 2) & (cells["batch_size"] <= 64) & (cells["rate"] == 125e6)]
-    assert list(by_title(subset, sweeps)) == [IN_SAMPLE]
-    assert list(by_title(cells.iloc[:0], sweeps)) == [IN_SAMPLE]
+    assert list(by_title(subset, benchmarks)) == [IN_SAMPLE]
+    assert list(by_title(cells.iloc[:0], benchmarks)) == [IN_SAMPLE]
 
 
 def test_what_is_left_out_is_seen_by_nobody(study):
@@ -79,10 +79,10 @@ def test_what_is_left_out_is_seen_by_nobody(study):
         if title != IN_SAMPLE:
             assert not set(fold.test["cell"]) & set(fold.train["cell"])
     result = by_title(*study)
-    assert result["4 and 6 nodes"].sweeps["nodes"].max() == 3
+    assert result["4 and 6 nodes"].benchmarks["nodes"].max() == 3
     assert result["batch size 64"].train["batch_size"].unique().tolist() == [32, 128]
     slow = result["links of 100 Mbit/s"]
-    assert 12.5e6 not in set(slow.sweeps["link_bytes_s"])
+    assert 12.5e6 not in set(slow.benchmarks["link_bytes_s"])
     assert set(slow.train.loc[slow.train["rate"] == 12.5e6, "nodes"]) == {1}  # one node uses no link
     corner = result["corner of least communication"]
     assert corner.test[["nodes", "batch_size", "rate"]].to_numpy().tolist() == [[6, 128, 125e6]]
@@ -129,7 +129,7 @@ def test_by_hand_is_what_a_person_would_write(study):
     item = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
     gradients = methods.physics.model_gradients("small-cnn", "digits").total_bytes
     expected = item["epoch_time_s"].mean() / 6 + cell["steps"] * 2 * 5 / 6 * gradients / cell["rate"]
-    result = predict_by_hand(Fold("", "", fold.train, fold.sweeps, cell)).seconds
+    result = predict_by_hand(Fold("", "", fold.train, fold.benchmarks, cell)).seconds
     assert result == pytest.approx(expected.to_numpy(), rel=0.03)
 
 
@@ -150,7 +150,7 @@ def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
     x = np.column_stack(list(linear_columns(pd.concat([fold.train, fold.test])).values()))
     first, y = len(fold.train), fold.train["epoch_time_s"]
     of_seconds = WLS(y, x[:first], weights=fold.train["n"]).fit().predict(x[:first])
-    own = regression_method(linear_columns)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
+    own = regression_method(linear_columns)(Fold("", "", fold.train, fold.benchmarks, fold.train)).seconds
     assert np.sum((own / y - 1) ** 2) < 0.9 * np.sum((of_seconds / y - 1) ** 2)
 
 
@@ -158,7 +158,7 @@ ERNEST = {"S": 0.011, "k": 0.0004, "tree": 0.003, "ring": 0.0007, "tree bytes": 
 
 
 def ernest_seconds(cell, gradients):
-    p, a, e = cell.ranks, cell.exchanges, ERNEST
+    p, a, e = cell.ranks, cell.n_allreduces, ERNEST
     of_bytes = gradients / cell.rate * (e["tree bytes"] * math.log2(p) + e["ring bytes"] * 2 * (p - 1) / p)
     return cell.steps * (e["S"] + e["k"] * cell.local_batch) + a * (
         e["tree"] * math.log2(p) + e["ring"] * (p - 1) + of_bytes
@@ -167,8 +167,8 @@ def ernest_seconds(cell, gradients):
 
 def remade(study, seconds):
     """The study's cells with other epoch times."""
-    cells, sweeps = study
-    return cells.assign(epoch_time_s=[seconds(cell) for cell in cells.itertuples()]), sweeps
+    cells, benchmarks = study
+    return cells.assign(epoch_time_s=[seconds(cell) for cell in cells.itertuples()]), benchmarks
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_ernest_finds_what_has_its_form(study, title):
     )
 
 
-def test_ernest_with_the_sweep_takes_messages_from_it(study):
+def test_ernest_with_the_benchmark_takes_messages_from_it(study):
     gradients, truth = methods.physics.model_gradients("small-cnn", "digits").total_bytes, Truth()
 
     def seconds(cell):
         message = truth.all_reduce(gradients, cell.nodes, cell.rate) if cell.nodes > 1 else 0.0
-        return cell.steps * (0.01 + 0.0004 * cell.local_batch) + 1.3 * cell.exchanges * message
+        return cell.steps * (0.01 + 0.0004 * cell.local_batch) + 1.3 * cell.n_allreduces * message
 
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64"):
@@ -195,10 +195,10 @@ def test_ernest_with_the_sweep_takes_messages_from_it(study):
         assert baselines.ernest(with_benchmark=True)(fold).seconds == pytest.approx(
             fold.test["epoch_time_s"], rel=0.02
         )
-    reduced = Fold("", "", fold.train, fold.sweeps.iloc[:0], fold.test)
+    reduced = Fold("", "", fold.train, fold.benchmarks.iloc[:0], fold.test)
     result = baselines.ernest(with_benchmark=True)(reduced)
     assert np.isnan(result.seconds).all()
-    assert (result.problem.code, result.problem.facts) == ("not-determined", {"swept": True})
+    assert (result.problem.code, result.problem.facts) == ("not-determined", {"with_benchmark": True})
 
 
 def test_a_log_linear_model_finds_a_power_law(study):
@@ -211,11 +211,11 @@ def test_a_log_linear_model_finds_a_power_law(study):
         assert baselines.log_linear(with_benchmark=False)(fold).seconds == pytest.approx(
             fold.test["epoch_time_s"]
         )
-    cells, sweeps = study
-    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
+    cells, benchmarks = study
+    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], benchmarks)["3 nodes"]
     result = baselines.log_linear(with_benchmark=False)(subset)
     assert np.isnan(result.seconds).all()
-    assert (result.problem.code, result.problem.facts) == ("not-determined", {"swept": False})
+    assert (result.problem.code, result.problem.facts) == ("not-determined", {"with_benchmark": False})
 
 
 def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
@@ -240,29 +240,29 @@ def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
 
 
 def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
-    cells, sweeps = study
-    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
+    cells, benchmarks = study
+    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], benchmarks)["3 nodes"]
     result = regression_method(quadratic_columns)(subset)
     assert np.isfinite(result.seconds).all()
     (remark,) = result.remarks
     assert (remark.code, remark.facts) == ("terms-left-out", {"terms": ["nodes²"]})
     _, rows = evaluate(
         cells[cells["nodes"].isin([1, 2, 3])],
-        sweeps,
+        benchmarks,
         {"quadratic regression": regression_method(quadratic_columns)},
     )
-    notes = table(synthetic.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
+    notes = table(synthetic.runs(Truth(sigma=0.3), replicates=2), cells, benchmarks, rows).notes
     (note,) = [note for note in notes if isinstance(note, Note) and note.facts.get("remark") == remark]
     assert note.facts["method"] == "quadratic regression" and note.facts["left_out"][0] == "3 nodes"
     assert note.startswith("quadratic regression (3 nodes") and note.endswith(remark)
 
 
 def test_a_regression_does_not_predict_an_unseen_level(study):
-    cells, sweeps = study
+    cells, benchmarks = study
     named = cells.assign(
         precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32"))
     )
-    result = regression_method(linear_columns)(by_title(named, sweeps)["6 nodes"])
+    result = regression_method(linear_columns)(by_title(named, benchmarks)["6 nodes"])
     assert np.isnan(result.seconds).all()
     assert (result.problem.code, result.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
 
@@ -274,8 +274,8 @@ def test_where_no_cell_is_left_a_regression_says_so(study):
 
 
 def test_a_regression_does_not_guess_an_unseen_factor(study):
-    cells, sweeps = study
-    subset = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
+    cells, benchmarks = study
+    subset = by_title(cells[cells["nodes"].isin([2, 3])], benchmarks)["3 nodes"]
     result = regression_method(linear_columns)(subset)
     assert np.isnan(result.seconds).all()
     assert (result.problem.code, result.problem.facts) == ("one-level", {"factors": ["nodes"]})
@@ -328,8 +328,8 @@ def errors_of(study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of a kept campaign every prediction, and the rows of its table by what was left out and method."""
     folder = CHECKOUT / "docs" / "campaigns" / study
     cells = measured_cells(read_table(folder / "runs.csv", "runs"))
-    sweeps = law.benchmark_points(read_table(folder / "network.csv", "network"))
-    every, rows = evaluate(cells, sweeps, methods.methods(set(cells["framework"])))
+    benchmarks = law.benchmark_points(read_table(folder / "network.csv", "network"))
+    every, rows = evaluate(cells, benchmarks, methods.methods(set(cells["framework"])))
     return every, rows.set_index(["left_out", "method"])
 
 
@@ -368,7 +368,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     second, unshaped = (
         100 * errors_of(f"tf-strategies-{name}")[1]["mape"] for name in ("virtual", "unshaped")
     )
-    in_all, six, swept = at.loc[ALL], at.loc["6 nodes"], "Ernest with the sweep"
+    in_all, six, ernest = at.loc[ALL], at.loc["6 nodes"], "Ernest with the benchmark"
     physical = every[every["method"] == PHYSICS].reset_index(drop=True)
     worst = physical.loc[physical["error"].abs().idxmax()]
     (least,) = physical[physical["left_out"] == "corner of least communication"].to_dict("records")
@@ -387,10 +387,10 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     claims = {
         "Paired by cell": [
             mean(PHYSICS),
-            *(mean(method, "beyond") for method in ("Ernest", swept, "by hand", "log-linear")),
+            *(mean(method, "beyond") for method in ("Ernest", ernest, "by hand", "log-linear")),
             f"{every['cell'].nunique()}",
             f"{better.removeprefix('batch size ')}",
-            f"{second[ALL, PHYSICS]:.1f} and {second[ALL, swept]:.1f} %",
+            f"{second[ALL, PHYSICS]:.1f} and {second[ALL, ernest]:.1f} %",
             f"{unshaped['3 nodes', 'Ernest']:.1f} %",
             f"{unshaped['3 nodes', PHYSICS]:.1f} %",
         ],
@@ -484,19 +484,19 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
     folder = CHECKOUT / "docs" / "campaigns" / "prediction-horovod-virtual"
     runs = read_table(folder / "runs.csv", "runs")
     every, now = errors_of("prediction-horovod-virtual")
-    names = ["Ernest", "Ernest with the sweep", "by hand"]
-    sweeps = law.benchmark_points(read_table(folder / "network.csv", "network"))
+    names = ["Ernest", "Ernest with the benchmark", "by hand"]
+    benchmarks = law.benchmark_points(read_table(folder / "network.csv", "network"))
     subset = {name: methods.methods({"horovod-tensorflow"})[name] for name in (PHYSICS, "Ernest")}
-    plain = evaluate(measured_cells(runs.assign(reference_s=math.nan)), sweeps, subset)[1].set_index(
+    plain = evaluate(measured_cells(runs.assign(reference_s=math.nan)), benchmarks, subset)[1].set_index(
         ["left_out", "method"]
     )
     cells = measured_cells(runs)
     monkeypatch.setattr(
         physics, "CONFOUNDED", {"the frozen form did not know that they cannot be told apart"}
     )
-    of_frozen, rows = evaluate(cells, sweeps, subset)
+    of_frozen, rows = evaluate(cells, benchmarks, subset)
     frozen = rows.set_index(["left_out", "method"])
-    on_two = physics.fit_model(cells[cells["nodes"] <= 2], sweeps[sweeps["nodes"] <= 2])
+    on_two = physics.fit_model(cells[cells["nodes"] <= 2], benchmarks[benchmarks["nodes"] <= 2])
 
     def percent(share, digits=1):
         return f"{100 * share:.{digits}f}".replace("-", "−")
@@ -544,7 +544,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
             f"{reference[6] / reference[1]:.2f}",
         ],
         "Adjusted means": [
-            f"{percent(runs['foreign_cpu_share'].max())} %",
+            f"{percent(runs['other_cpu_share'].max())} %",
             f"{percent(runs['steal_share'].max())} %",
             f"{result.adjusted.slopes.values[0]:.2f} %",
             f"{result.alone['reference'].correlation:.2f}",
@@ -609,10 +609,10 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
 
 
 def test_the_table_says_what_stands_behind_it(study):
-    cells, sweeps = study
+    cells, benchmarks = study
     runs = synthetic.runs(Truth(sigma=0.3), replicates=2)
-    _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}))
-    built = table(runs, cells, sweeps, rows)
+    _, rows = evaluate(cells, benchmarks, methods.methods({"pytorch-ddp"}))
+    built = table(runs, cells, benchmarks, rows)
     facts = find_note(built.notes, "methods").facts
     carrier = ("pytorch-ddp", "site")
     assert 0.25 <= facts["scatter"][carrier] < 0.335 and facts["hidden"][carrier] < 0.1

@@ -12,7 +12,7 @@ import pytest
 from analysis.tables import read
 from common.notes import codes, find_note
 from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, main, predict, table
-from support.known_unlike import TRUTH, best_by_trying, unlike
+from support.known_heterogeneous import TRUTH, best_by_trying, heterogeneous_runs
 
 
 def test_the_best_division_is_that_of_trying_all() -> None:
@@ -26,7 +26,7 @@ def test_the_best_division_is_that_of_trying_all() -> None:
 
 
 def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
-    result = predict(*unlike())
+    result = predict(*heterogeneous_runs())
     assert len(result) == 6 and set(result["source"]) == {DECLARED, MEASURED}
     assert result["error"].abs().max() < 0.05, result[["cell", "source", "error"]]
     equal, measured = (
@@ -45,7 +45,7 @@ def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
 
 
 def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
-    runs, network = unlike()
+    runs, network = heterogeneous_runs()
     built = table(multi_node := runs[runs["ranks"] > 1], network)
     assert predict(multi_node, network).empty and built.data.empty
     left = find_note(built.notes, "cells-not-predicted").facts["cells"]
@@ -67,13 +67,13 @@ def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
     assert break_even(replace(two, shares="measured"), before_s) < break_even(
         replace(two, shares="equal"), before_s
     )
-    assert math.isinf(break_even(replace(two, exchange_s=before_s), before_s)), (
-        "the exchange alone takes as long"
+    assert math.isinf(break_even(replace(two, allreduce_s=before_s), before_s)), (
+        "the all-reduce alone takes as long"
     )
 
 
 def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
-    runs, network = unlike(tmp_path)
+    runs, network = heterogeneous_runs(tmp_path)
     main(runs=tmp_path / "runs.csv", network=tmp_path / "network.csv", out=tmp_path / "hybrid")
     written = read(tmp_path / "hybrid")
     assert written.display["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2

@@ -1,4 +1,4 @@
-"""The law of all-reduce finds what sweeps were made from, and says no more than they do."""
+"""The law of all-reduce finds what benchmarks were made from, and says no more than they do."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def seconds(law, size, nodes, rate=np.nan, ranks=None):
     )
 
 
-def sweeps(
+def benchmarks(
     time,
     nodes=(2, 3, 4, 8),
     rates=(125e6,),
@@ -44,7 +44,7 @@ def test_a_ring_costs_what_thakur_et_al_say(p, size):
 def test_two_ranks_are_hockneys_line():
     """t = (n + n_half) / r_inf (Hockney 1994, equation 1)."""
     r_inf, n_half = 1e8, 2e4
-    law = fit_law(sweeps(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
+    law = fit_law(benchmarks(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
     assert law.step_s == pytest.approx(n_half / r_inf, rel=1e-6)
     assert law.link / 125e6 == pytest.approx(1 / r_inf, rel=1e-6)
     assert np.isnan(law.misfit)  # one place
@@ -53,12 +53,12 @@ def test_two_ranks_are_hockneys_line():
 @pytest.mark.parametrize(("algorithm", "growth"), [("ring", lambda n: n - 1), ("tree", np.log2)])
 def test_the_algorithm_is_found(algorithm, growth):
     truth = lambda size, n, rate: 1e-3 * growth(n) + 2 * (n - 1) / n * size / (0.9 * rate)  # noqa: E731
-    law = fit_law(sweeps(truth))
+    law = fit_law(benchmarks(truth))
     assert law.algorithm == algorithm
     assert law.step_s == pytest.approx(1e-3, rel=0.01)
     assert 1 / law.link == pytest.approx(0.9, rel=0.01)
     assert seconds(law, 3e6, 64, 125e6) == pytest.approx(truth(3e6, 64, 125e6), rel=0.01)
-    assert fit_law(sweeps(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
+    assert fit_law(benchmarks(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
 
 
 @pytest.mark.parametrize("way", [PIPELINED, SUM, LARGEST])
@@ -111,7 +111,7 @@ def test_every_collective_has_a_law(collective):
         "point_to_point": lambda n: 1,
     }.get(collective, lambda n: (n - 1) / n)
     truth = lambda size, n, rate: 1e-3 * grows(2 * n) + leaves(n) * size / (0.9 * rate)  # noqa: E731
-    law = fit_law(sweeps(truth, collective=collective).assign(ranks=lambda built: 2 * built["nodes"]))
+    law = fit_law(benchmarks(truth, collective=collective).assign(ranks=lambda built: 2 * built["nodes"]))
     assert (law.collective, 1 / law.link) == (collective, pytest.approx(0.9, rel=0.01))
     for nodes, rate in ((16, 125e6), (5, 1e9)):
         assert seconds(law, 3e6, nodes, rate, 2 * nodes) == pytest.approx(truth(3e6, nodes, rate), rel=0.01)
@@ -120,13 +120,13 @@ def test_every_collective_has_a_law(collective):
 
 def test_what_a_library_does_by_size_is_kept():
     odd = lambda size, n, rate: (3 if size == 2**20 else 1) * (1e-3 * (n - 1) + size / 1e8)  # noqa: E731
-    law = fit_law(sweeps(odd))
+    law = fit_law(benchmarks(odd))
     assert seconds(law, 2**20, 3, 125e6) == pytest.approx(odd(2**20, 3, 0), rel=1e-6)
-    even = fit_law(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
+    even = fit_law(benchmarks(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
     at_1_mib, at_4_mib = (
         seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22)
     )
-    assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not swept, too
+    assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not benchmarked, too
 
 
 def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
@@ -140,7 +140,7 @@ def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
     rng = np.random.default_rng(3)
     squares = [
         fit_law(
-            sweeps(
+            benchmarks(
                 lambda size, n, rate: (
                     (1e-3 * (n - 1) + 2 * (n - 1) / n * size / 1e8) * np.exp(0.05 * rng.standard_normal())
                 ),
@@ -167,16 +167,16 @@ def test_a_points_error_is_that_of_its_rounds():
 
 
 def test_of_a_size_that_is_not_known_nothing_is_known():
-    built = fit_law(sweeps(lambda size, n, rate: 1e-3 + size / rate))
+    built = fit_law(benchmarks(lambda size, n, rate: 1e-3 + size / rate))
     assert np.isnan(seconds(built, np.nan, 2, 125e6)) and seconds(built, 1e6, 2, 125e6) > 0
 
 
 def test_no_law_without_two_sizes():
-    assert fit_law(sweeps(lambda *_: 1.0, sizes=(1024,))) is None
+    assert fit_law(benchmarks(lambda *_: 1.0, sizes=(1024,))) is None
     assert fit_law(benchmark_points(synthetic.network()).iloc[:0]) is None
 
 
-def test_one_rank_exchanges_nothing():
+def test_one_rank_communicates_nothing():
     law = dataclasses.replace(Law("tree", SUM, 1.0, 1.0, 1.0, 1.0))
     assert seconds(law, 1e6, 1, 1e9) == 0
 

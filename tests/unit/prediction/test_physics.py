@@ -27,7 +27,7 @@ def built(truth, **options):
 def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
     """Some runs were slowed down, and their reference says it: the physics is found as if they were not."""
     truth = Truth(update_s=0.0)
-    runs, sweeps = synthetic.runs(truth, noise=0.002), law.benchmark_points(synthetic.network(truth))
+    runs, benchmarks = synthetic.runs(truth, noise=0.002), law.benchmark_points(synthetic.network(truth))
     rng = np.random.default_rng(3)
     slow = np.exp(0.3 * (rng.random(len(runs)) < 0.4))
     reported = {"reference_kind": "mixed-1", "environment_digest": "e", "device": "cpu", "session": "s"}
@@ -37,13 +37,13 @@ def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
     assert (cells["epoch_time_s"] / undisturbed - 1).abs().max() < 0.02
     assert (reduced["epoch_time_s"] / undisturbed - 1).abs().max() > 0.05
     table = held_out.table(
-        disturbed, cells, sweeps, held_out.evaluate(cells, sweeps, {"physical": physics_of})[1]
+        disturbed, cells, benchmarks, held_out.evaluate(cells, benchmarks, {"physical": physics_of})[1]
     )
     assert held_out.ADJUSTED in table.notes
 
 
 def physics_of(fold):
-    return Prediction(fit_model(fold.train, fold.sweeps).predict(fold.test))
+    return Prediction(fit_model(fold.train, fold.benchmarks).predict(fold.test))
 
 
 def error(model, cells):
@@ -72,8 +72,8 @@ def test_press_is_that_of_statsmodels():
 @pytest.mark.parametrize(("hidden", "sigma"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.4), (0.5, 0.3), (1.0, 0.1)])
 def test_the_parameters_are_found(hidden, sigma):
     truth = Truth(hidden=hidden, sigma=sigma, update_s=0.0)
-    cells, sweeps = built(truth)
-    model = fit_model(cells, sweeps)
+    cells, benchmarks = built(truth)
+    model = fit_model(cells, benchmarks)
     assert model.hidden[DDP] == pytest.approx(hidden, abs=0.06)
     assert model.scatter[DDP] == pytest.approx(sigma, abs=0.04)
     (computation,) = model.computation.values()
@@ -82,8 +82,8 @@ def test_the_parameters_are_found(hidden, sigma):
 
 def test_an_update_is_told_from_a_batch_where_accumulation_varies():
     truth = Truth(update_s=0.02)
-    cells, sweeps = built(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
-    for computation in fit_model(cells, sweeps).computation.values():
+    cells, benchmarks = built(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
+    for computation in fit_model(cells, benchmarks).computation.values():
         assert computation == pytest.approx([truth.batch_s, truth.sample_s, truth.update_s], rel=0.1)
 
 
@@ -91,32 +91,32 @@ def test_an_update_is_told_from_a_batch_where_accumulation_varies():
     "truth", [Truth(), Truth(hidden=0.7), Truth(sigma=0.4), Truth(hidden=0.5, sigma=0.3, byte_s=2e-8)]
 )
 def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
-    cells, sweeps = built(truth, every=(1, 4))
+    cells, benchmarks = built(truth, every=(1, 4))
     subset = cells["nodes"] <= 3
-    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    model = fit_model(cells[subset], benchmarks[benchmarks["nodes"] <= 3])
     assert error(model, cells[~subset]).abs().mean() < 1.5 * NOISE
     assert error(model, cells[~subset]).abs().max() < 0.06
 
 
 def test_what_cannot_be_told_apart_is_not_fitted_twice():
-    """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting
+    """As many ranks that all-reduce after every batch: hiding is a share of computation that is gained, waiting
     one that is paid.
     """
-    cells, sweeps = built(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
-    equal = fit_model(cells[cells["sync_every"] == 1], sweeps[sweeps["nodes"] == 2])
+    cells, benchmarks = built(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
+    equal = fit_model(cells[cells["sync_every"] == 1], benchmarks[benchmarks["nodes"] == 2])
     assert 0 in (equal.hidden[DDP], equal.scatter[DDP])
-    pair = fit_model(cells, sweeps[sweeps["nodes"] == 2])
+    pair = fit_model(cells, benchmarks[benchmarks["nodes"] == 2])
     assert (pair.hidden[DDP], pair.scatter[DDP]) == pytest.approx((0.5, 0.4), abs=0.15)
 
 
 FSDP = "pytorch-fsdp"
-SWEPT = ("all_reduce", "all_gather", "reduce_scatter")
+BENCHMARKED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def sharded(truth, rates=synthetic.RATES, **options):
     runs = synthetic.runs(truth, noise=NOISE, framework=FSDP, rates=rates, **options)
     return measured_cells(runs), law.benchmark_points(
-        synthetic.network(truth, framework=FSDP, rates=rates, collectives=SWEPT)
+        synthetic.network(truth, framework=FSDP, rates=rates, collectives=BENCHMARKED_COLLECTIVES)
     )
 
 
@@ -129,20 +129,20 @@ def test_fsdp_gathers_and_scatters_by_laws_of_their_own(hidden, models, every):
     rates = (
         (1.25e9, 2.5e9, 12.5e9) if hidden else synthetic.RATES
     )  # on which messages take as long as computing
-    cells, sweeps = sharded(truth, rates, models=models, every=every)
+    cells, benchmarks = sharded(truth, rates, models=models, every=every)
     subset = cells["nodes"] <= 3
-    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    model = fit_model(cells[subset], benchmarks[benchmarks["nodes"] <= 3])
     assert error(model, cells[~subset]).abs().mean() < 1.5 * NOISE
     assert model.hidden[FSDP, "site"] == pytest.approx(hidden, abs=0.1)
 
 
-def test_without_sweeps_of_shards_fsdp_is_taken_for_one_all_reduce():
+def test_fsdp_without_shard_benchmarks_is_one_all_reduce():
     truth = Sharded(gloo=6.0)
-    cells, sweeps = sharded(truth)
+    cells, benchmarks = sharded(truth)
     multi_node = cells[cells["nodes"] > 1]
     with_shards, reduced = (
-        fit_model(cells, sweeps),
-        fit_model(cells, sweeps[sweeps["collective"] != "all_gather"]),
+        fit_model(cells, benchmarks),
+        fit_model(cells, benchmarks[benchmarks["collective"] != "all_gather"]),
     )
     assert error(with_shards, multi_node).abs().mean() < 1.5 * NOISE
     assert error(reduced, multi_node).mean() < -5 * NOISE, "3 times as much is sent"
@@ -156,21 +156,21 @@ def test_another_physics_is_noticed():
         def seconds_of(self, model, dataset, nodes, *rest):
             return super().seconds_of(model, dataset, nodes, *rest) * (1 + 0.02 * (nodes - 1) ** 2)
 
-    cells, sweeps = built(Crowded())
+    cells, benchmarks = built(Crowded())
     subset = cells["nodes"] <= 3
-    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    model = fit_model(cells[subset], benchmarks[benchmarks["nodes"] <= 3])
     assert error(model, cells[~subset]).abs().mean() > 5 * NOISE
 
 
-def test_sweeps_that_are_left_out_are_not_used():
-    cells, sweeps = built(Truth())
-    subset = fit_model(cells[cells["nodes"] <= 3], sweeps[sweeps["nodes"] <= 3])
-    spoiled = sweeps.assign(seconds=sweeps["seconds"].where(sweeps["nodes"] <= 3, 99.0))
+def test_benchmarks_that_are_left_out_are_not_used():
+    cells, benchmarks = built(Truth())
+    subset = fit_model(cells[cells["nodes"] <= 3], benchmarks[benchmarks["nodes"] <= 3])
+    spoiled = benchmarks.assign(seconds=benchmarks["seconds"].where(benchmarks["nodes"] <= 3, 99.0))
     again = fit_model(cells[cells["nodes"] <= 3], spoiled[spoiled["nodes"] <= 3])
     assert np.allclose(subset.predict(cells), again.predict(cells))
 
 
-def test_the_undistributed_base_stands_for_one_node():
+def test_the_single_device_baseline_stands_for_one_node():
     truth = Truth()
     single = synthetic.runs(truth, nodes=(1,), rates=(125e6,), framework="pytorch-single")
     multi_node = synthetic.runs(truth, nodes=(2, 3))
@@ -191,14 +191,14 @@ def test_a_global_batch_is_shared_out():
     assert error(model, halved).abs().max() < 0.05
 
 
-def test_without_runs_on_one_node_or_a_sweep_nothing_is_predicted():
-    cells, sweeps = built(Truth())
+def test_prediction_needs_one_node_runs_and_a_benchmark():
+    cells, benchmarks = built(Truth())
     multi_node = cells[cells["nodes"] > 1]
-    assert np.isnan(fit_model(multi_node, sweeps).predict(multi_node)).all()
-    assert np.isnan(fit_model(cells, sweeps.iloc[:0]).predict(multi_node)).all()
+    assert np.isnan(fit_model(multi_node, benchmarks).predict(multi_node)).all()
+    assert np.isnan(fit_model(cells, benchmarks.iloc[:0]).predict(multi_node)).all()
     unknown = cells.assign(model="a model that nobody described")
-    assert np.isnan(fit_model(unknown, sweeps).predict(unknown[unknown["nodes"] > 1])).all()
-    assert len(physics.fit_model(cells.iloc[:0], sweeps).predict(cells.iloc[:0])) == 0
+    assert np.isnan(fit_model(unknown, benchmarks).predict(unknown[unknown["nodes"] > 1])).all()
+    assert len(physics.fit_model(cells.iloc[:0], benchmarks).predict(cells.iloc[:0])) == 0
 
 
 def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():

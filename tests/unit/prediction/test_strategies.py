@@ -13,19 +13,30 @@ from prediction.law import Law
 from prediction.methods import PHYSICS, methods
 from prediction.strategies import Place, predict_step
 from support import known_physics as synthetic
-from support.known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATEGIES, SWEPT, Meshes, runs
+from support.known_meshes import (
+    BENCHMARKED_COLLECTIVES,
+    CLASSES,
+    CNN,
+    FLAT,
+    LEVELS,
+    MESH,
+    NOISE,
+    STRATEGIES,
+    Meshes,
+    runs,
+)
 
 
 def known_to(truth, parallelism, **options):
-    sweeps = synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
+    benchmarks = synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=BENCHMARKED_COLLECTIVES)
     return physics.measured_cells(
         runs(truth, parallelism, **options), include_meshes=True
-    ), law.benchmark_points(sweeps)
+    ), law.benchmark_points(benchmarks)
 
 
-def test_every_strategy_is_predicted_from_one_node_and_the_sweeps():
-    cells, sweeps = known_to(Meshes(), STRATEGIES)
-    model = physics.base_model(cells, sweeps)
+def test_strategies_are_predicted_from_one_node_and_benchmarks():
+    cells, benchmarks = known_to(Meshes(), STRATEGIES)
+    model = physics.base_model(cells, benchmarks)
     multi_node = cells[cells["nodes"] > 1]
     off = (model.predict(multi_node) / multi_node["epoch_time_s"] - 1).abs()
     assert set(multi_node["parallelism"]) == set(STRATEGIES)
@@ -35,10 +46,10 @@ def test_every_strategy_is_predicted_from_one_node_and_the_sweeps():
 
 
 def test_waiting_is_found_from_some_strategies_for_others():
-    cells, sweeps = known_to(Meshes(sigma=0.3), STRATEGIES)
+    cells, benchmarks = known_to(Meshes(sigma=0.3), STRATEGIES)
     every, rows = evaluate(
         cells,
-        sweeps,
+        benchmarks,
         {PHYSICS: methods({MESH})[PHYSICS], "without waiting": methods({MESH})["without waiting"]},
     )
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index(["left_out", "method"])["mape"]
@@ -48,7 +59,7 @@ def test_waiting_is_found_from_some_strategies_for_others():
         and left.xs("without waiting", level=1).min() > 2 * NOISE
     )
     assert {"nodes", "link rate", "strategy"} <= set(every["kind"])
-    notes = table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes
+    notes = table(runs(Meshes(), STRATEGIES), cells, benchmarks, rows).notes
     methods_note = find_note(notes, "methods")
     assert {"all_reduce", "point_to_point"} <= {
         name for laws in methods_note.facts["latency_s"].values() for name in laws
@@ -58,20 +69,20 @@ def test_waiting_is_found_from_some_strategies_for_others():
 
 
 def test_what_a_library_takes_within_layers_is_found_from_others():
-    cells, sweeps = known_to(Meshes(dispatch_s=0.02), STRATEGIES)
-    _, rows = evaluate(cells, sweeps, {PHYSICS: methods({MESH})[PHYSICS]})
+    cells, benchmarks = known_to(Meshes(dispatch_s=0.02), STRATEGIES)
+    _, rows = evaluate(cells, benchmarks, {PHYSICS: methods({MESH})[PHYSICS]})
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index("left_out")["mape"]
     assert len(left) == len(STRATEGIES) and left.max() < 1.5 * NOISE
-    (result,) = physics.fit_model(cells, sweeps).dispatch.values()
+    (result,) = physics.fit_model(cells, benchmarks).dispatch.values()
     assert result == pytest.approx(0.02, rel=0.1)
 
 
-def test_updates_are_told_from_batches_by_models_of_unlike_size():
+def test_models_of_different_size_separate_updates():
     """One rank alone never accumulates.
 
     Between two models, batches grow with operators and updates with parameters.
     """
-    cells, sweeps = known_to(Meshes(), STRATEGIES)
+    cells, benchmarks = known_to(Meshes(), STRATEGIES)
     alone = cells[cells["nodes"] == 1]
     call_s, parameter_s, sample_s = 1e-4, 1e-8, 1e-3
     pair = [alone.assign(model=name, cell=alone["cell"] + name) for name in ("small-cnn", "vgg-16")]
@@ -79,21 +90,21 @@ def test_updates_are_told_from_batches_by_models_of_unlike_size():
     for own, graph in zip(pair, graphs.values(), strict=True):
         constant = call_s * len(graph.operators) + parameter_s * graph.parameters
         own["epoch_time_s"] = own["steps"] * (constant + sample_s * own["local_batch"])
-    built = physics.base_model(pd.concat(pair, ignore_index=True), sweeps)
+    built = physics.base_model(pd.concat(pair, ignore_index=True), benchmarks)
     for levels, (alpha, beta, update) in built.divisible.items():
         (graph,) = (graph for name, graph in graphs.items() if name in levels)
         assert alpha == pytest.approx(call_s * len(graph.operators)) and beta == pytest.approx(sample_s)
         assert update == pytest.approx(parameter_s * graph.parameters)
         assert built.computation[levels][2] == 0.0, "where nothing is divided, it makes no difference"
-    item = physics.base_model(pair[0], sweeps)
+    item = physics.base_model(pair[0], benchmarks)
     assert {key: tuple(own) for key, own in item.divisible.items()} == {
         key: tuple(own) for key, own in item.computation.items()
     }
 
 
-def test_without_the_sweep_of_a_message_its_strategies_are_not_predicted():
-    cells, sweeps = known_to(Meshes(), ("data", "tensor", "pipeline2"))
-    model = physics.base_model(cells, sweeps[sweeps["collective"] != "point_to_point"])
+def test_strategies_need_a_benchmark_of_each_message():
+    cells, benchmarks = known_to(Meshes(), ("data", "tensor", "pipeline2"))
+    model = physics.base_model(cells, benchmarks[benchmarks["collective"] != "point_to_point"])
     missing = np.isnan(model.predict(cells))
     assert set(cells.loc[missing, "parallelism"]) == {"pipeline2"}
     assert physics.measured_cells(runs(Meshes(), ("tensor",)))["nodes"].max() == 1, "others leave them out"
@@ -120,12 +131,17 @@ def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
     """All but one-node runs are missing: what they would measure stands in the truth."""
     truth = Meshes()
     every = runs(truth, STRATEGIES)
-    sweeps = law.benchmark_points(synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT))
+    benchmarks = law.benchmark_points(
+        synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=BENCHMARKED_COLLECTIVES)
+    )
     to_come = every["nodes"] > 1
     before = every.assign(
         status=every["status"].mask(to_come, "missing"), epoch_time_s=every["epoch_time_s"].mask(to_come)
     )
-    reported, test_part = crossover.rank_strategies(before, sweeps), crossover.rank_strategies(every, sweeps)
+    reported, test_part = (
+        crossover.rank_strategies(before, benchmarks),
+        crossover.rank_strategies(every, benchmarks),
+    )
     assert reported["measured_s"].isna().all() and not test_part["measured_s"].isna().all()
     pd.testing.assert_frame_equal(
         reported.drop(columns=["measured_s", "measured_place"]), test_part[list(reported)[:-2]]
@@ -139,7 +155,7 @@ def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
         "whose steps see 4 times as much"
     )
     displayed = crossover.table(
-        before, synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
+        before, synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=BENCHMARKED_COLLECTIVES)
     ).display
     assert list(displayed["fastest, measured"].unique()) == ["–"]
     assert {links for links in displayed["links"] if "*" in links} == {

@@ -66,8 +66,8 @@ def study():
         replace(truth, data=truth.data * (1 + 0.001 * number)).trace(STEPS).assign(run_id=run_id)
         for number, run_id in enumerate(traced["run_id"])
     ]
-    sweeps = law.benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
-    return what_if.Study(synthetic.joined(runs, traced), sweeps, pd.concat(steps, ignore_index=True))
+    benchmarks = law.benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
+    return what_if.Study(synthetic.joined(runs, traced), benchmarks, pd.concat(steps, ignore_index=True))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_what_can_be_measured_is_what_was_predicted(rows):
     assert set(measured.index) == {
         "links 2 times as slow",
         "links 2 times as fast",
-        "an exchange every 4 batches",
+        "an all-reduce every 4 batches",
         "batch 2 times as large",
     }
     assert measured["error"].abs().max() < 0.01
@@ -100,7 +100,7 @@ def test_an_untraced_epoch_is_what_predictions_start_from(rows, study):
 def test_what_cannot_be_measured_is_arithmetic(rows):
     truth = step_of(2, 32, 62.5e6)
     hidden = replace(truth, moving=(0.0, 0.0)).step_s() / truth.step_s()
-    assert rows.loc["exchange fully hidden", "ratio"] == pytest.approx(hidden, rel=1e-3)
+    assert rows.loc["communication fully overlapped", "ratio"] == pytest.approx(hidden, rel=1e-3)
     half = replace(truth, moving=tuple(PHYSICS.all_reduce(size / 2, 2, 62.5e6) for size in SIZES)).step_s()
     assert rows.loc["gradients in 16 bits", "ratio"] == pytest.approx(half / truth.step_s(), rel=0.01)
     assert rows.loc["no waiting for data", "ratio"] == pytest.approx(1 - 0.001 / truth.step_s(), rel=1e-3)
@@ -117,15 +117,15 @@ def test_intervals_are_over_runs(rows, study):
     assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
 
 
-def test_without_sweeps_and_cells_on_one_replica_assumptions_stand_beside(study):
+def test_assumptions_replace_missing_benchmarks_and_cells(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
-    result = what_if.predict(what_if.Study(runs, study.sweeps[:0], study.steps)).set_index("change")
+    result = what_if.predict(what_if.Study(runs, study.benchmarks[:0], study.steps)).set_index("change")
     truth = step_of(2, 32, 62.5e6)
     half = replace(truth, moving=tuple(seconds / 2 for seconds in truth.moving)).step_s()
     assert result.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)
     assert result.loc["batch 2 times as large", "assumes"] == "work grows with the samples"
-    assert result.loc["an exchange every 4 batches", "assumes"] == "work of a batch stays"
+    assert result.loc["an all-reduce every 4 batches", "assumes"] == "work of a batch stays"
 
 
 def test_emulated_nodes_have_no_links(study):
@@ -186,20 +186,25 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     ]
 
 
-def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
+def test_without_a_benchmark_all_time_of_bytes_is_the_links(study, tmp_path):
     synthetic.written(study.runs, "runs", tmp_path)
     study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
     what_if.main(
         runs=tmp_path / "runs.csv", replay_steps=tmp_path / "replay_steps.csv", out=tmp_path / "what_if"
     )
     built = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
-    assert 0 < built.at["exchange fully hidden", "ratio"] < built.at["links 2 times as fast", "ratio"] < 1
+    assert (
+        0
+        < built.at["communication fully overlapped", "ratio"]
+        < built.at["links 2 times as fast", "ratio"]
+        < 1
+    )
 
 
 def test_steps_that_cannot_be_replayed_are_left_out(study):
-    """One of two ranks tells no exchange."""
+    """One of two ranks tells no all-reduce."""
     steps = study.steps
-    silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "exchange"))]
+    silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "communication"))]
     second = replace(study, steps=silent)
     built = what_if.table(what_if.predict(second), second)
     assert built.data.empty

@@ -107,7 +107,7 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
     assert not np.array_equal(all_values, training)
 
 
-def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path: Path) -> None:
+def test_heterogeneous_ranks_have_own_cores_and_samples(tmp_path: Path) -> None:
     spec = {
         "device": "hybrid",
         "ranks": 6,

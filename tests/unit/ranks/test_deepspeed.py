@@ -19,7 +19,7 @@ RECIPES = [
     {"optimizer": "adam", "weight_decay": 0.01, "learning_rate": 0.001},
 ]
 SYNC_EVERY = 5
-EXCHANGING = {5, 10, 15, 20, 24}  # of 24 steps in groups of 5
+ALLREDUCING = {5, 10, 15, 20, 24}  # of 24 steps in groups of 5
 
 
 def zero(sharding: str, **levels: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_momentum_decay_and_adam_are_those_of_one_rank(
 
 
 @EVERY
-def test_ranks_with_unlike_numbers_of_batches_validate_shared_parameters(trainings: Trainings) -> None:
+def test_ranks_with_different_batches_validate_shards(trainings: Trainings) -> None:
     levels_of_both = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
     actual, expected = (
         epochs(trainings.of(name, **levels))[0]
@@ -91,19 +91,19 @@ def test_models_of_which_most_is_shared_train_as_with_ddp(
 
 @EVERY
 @pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
-def test_what_ranks_exchange_tells_what_they_share(trainings: Trainings, sharding: str) -> None:
+def test_what_ranks_communicate_tells_what_they_share(trainings: Trainings, sharding: str) -> None:
     folder = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0 and rank == 0")
-    exchanges, own = phases[phases["phase"] == "exchange"], phases[phases["phase"] != "exchange"]
+    allreduces, own = phases[phases["phase"] == "communication"], phases[phases["phase"] != "communication"]
 
     def during(phase: str) -> set[int]:
-        """The steps in which an exchange begins in this phase."""
-        pairs = exchanges.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
+        """The steps in which an all-reduce begins in this phase."""
+        pairs = allreduces.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
         return set(pairs.query("start_of <= start <= end_of")["step"])
 
-    assert during("backward") == (EXCHANGING if sharding == "optimizer" else set(range(1, 25)))
-    assert during("optimizer") >= EXCHANGING, "parameters, of which each rank has updated a share"
+    assert during("backward") == (ALLREDUCING if sharding == "optimizer" else set(range(1, 25)))
+    assert during("optimizer") >= ALLREDUCING, "parameters, of which each rank has updated a share"
     assert (len(during("forward")) > 20) == (sharding == "parameters")
     with np.load(folder / "after.npz") as arrays:
         plain = trainings.weights("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))

@@ -30,7 +30,7 @@ def test_every_epoch_is_read_as_it_was_printed():
         "epoch_time_s": 0.898678,
         "validation_time_s": 0.0588005,
         "steps": 26,
-        "exchanges": 26,
+        "n_allreduces": 26,
         "samples_trained": 25 * 61 + 11,
         "train_loss": 0.0281741,
         "train_accuracy": 0.991536,

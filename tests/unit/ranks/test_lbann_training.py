@@ -159,7 +159,7 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
     assert len(report["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in report["steps_s"])
     assert 0 < report["forward_share"] < 1 and 0 < report["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
-    assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+    assert result["other_cpu_share"] < 0.5, "what LBANN uses is the run's own"
 
 
 def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) -> None:

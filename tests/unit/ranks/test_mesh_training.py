@@ -102,7 +102,7 @@ def check(
         job["spec"]["levels"],
     )
     sent = sum(sum(need.sent.values()) for need in rank_needs) * ranks / len(rank_needs)
-    assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["exchanges"]), (
+    assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["n_allreduces"]), (
         "others may use the loopback, too"
     )
 
@@ -163,4 +163,6 @@ def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainin
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby(["rank", "step"]):
         parts = own["phase"].value_counts()
-        assert (parts["forward"], parts["backward"]) == (2, 2) and parts["exchange"] == parts["wait"] == 5
+        assert (parts["forward"], parts["backward"]) == (2, 2) and parts["communication"] == parts[
+            "wait"
+        ] == 5

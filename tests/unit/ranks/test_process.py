@@ -140,7 +140,7 @@ def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_livin
     ("n_cores", "cores"),
     [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])],
 )
-def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
+def test_heterogeneous_ranks_take_their_own_cores(
     n_cores: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound: list[set[int] | None] = []

@@ -117,11 +117,11 @@ def test_strategies_and_levels_in_other_combinations_train_alike(
 
 
 @pytest.mark.every_framework
-def test_a_traced_strategy_tells_when_ranks_compute_wait_and_exchange(trainings: Trainings) -> None:
+def test_a_traced_strategy_tells_when_ranks_compute_wait_and_communicate(trainings: Trainings) -> None:
     levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.of("pytorch-strategy", **levels, trace="phases")
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby("rank"):
-        assert {"data", "forward", "wait", "backward", "optimizer", "exchange"} <= set(own["phase"])
+        assert {"data", "forward", "wait", "backward", "optimizer", "communication"} <= set(own["phase"])
         assert (own["end"] >= own["start"]).all()

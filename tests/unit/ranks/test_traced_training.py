@@ -12,7 +12,7 @@ from support.trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epo
 
 SYNC_EVERY = 5
 TRACED = able(ALIKE, trace="phases")
-EXCHANGING = [5, 10, 15, 20, 24]  # of 24 steps in groups of 5
+ALLREDUCING = [5, 10, 15, 20, 24]  # of 24 steps in groups of 5
 WATCHED = range(1, 1 + SYNC_EVERY)
 FEW_MS = 2e-3  # what the loop itself does between two stamps, on a busy machine
 LATE_S = 5e-4  # by which two clocks of one event may differ
@@ -27,8 +27,8 @@ def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple
 @pytest.mark.parametrize("framework", some(TRACED))
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
-    assert damage_reason(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
-    own = phases[(phases["step"] > 0) & (phases["phase"] != "exchange")].assign(
+    assert damage_reason(folder, phases["rank"].nunique(), epochs=1, steps=ALLREDUCING[-1]) is None
+    own = phases[(phases["step"] > 0) & (phases["phase"] != "communication")].assign(
         took=lambda p: p["end"] - p["start"]
     )
     for (rank, step), parts in own.groupby(["rank", "step"]):
@@ -39,7 +39,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework
     times = pd.read_csv(folder / "steps.csv").set_index(["rank", "step"])["step_time_s"].reindex(sums.index)
     off = (sums - times).abs() - 0.01 * times
     within = off[
-        sums.index.get_level_values("step") < EXCHANGING[-1]
+        sums.index.get_level_values("step") < ALLREDUCING[-1]
     ]  # the last one ends when the epoch's losses are read
     assert (within < FEW_MS).mean() > 0.95, within.sort_values().tail()
     assert sums.groupby("rank").sum().max() == pytest.approx(
@@ -48,7 +48,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework
 
 
 @pytest.mark.parametrize("framework", some(name for name in TRACED if name in REPLICAS))
-def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_last(
+def test_allreduces_are_marked_where_gradients_are_and_the_rank_waits_for_the_last(
     trainings: Trainings, framework: str
 ) -> None:
     _, phases = traced(trainings, framework)
@@ -56,19 +56,19 @@ def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_las
         "pytorch-fsdp",
         "pytorch-mesh",
     )  # which gathers parameters, too, in every forward pass
-    exchanges = phases[(phases["phase"] == "exchange") & (phases["step"] > 0)]
+    allreduces = phases[(phases["phase"] == "communication") & (phases["step"] > 0)]
     if not sharded:
-        assert sorted(exchanges["step"].unique()) == EXCHANGING
-    assert len(set(exchanges.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, (
+        assert sorted(allreduces["step"].unique()) == ALLREDUCING
+    assert len(set(allreduces.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, (
         "as many on all ranks"
     )
-    for (rank, step), exchanges_of_step in exchanges[exchanges["step"].isin(EXCHANGING)].groupby(
+    for (rank, step), allreduces_of_step in allreduces[allreduces["step"].isin(ALLREDUCING)].groupby(
         ["rank", "step"]
     ):
         parts = phases[(phases["rank"] == rank) & (phases["step"] == step)].groupby("phase")
         earliest = parts.get_group("forward" if sharded else "backward")["start"].min()
-        assert exchanges_of_step["start"].min() >= earliest
-        waits, last = parts.get_group("wait"), exchanges_of_step["end"].max()
+        assert allreduces_of_step["start"].min() >= earliest
+        waits, last = parts.get_group("wait"), allreduces_of_step["end"].max()
         assert ((waits["start"] <= last) & (last <= waits["end"] + 1e-4)).any(), f"rank {rank}, step {step}"
 
 
@@ -115,18 +115,18 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
 @pytest.mark.parametrize(
     "framework", some((name for name in TRACED if name.startswith("horovod")), ("horovod-tensorflow",))
 )
-def test_horovods_timeline_agrees_with_our_exchanges(trainings: Trainings, framework: str) -> None:
+def test_horovods_timeline_agrees_with_our_allreduces(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")
     events = json.loads((folder / "operators-0.json").read_text())["traceEvents"]
     reduced = [
         (event["ts"] / 1e6, event["dur"] / 1e6) for event in events if event.get("name") == "ALLREDUCE"
     ]
-    own_exchanges = phases[
-        (phases["rank"] == 0) & (phases["phase"] == "exchange") & (phases["step"] == SYNC_EVERY)
+    own_allreduces = phases[
+        (phases["rank"] == 0) & (phases["phase"] == "communication") & (phases["step"] == SYNC_EVERY)
     ]
-    assert len(reduced) == 8, "every tensor, in the one of these steps that exchanges"
+    assert len(reduced) == 8, "every tensor, in the one of these steps that all-reduces"
     for begin, took in reduced:
         assert (
-            own_exchanges["start"].min() - LATE_S <= begin
-            and begin + took <= own_exchanges["end"].max() + LATE_S
+            own_allreduces["start"].min() - LATE_S <= begin
+            and begin + took <= own_allreduces["end"].max() + LATE_S
         )

@@ -349,7 +349,7 @@ def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: st
 def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) -> None:
     folder = trainings.of("pytorch-ddp", batch_size=32, sync_every=5, nodes=2)
     (epoch,) = epochs(folder)
-    assert (epoch["steps"], epoch["exchanges"], epoch["samples_trained"]) == ("24", "5", "1536")
+    assert (epoch["steps"], epoch["n_allreduces"], epoch["samples_trained"]) == ("24", "5", "1536")
     assert 0 < float(epoch["epoch_time_s"]) <= float(epoch["closed_time_s"])
     steps = list(csv.DictReader((folder / "steps.csv").open()))
     assert [(row["rank"], row["step"]) for row in steps] == [
@@ -365,7 +365,7 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     assert step_quantiles is not None and quantiles(folder / "steps.csv", warmup_epochs=1) is None
     assert list(step_quantiles.values()) == pytest.approx(np.quantile(slowest, [0.5, 0.95, 0.99, 1]))
     assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, (
-        "each exchange sends all gradients through the interface"
+        "each all-reduce sends all gradients through the interface"
     )
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2

@@ -250,7 +250,7 @@ def test_summaries_read_like_this() -> None:
     read = summarize(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
     assert find_note(read, "all-disturbed") == (
         "all were disturbed and none is ok: end other programs on the machine, or raise "
-        "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in "
+        "max_other_cpu_share (other programs) or max_steal_share (a hypervisor) in "
         "config/sites/local.yaml; captions say how much it was"
     )
 
@@ -336,7 +336,7 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
         ({"measured": None}, ["measured", "null"]),
         ({"measured": {}}, ["measured", "empty"]),
         ({"measured": {"weights_finite": False}}, ["weights_finite", "false"]),
-        ({"measured": {"foreign_cpu_share": 5}}, ["foreign_cpu_share", "5", "0.05"]),
+        ({"measured": {"other_cpu_share": 5}}, ["other_cpu_share", "5", "0.05"]),
         ({"reason": "it fell"}, ["reason", "it fell"]),
         ({"status": "failed"}, ["status", "failed", "reason", "null"]),
     ],

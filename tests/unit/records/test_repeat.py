@@ -14,12 +14,15 @@ from records.ways import CampaignArguments, repeat_notes
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["a.r1", "a.r2", "sweep.a.n2", "sweep.b.n2", "sweep.b.n3"], "2 runs and 3 sweeps"),
+        (
+            ["a.r1", "a.r2", "benchmark.a.n2", "benchmark.b.n2", "benchmark.b.n3"],
+            "2 runs and 3 collective benchmarks",
+        ),
         (["a.r1"], "1 run"),
-        (["sweep.a.n2"], "1 sweep"),
+        (["benchmark.a.n2"], "1 collective benchmark"),
     ],
 )
-def test_runs_and_sweeps_are_counted_apart(names: list[str], text: str) -> None:
+def test_runs_and_benchmarks_are_counted_apart(names: list[str], text: str) -> None:
     assert count_by_kind(names) == text
 
 
@@ -32,10 +35,12 @@ def test_one_command_repeats_both() -> None:
         "device": "cpu",
         "bandwidth": 0,
     }
-    sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
-    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), CampaignArguments("x"))
-    assert find_note(notes, "sweeps").facts == {"sweeps": 2, "ok": 1}
-    assert find_note(notes, "sweep-not-ok").facts.items() <= sweep.items()
+    benchmark = {**place, "status": "invalid", "reason": "disturbed: 20%"}
+    notes = summary(
+        pd.DataFrame([benchmark, {**benchmark, "nodes": 3, "status": "ok"}]), CampaignArguments("x")
+    )
+    assert find_note(notes, "collective-benchmarks").facts == {"benchmarks": 2, "ok": 1}
+    assert find_note(notes, "benchmark-not-ok").facts.items() <= benchmark.items()
     assert notes[-1:] == repeat_notes(["invalid"], CampaignArguments("x"))
     assert repeat_notes(["missing", "ok"], CampaignArguments()) == []
 

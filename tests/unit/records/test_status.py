@@ -20,10 +20,10 @@ from common.shell import Unanswered
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import decision_file, rule_fields
 from plan.design import Run, plan_design
 from plan.identity import plan_run
-from plan.sweeps import Sweeps
 from plan.timings import Timings
 from ranks.worker.meter import COLUMNS
 from records import status
@@ -105,7 +105,7 @@ def locked(attempt: Path) -> Iterator[None]:
 
 
 def read(campaign: Campaign) -> Standing:
-    return read_standing(campaign, Sweeps(campaign), Timings(campaign), Reader())
+    return read_standing(campaign, CollectiveBenchmarks(campaign), Timings(campaign), Reader())
 
 
 def names(standing: Standing) -> list[str]:
@@ -145,14 +145,12 @@ def test_problems_are_counted_by_reason() -> None:
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        disturbance, "share_meter", lambda site: lambda running: {"withheld": 0.2, "others": None}
+        disturbance, "share_meter", lambda site: lambda running: {"steal": 0.2, "others": None}
     )
     monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
     standing = standing_reader(measured)()
-    assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(
-        standing
-    )
+    assert standing.disturbed == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(standing)
     for run in measured.runs:
         record(measured, run)
     assert standing_reader(measured)().disturbed is None
@@ -486,7 +484,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     assert [(item.name, item.hosts, item.epochs) for item in standing.under_way] == [
         (f"timing {name}", ["a-node"], None)
     ]
-    assert "timings" in names(standing) and "sweeps" in names(standing)
+    assert "timings" in names(standing) and "benchmarks" in names(standing)
 
 
 def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
@@ -549,7 +547,7 @@ def made_up(**changes: Any) -> Standing:
     plain: dict[str, Any] = {
         "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [],
         "left": 8, "left_s": None, "problems": [], "repeat": "", "run": "./ringside run",
-        "sweeps": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
+        "collective_benchmarks": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
     }  # fmt: skip
     return Standing(**{**plain, **changes})
@@ -578,7 +576,7 @@ def test_standings_read_like_this() -> None:
     under_way = [
         UnderWay("a.r1", ["node1", "node1", "node2"], utc(NOW - 5), 5.0, 3, 5),
         UnderWay("b.r1", [f"node{number}" for number in range(6)], utc(NOW - 300), 300.0, 0, 5),
-        *(UnderWay(f"sweep {name}", [], utc(NOW), 0.0, None, None) for name in "cdefg"),
+        *(UnderWay(f"collective benchmark {name}", [], utc(NOW), 0.0, None, None) for name in "cdefg"),
     ]
     jobs = [
         Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]"),
@@ -592,7 +590,7 @@ def test_standings_read_like_this() -> None:
         made_up(possible=0),
         made_up(statuses={"ok": 2, "failed": 1}, left=5, left_s=600.0, under_way=under_way, repeat="./ringside repeat failed",
                 problems=[Problem("failed", "it fell", 1, "a.r2"), *(Problem("not here", f"no {name}", 2, "z.r1") for name in "bcdefgh")]),
-        made_up(left=7, statuses={"ok": 1}, sweeps={"planned": 2, "done": 2, "ok": 1}, timings={"planned": 3, "done": 1, "ok": 1},
+        made_up(left=7, statuses={"ok": 1}, collective_benchmarks={"planned": 2, "done": 2, "ok": 1}, timings={"planned": 3, "done": 1, "ok": 1},
                 environments=["jax", "pytorch"], datasets=["digits"], sessions=3, last_session=last, snakemake=True,
                 machine="process 5", disturbed="this machine is disturbed: much", jobs=jobs),
         made_up(**done, jobs=[]),
@@ -617,10 +615,10 @@ done       2 ok, 1 failed
 running    a.r1 on node1, node2, epoch 3 of 5, since 07:59:55 (5.0 s)
 running    b.r1 on node0, node1, node2, node3 and 2 more, starting, 5 epochs to
            go, since 07:55:00 (5 min)
-running    sweep c, since 08:00:00 (0.0 s)
-running    sweep d, since 08:00:00 (0.0 s)
-running    sweep e, since 08:00:00 (0.0 s)
-running    sweep f, since 08:00:00 (0.0 s)
+running    collective benchmark c, since 08:00:00 (0.0 s)
+running    collective benchmark d, since 08:00:00 (0.0 s)
+running    collective benchmark e, since 08:00:00 (0.0 s)
+running    collective benchmark f, since 08:00:00 (0.0 s)
            and 1 more
 failed     1 x it fell (a.r2)
 not here   2 x no b
@@ -637,7 +635,7 @@ strategies at here: 1 of 8 runs done; the time left is unknown until a run has
 ended
 [#####-----------------------------------]  12 %
 done       1 ok
-sweeps     2 of 2 collective benchmarks done, 1 not ok
+benchmarks 2 of 2 of collectives done, 1 not ok
 timings    1 of 3 of parts and messages done
 to build   jax, pytorch (environments)
 to prepare digits (data sets)

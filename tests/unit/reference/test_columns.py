@@ -24,16 +24,16 @@ from analysis import (
 from analysis.measured import factors
 from common.files import CHECKOUT
 from common.schemas import schema
-from common.tables import read_table
+from common.tables import read_results, read_table
 from comparison import changes, matched
 from declared.products.tables import TABLES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
-from prediction import crossover, extrapolate, held_out, hybrid, law, methods, outlook, physics, what_if
+from prediction import crossover, extrapolate, held_out, hybrid, law, methods, physics, projection, what_if
 from reference import products
 from strategies import costs_table, found
-from support.known_unlike import unlike
+from support.known_heterogeneous import heterogeneous_runs
 from support.synthetic import referenced
 from support.traces_made import gathered
 from traces import bottlenecks, cost, exposed, path
@@ -81,13 +81,13 @@ def table_data(
 ) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
-    prepared, sweeps = physics.measured_cells(runs), law.benchmark_points(network)
-    every, errors = held_out.evaluate(prepared, sweeps, methods.methods(set(prepared["framework"]), None))
-    study = outlook.load_study(FOLDER)
+    prepared, benchmarks = physics.measured_cells(runs), law.benchmark_points(network)
+    every, errors = held_out.evaluate(prepared, benchmarks, methods.methods(set(prepared["framework"]), None))
+    study = projection.load_study(FOLDER)
     drawn = extrapolate.drop_incomplete_curves(
         extrapolate.predict_curves(
             study.fitted,
-            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [outlook.GIGABIT], 8),
+            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [projection.GIGABIT], 8),
         )
     )
     answers = extrapolate.summarize_curves(drawn)
@@ -119,15 +119,15 @@ def table_data(
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
-        "outlook": answers,
-        "crossover": crossover.rank_strategies(runs, sweeps),
-        "hybrid": hybrid.predict(*unlike()),
-        "outlook_curves": outlook.curve_columns(curves),
+        "projection": answers,
+        "crossover": crossover.rank_strategies(runs, benchmarks),
+        "hybrid": hybrid.predict(*heterogeneous_runs()),
+        "projection_curves": projection.curve_columns(curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.build_rows(pd.DataFrame(columns=[*schema("costs")["properties"]])),
         "strategies_found": found.table([], {}).data,
-        "simulated": pd.read_csv(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
+        "simulated": read_results(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER_FOLDER))),
     }
 

@@ -42,7 +42,7 @@ def test_every_key_says_what_it_means(name: str) -> None:
     assert [key for key, *_, meaning in settings.rows(name) if not meaning] == []
 
 
-@pytest.mark.parametrize("name", ["design", "runs", "epochs", "network", "record", "sweep"])
+@pytest.mark.parametrize("name", ["design", "runs", "epochs", "network", "record", "collective_benchmark"])
 def test_every_column_of_records_says_what_it_means(name: str) -> None:
     written = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())["properties"]
     assert [

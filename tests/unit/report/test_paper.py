@@ -121,14 +121,14 @@ def notes_of(facts: Facts) -> list[str]:
     return [note for notes in method_notes(facts).values() for note in notes]
 
 
-def test_methods_name_the_collectives_that_were_swept() -> None:
+def test_methods_name_the_collectives_that_were_benchmarked() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
-    timed = find_note(notes_of(facts), "collectives-swept")
+    timed = find_note(notes_of(facts), "collectives-benchmarked")
     assert timed.facts["collectives"] == ["all_reduce"] and "bytes-counted" not in codes(notes_of(facts))
     assert facts.network is not None
     collectives = [facts.network.assign(collective=name) for name in ("reduce_scatter", "all_gather")]
     notes = notes_of(replace(facts, network=pd.concat([facts.network, *collectives])))
-    timed, counted = find_note(notes, "collectives-swept"), find_note(notes, "bytes-counted")
+    timed, counted = find_note(notes, "collectives-benchmarked"), find_note(notes, "bytes-counted")
     assert timed.facts["collectives"] == ["all_reduce", "all_gather", "reduce_scatter"]
     assert "all-reduce, all-gather and reduce-scatter" in timed
     assert counted.facts["collectives"] == ["all_gather", "reduce_scatter"] and "$(n - 1) / n$" in counted
@@ -275,7 +275,7 @@ def test_methods_state_what_was_done() -> None:
     assert stated["small-cnn-600"]["parameters"] == [2_483_026]
     assert (stated["dataset"]["train_samples"], stated["dataset"]["validation_samples"]) == (4608, 512)
     assert stated["epochs"] == {"epochs": [3], "warmup_epochs": [1]}
-    sizes = stated["collectives-swept"]["sizes_bytes"]
+    sizes = stated["collectives-benchmarked"]["sizes_bytes"]
     assert (len(sizes), sizes[0], sizes[-1]) == (9, 1024, 64 * 2**20)
     assert stated["excluded"]["levels"] == {"training_loop": ["fit"], "sync_every": [4]}
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
@@ -291,7 +291,7 @@ def test_methods_state_what_was_done() -> None:
 def test_threats_are_those_that_the_records_show() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
     notes = list(threat_notes(facts))
-    assert {"virtual-nodes", "network-swept-once", "short-training"} < set(
+    assert {"virtual-nodes", "network-benchmarked-once", "short-training"} < set(
         codes(notes)
     ) and "no-success" not in codes(notes)
     assert find_note(notes, "one-site").facts["compared"] == "treatments"
@@ -339,9 +339,9 @@ def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
         114,
         4,
     ) and r"Table~\ref{tab:missing}" in failed
-    assert failed.facts["reasons"]["invalid", "disturbed: foreign_cpu_share 0.09"] == 1
-    assert r"1 invalid (disturbed: foreign\_cpu\_share 0.09)" in failed
-    assert find_note(notes, "speedup-bases").facts["frameworks"]
+    assert failed.facts["reasons"]["invalid", "disturbed: other_cpu_share 0.09"] == 1
+    assert r"1 invalid (disturbed: other\_cpu\_share 0.09)" in failed
+    assert find_note(notes, "speedup-baselines").facts["frameworks"]
     assert "emulated-nodes" in codes(threat_notes(facts))
 
 

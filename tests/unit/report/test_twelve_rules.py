@@ -80,7 +80,7 @@ def test_a_study_on_one_node_has_no_speedup_and_no_bound(in_folder) -> None:
         assert outcome(number, single_node).outcome == NOT_APPLICABLE
 
 
-def test_speedups_without_a_base_are_counted(in_folder) -> None:
+def test_speedups_without_a_baseline_are_counted(in_folder) -> None:
     runs, epochs = recorded(*campaign(failures={}))
     alone = (runs["nodes"] == 1) & (runs["batch_size"] == 64)
     runs.loc[alone, ["status", "epoch_time_s", "reason"]] = ["failed", None, "broken"]
@@ -100,7 +100,7 @@ def test_failures_without_a_reason_are_not_explained(whole_study: Material) -> N
 def test_exclusions_want_a_comment_in_the_study(whole_study: Material, tmp_path: Path) -> None:
     text = whole_study.study.file.read_text()
     silent = tmp_path / "quickstart.yaml"
-    silent.write_text(text.replace("# the undistributed bases", ""))
+    silent.write_text(text.replace("# the single-device baselines", ""))
     verdict = outcome(2, replace(whole_study, study=replace(whole_study.study, file=silent)))
     assert verdict.outcome == NOT_MET
     assert (verdict.note.facts["silent_exclusions"], verdict.note.facts["exclusions"]) == (1, 3)

@@ -113,7 +113,7 @@ def test_verify_ends_with_1_where_files_differ(
 
 
 def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
-    calls = called("figures.outlook.predict")
+    calls = called("figures.projection.predict")
     assert (
         run(
             [
@@ -146,7 +146,7 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
 
 @pytest.mark.parametrize("option", ["--sync-every", "--gradient-accumulation-steps"])
 def test_predict_takes_both_names_of_accumulation(called: Callable[[str], list[Call]], option: str) -> None:
-    calls = called("figures.outlook.predict")
+    calls = called("figures.projection.predict")
     assert run(["predict", "--model", "resnet-50", "--step-time", "0.25", option, "4"]) == 0
     ((question, _), _) = calls[0]
     assert question.sync_every == 4

@@ -29,14 +29,14 @@ MEASURED: dict[str, Any] = {
     "hosts": HOSTS,
     "machines": 1,
     "transport": "gloo over tcp eth0",
-    "foreign_cpu_share": 0.01,
+    "other_cpu_share": 0.01,
     "steal_share": 0.01,
     "paused_s": 0.0,
     "weights_finite": True,
 }
 OK = Outcome("ok", None, 4.0)
-SITE = replace(load_site("local"), max_foreign_cpu_share=0.05)
-CLUSTER = replace(load_site("virtual"), max_foreign_cpu_share=0.05)
+SITE = replace(load_site("local"), max_other_cpu_share=0.05)
+CLUSTER = replace(load_site("virtual"), max_other_cpu_share=0.05)
 GRADIENTS = 1_000_000
 
 
@@ -86,8 +86,8 @@ def test_weights_that_are_not_finite_are_invalid(tmp_path: Path) -> None:
 
 
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
-    judgement = judged(epochs(tmp_path, 2.0, 1.0), foreign_cpu_share=0.2)
-    assert stated(judgement) == ("invalid", "foreign-cpu-time", {"share": 0.2, "limit": 0.05})
+    judgement = judged(epochs(tmp_path, 2.0, 1.0), other_cpu_share=0.2)
+    assert stated(judgement) == ("invalid", "other-cpu-time", {"share": 0.2, "limit": 0.05})
 
 
 def test_run_with_too_much_cpu_steal_is_invalid(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None
     ("site", "changes", "line"),
     [
         (SITE, {"weights_finite": False}, "weights are not finite after the last epoch"),
-        (SITE, {"foreign_cpu_share": 0.2},
+        (SITE, {"other_cpu_share": 0.2},
          "disturbed: 20% of the CPU time went to other processes (more than 5%)"),
         (SITE, {"steal_share": 0.4},
          "disturbed: 40% of the CPU time was taken by the hypervisor (steal) (more than 15%)"),
@@ -223,7 +223,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
     assert [rank_cores(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
     assert [rank_cores(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
-    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
+    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "heterogeneous ranks"
     assert [rank_cores(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
     assert rank_cores(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 

@@ -1,4 +1,4 @@
-"""Phases of ranks: marks become intervals that divide a rank's time; clocks of unlike ranks become one."""
+"""Phases of ranks: marks become intervals that divide a rank's time; clocks of different ranks become one."""
 
 import csv
 import itertools
@@ -75,14 +75,14 @@ def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) 
     first()
     ticking.close_epoch()
     last()  # in the next epoch, which a library may do
-    ticking.put("exchange", 5.0, 6.0)
+    ticking.put("communication", 5.0, 6.0)
     ticking.open_epoch(2)
     ticking.close_epoch()
-    exchanges = [row for row in rows(tmp_path) if row[2] == "exchange"]
-    assert exchanges == [
-        (1, 1, "exchange", 1_000_002.0, 1_000_004.0),
-        (1, 1, "exchange", 1_000_003.0, 1_000_006.0),
-        (1, 1, "exchange", 5.0, 6.0),
+    allreduces = [row for row in rows(tmp_path) if row[2] == "communication"]
+    assert allreduces == [
+        (1, 1, "communication", 1_000_002.0, 1_000_004.0),
+        (1, 1, "communication", 1_000_003.0, 1_000_006.0),
+        (1, 1, "communication", 5.0, 6.0),
     ]
 
 
@@ -95,7 +95,7 @@ def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
     for _ in range(6):
         phases_of_rank.step()
         phases_of_rank.enter("data")
-        phases_of_rank.put("exchange", 0.0, 1.0)
+        phases_of_rank.put("communication", 0.0, 1.0)
         phases_of_rank.begin()()
     phases_of_rank.leave_steps()
     phases_of_rank.close_epoch()
@@ -103,7 +103,7 @@ def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
     phases_of_rank.close_epoch()
     steps = [(row[1], row[2]) for row in rows(tmp_path) if row[1]]
     assert sorted(steps) == sorted(
-        (step, phase) for step in (1, 4) for phase in ("data", "exchange", "exchange")
+        (step, phase) for step in (1, 4) for phase in ("data", "communication", "communication")
     )
     spent = [end - start for *_, start, end in rows(tmp_path) if end != 1.0]
     assert max(spent[1:]) < 1, "what is not traced is in no phase"
@@ -137,7 +137,7 @@ def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
     phases_of_rank.step()
     phases_of_rank.enter("data")
     phases_of_rank.begin()()
-    phases_of_rank.put("exchange", 0.0, 1.0)
+    phases_of_rank.put("communication", 0.0, 1.0)
     phases_of_rank.leave_steps()
     phases_of_rank.close_epoch()
     assert not phases_of_rank.is_traced

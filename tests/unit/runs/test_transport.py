@@ -122,9 +122,9 @@ def stated(note: Note | None) -> tuple[str, dict[str, Any]] | None:
     return note and (note.code, dict(note.facts))
 
 
-def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
+def epochs(*sent: float | None, n_allreduces: int = 10) -> list[dict[str, Any]]:
     return [
-        {"epoch": float(i), "exchanges": exchanges, "sent_bytes": count}
+        {"epoch": float(i), "n_allreduces": n_allreduces, "sent_bytes": count}
         for i, count in enumerate(sent, start=1)
     ]
 
@@ -182,7 +182,7 @@ def test_plausible_bytes_are_not() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
+def test_accelerators_communicate_through_nccl_or_not_at_all(nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     site = load_site("virtual-unshaped")
     reason = wrong_network_reason("gloo over tcp eth0", spec, site, [], 4 * MB)

@@ -16,7 +16,7 @@ from sites.disturbance import describe, node_finding, spread_ratio
 from sites.verdicts import Finding
 
 SITE = load_site("local")
-QUIET = {"withheld": 0.0, "others": 0.0}
+QUIET = {"steal": 0.0, "others": 0.0}
 
 
 def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[dict[str, str]]:
@@ -30,7 +30,7 @@ def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[di
             "status": "ok",
             "epoch_time_s": repr(math.exp(cell + spread * rng.standard_normal())),
             "steal_share": str(share),
-            "foreign_cpu_share": "0.01",
+            "other_cpu_share": "0.01",
         }
         for cell in range(cells)
         for spread, share in ((quiet, 0.0), (disturbed, 0.2))
@@ -59,14 +59,14 @@ def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
     [
         (QUIET, None, None),
         (None, None, None),
-        ({"withheld": 0.05, "others": None}, None, None),
-        ({"withheld": 0.12, "others": 0.02}, [], "the hypervisor takes 12% of the CPU time"),
+        ({"steal": 0.05, "others": None}, None, None),
+        ({"steal": 0.12, "others": 0.02}, [], "the hypervisor takes 12% of the CPU time"),
         (
-            {"withheld": 0.2, "others": 0.4},
-            ["max_steal_share", "max_foreign_cpu_share"],
+            {"steal": 0.2, "others": 0.4},
+            ["max_steal_share", "max_other_cpu_share"],
             "the hypervisor takes 20% of the CPU time (runs with more than 15% are invalid: "
             "max_steal_share) and other programs use 40% of the CPU time (runs with more than 5% are "
-            "invalid: max_foreign_cpu_share)",
+            "invalid: max_other_cpu_share)",
         ),
     ],
 )
@@ -80,14 +80,19 @@ def test_a_disturbed_machine_is_said_in_a_sentence(
 
 def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     file = runs_csv(tmp_path, rows(0.02, 0.06, 200))
-    sentence = describe({"withheld": 0.12, "others": None}, SITE, file)
+    sentence = describe({"steal": 0.12, "others": None}, SITE, file)
     times = spread_ratio(rows(0.02, 0.06, 200))
     assert sentence is not None and times is not None
     assert sentence.code == "disturbed" and sentence.facts["times"] == pytest.approx(times)
     assert (
         f"vary {times:.1f} times as much" in sentence and f"or need {times**2:.1f} times the runs" in sentence
     )
-    undisturbed = describe({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
+    older = [
+        {name.replace("other_cpu", "foreign_cpu"): text for name, text in row.items()}
+        for row in rows(0.02, 0.06, 200)
+    ]
+    assert describe({"steal": 0.12, "others": None}, SITE, runs_csv(tmp_path, older)) == sentence
+    undisturbed = describe({"steal": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
     assert undisturbed is not None and undisturbed.facts["times"] is None
 
 
@@ -97,13 +102,13 @@ def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -
         return node_finding(reports, site, tmp_path / "runs.csv")
 
     assert judged(SITE, node1={}).verdict == "ok"
-    result = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
+    result = judged(SITE, node1={}, node2={"steal": 0.1}, node3={"steal": 0.1})
     assert (result.verdict, result.code, list(result.facts["shares"])) == (
         "warn",
         "disturbed",
         ["node2", "node3"],
     )
-    assert result.facts["shares"]["node2"]["withheld"] == 0.1 and result.facts["times"] is None
+    assert result.facts["shares"]["node2"]["steal"] == 0.1 and result.facts["times"] is None
     assert result.text.startswith("node2, node3: ")
     assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"
 
@@ -113,14 +118,14 @@ def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others
     result = node_report.disturbed(0.3)
     after = node_report.used()
     assert after["own"] - before["own"] > 0.01 and after["at"] - before["at"] >= 0.3
-    assert 0 <= result["withheld"] <= 1 and 0 <= result["others"] <= 1.1
+    assert 0 <= result["steal"] <= 1 and 0 <= result["others"] <= 1.1
     mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "own": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
-    assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["withheld"] == pytest.approx(0.2)
+    assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)
 
 
 def test_runs_under_way_are_not_others_and_machines_elsewhere_are_not_asked() -> None:
     shares_now = disturbance.share_meter(SITE)(True)
-    assert shares_now is not None and shares_now["others"] is None and shares_now["withheld"] is not None
+    assert shares_now is not None and shares_now["others"] is None and shares_now["steal"] is not None
     assert disturbance.share_meter(load_site("slurm-example"))(False) is None

@@ -86,7 +86,7 @@ def report(host: str = "node1", **differs: Any) -> dict[str, Any]:
         "apptainer": None,
         "fuse": True,
         "binds": [],
-        "disturbed": {"withheld": 0.0, "others": 0.0},
+        "disturbed": {"steal": 0.0, "others": 0.0},
         "clock_apart_s": -0.01,
     }
     return {**healthy, **differs}

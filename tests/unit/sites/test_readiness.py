@@ -96,22 +96,22 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
         (Settings(4, 125e6, None, None, cpu_shares=(0.9, 0.6, 0.3, 0.3)), None),
     ],
 )
-def test_unlike_nodes_have_to_be_those_of_the_site(
+def test_heterogeneous_nodes_have_to_be_those_of_the_site(
     running: Settings, up: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual, "running", lambda: running)
     if up is None:
-        check_virtual(load_site("virtual-unlike"))
+        check_virtual(load_site("virtual-heterogeneous"))
         return
     with pytest.raises(InputError) as refused:
-        check_virtual(load_site("virtual-unlike"))
+        check_virtual(load_site("virtual-heterogeneous"))
     assert (refused.value.code, refused.value.key, refused.value.got) == (
         "other-cluster",
         "cpu_share",
         [0.9, 0.6, 0.3],
     )
     assert str(refused.value) == (
-        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual "
+        f"config/sites/virtual-heterogeneous.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual "
         "cluster; ./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu "
         "0.9,0.6,0.3"
     )

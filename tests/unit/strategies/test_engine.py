@@ -142,7 +142,7 @@ def test_remote_output_and_gradient_cross_the_link() -> None:
     strategy = {"flatten1": first, "dense1": second, "loss": second}
     message = BYTES * BATCH * 64 / 1000 + 0.5
     assert search.step_seconds(posed, strategy) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
-    assert search.describe_strategy(posed, strategy)["exchanged_bytes"] == 2 * BYTES * BATCH * 64
+    assert search.describe_strategy(posed, strategy)["sent_activation_bytes"] == 2 * BYTES * BATCH * 64
     assert search.describe_strategy(posed, strategy)["gradient_bytes"] == 0
     assert search.describe_strategy(posed, starts.data_parallel(posed))["gradient_bytes"] == 2 * BYTES * 650
 

@@ -150,7 +150,7 @@ def test_unbeaten_start_is_the_fastest_strategy() -> None:
         {"method": None, "start": name, "seconds": seconds}
         for name, seconds in (("data", 3.0), ("expert", 1.5))
     ]
-    sizes = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
+    sizes = dict.fromkeys(("sent_activation_bytes", "gradient_bytes", "memory_bytes"), 7)
     answers = [
         {**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]
     ]

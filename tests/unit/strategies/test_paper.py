@@ -21,7 +21,7 @@ def test_points_have_64_samples_per_device():
 
 
 def answers(data, expert, searched_s):
-    sent = {"exchanged_bytes": 10**9, "gradient_bytes": 2 * 10**9}
+    sent = {"sent_activation_bytes": 10**9, "gradient_bytes": 2 * 10**9}
     progress = {"progress": [[1, data], [50, searched_s], [100, searched_s]], "wall_s": 2.0}
     return [
         {"method": None, "start": "data", "seconds": data, **sent},

@@ -100,7 +100,9 @@ def test_time_outside_layers_is_added_to_all_cells(
     expert = rows.loc[(4, "expert")]
     assert expert["step_s"] == pytest.approx(1.2 * expert["simulated_s"] + REST_S)
     assert expert["error"] == pytest.approx((expert["simulated_s"] + expert["rest_s"]) / expert["step_s"] - 1)
-    assert rows.loc[(4, "data"), "exchanged_bytes"] == 0 < rows.loc[(4, "expert"), "exchanged_bytes"]
+    assert (
+        rows.loc[(4, "data"), "sent_activation_bytes"] == 0 < rows.loc[(4, "expert"), "sent_activation_bytes"]
+    )
     assert rows.loc[(4, "data"), "gradient_bytes"] > rows.loc[(4, "expert"), "gradient_bytes"]
 
 

@@ -22,8 +22,8 @@ from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
 from plan.campaign import load_campaign
+from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
-from plan.sweeps import message_sizes
 from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
 from strategies import found, gather, measure
@@ -39,10 +39,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return replace(
         load_site("local"),
         cores=2,
-        max_foreign_cpu_share=1,
+        max_other_cpu_share=1,
         max_steal_share=1,
         time_limit_s=120,
-        sweep_max_bytes=65536,
+        collective_max_bytes=65536,
     )
 
 
@@ -167,8 +167,8 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     [
         (Outcome("timeout", "not finished", 1.0), None, "timeout", ["not finished"]),
         (Outcome("ok", None, 1.0), None, "failed", []),
-        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.5}, "invalid", ["50%", "5%"]),
-        (Outcome("ok", None, 1.0), {"foreign_cpu_share": 0.01}, "ok", None),
+        (Outcome("ok", None, 1.0), {"other_cpu_share": 0.5}, "invalid", ["50%", "5%"]),
+        (Outcome("ok", None, 1.0), {"other_cpu_share": 0.01}, "ok", None),
     ],
 )
 def test_a_timing_that_fails_is_data(

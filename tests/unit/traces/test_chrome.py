@@ -60,7 +60,7 @@ def test_all_ranks_are_in_one_file(tmp_path: Path) -> None:
     threads = imported(full)
     assert named(full, "process") == {(0, 0): "rank 0: alpha, CPU A", (1, 0): "rank 1: beta, CPU B"}
     assert named(full, "thread") == {
-        (0, 1): "phases", (0, 2): "exchange 1", (1, 1): "phases", (1, 2): "exchange 1", (1, 3): "exchange 2"
+        (0, 1): "phases", (0, 2): "communication 1", (1, 1): "phases", (1, 2): "communication 1", (1, 3): "communication 2"
     }  # fmt: skip
     result = sorted(
         (rank, event["args"]["epoch"], event["args"]["step"], event["name"], begin, end)

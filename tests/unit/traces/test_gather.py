@@ -54,14 +54,14 @@ def test_every_traced_run_has_rows_of_every_rank(folder, capsys):
     assert (phases.groupby("run_id")["rank"].nunique() == 2).all()
     assert phases["off_share"].max() < 1e-4
     assert (phases.groupby("run_id")["key"].first() == runs.set_index("run_id")["key"]).all()
-    assert set(phases["scope"]) == {"start", "step", "epoch", "exchange", "path"}
+    assert set(phases["scope"]) == {"start", "step", "epoch", "communication", "path"}
 
 
 def test_steps_are_those_of_the_run_in_the_middle(folder, capsys):
     _, steps, _ = gathered(folder, capsys)
     assert set(steps["run_id"]) == {f"{ITEM}.trace=phases.r2"}  # r1 is quicker, r3 slower
     assert steps["step"].nunique() == 5
-    assert {"exchange", "backward"} <= set(steps["phase"])
+    assert {"communication", "backward"} <= set(steps["phase"])
 
 
 def test_a_run_that_does_not_add_up_is_named(folder, capsys):
@@ -95,7 +95,7 @@ def test_without_epoch_times_steps_alone_are_compared(folder, capsys):
 def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     own = attempt([0.0, 1.0], epochs=6, steps=6)
     own.to_csv(place(folder, 1) / "phases.csv", index=False)
-    clock = own[(own["step"] > 0) & (own["phase"] != "exchange")].groupby(["epoch", "rank", "step"])
+    clock = own[(own["step"] > 0) & (own["phase"] != "communication")].groupby(["epoch", "rank", "step"])
     took = (clock["end"].max() - clock["start"].min()).rename("step_time_s").reset_index()
     took.to_csv(place(folder, 1) / "steps.csv", index=False)
     assert codes(gathered(folder, capsys)[2]) == ["traced-runs"]

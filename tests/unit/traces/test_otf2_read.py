@@ -13,7 +13,7 @@ import pytest
 from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole
 
 from common.errors import InputError
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces import otf2_read
 from traces.otf2_read import read
 from traces.timeline import read_intervals
@@ -91,7 +91,7 @@ def test_the_innermost_region_is_the_phase(owner: Callable[..., Any]) -> None:
         (3, ">", "MPI_Allreduce"), (5, "<", "MPI_Allreduce"), (6, "<", "helper"), (7, "<", "backward"),
         (9, "<", "step"), (9, ">", "MPI_Barrier"), (11, "<", "MPI_Barrier"), (12, "<", "epoch"),
     ]) == [
-        (1, 1, "other", 0, 1), (1, 1, "backward", 1, 3), (1, 1, "exchange", 3, 5), (1, 1, "wait", 3, 5),
+        (1, 1, "other", 0, 1), (1, 1, "backward", 1, 3), (1, 1, "communication", 3, 5), (1, 1, "wait", 3, 5),
         (1, 1, "backward", 5, 7), (1, 1, "other", 7, 9), (1, 0, "barrier", 9, 11),
     ]  # fmt: skip
 
@@ -102,11 +102,11 @@ def test_what_returns_at_once_ends_with_its_request(owner: Callable[..., Any]) -
         (2, ">", "MPI_Test"), (3, "<", "MPI_Test"), (4, "<", "step"), (4, ">", "step"), (5, ">", "MPI_Wait"),
         (7, "?", "8"), (8, "<", "MPI_Wait"), (8, "<", "step"),
     ]) == [
-        (1, 1, "other", 0, 4), (1, 1, "exchange", 1, 7), (1, 2, "other", 4, 5), (1, 2, "wait", 5, 8)
+        (1, 1, "other", 0, 4), (1, 1, "communication", 1, 7), (1, 2, "other", 4, 5), (1, 2, "wait", 5, 8)
     ]  # fmt: skip
 
 
-def test_another_thread_exchanges_beside_the_phases(owner: Callable[..., Any]) -> None:
+def test_another_thread_communicates_beside_the_phases(owner: Callable[..., Any]) -> None:
     assert owner(
         [(0, ">", "user:step"), (1, ">", "user:backward"), (8, "<", "user:backward"), (9, "<", "user:step")],
         [
@@ -115,7 +115,12 @@ def test_another_thread_exchanges_beside_the_phases(owner: Callable[..., Any]) -
             (7, ">", "MPI_Barrier"),
             (8, "<", "MPI_Barrier"),
         ],
-    ) == [(1, 1, "other", 0, 1), (1, 1, "backward", 1, 8), (1, 1, "exchange", 2, 6), (1, 1, "other", 8, 9)]
+    ) == [
+        (1, 1, "other", 0, 1),
+        (1, 1, "backward", 1, 8),
+        (1, 1, "communication", 2, 6),
+        (1, 1, "other", 8, 9),
+    ]
 
 
 def test_ranks_are_those_of_mpi_and_times_start_at_zero(tmp_path: Path) -> None:
@@ -155,7 +160,7 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
     }
 
     for (rank, _, step), mine in training.groupby(["rank", "epoch", "step"]):
-        neighbour = mine["phase"] == EXCHANGE
+        neighbour = mine["phase"] == COMMUNICATION
         phases = mine[~neighbour].sort_values("start")
         if step == 0:
             assert list(mine["phase"]) == ["barrier"]
@@ -181,7 +186,7 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
     for epoch, step in ((e, s) for e in (1, 2) for s in (1, 2)):
         assert waited[0, epoch, step] > waited[1, epoch, step] + 0.004, "rank 0 waits for rank 1"
     before = reported[reported["epoch"] == 0]
-    assert set(before["phase"]) == {"join", "wait", EXCHANGE}, "MPI_Init_thread and MPI_Bcast"
+    assert set(before["phase"]) == {"join", "wait", COMMUNICATION}, "MPI_Init_thread and MPI_Bcast"
     assert (tmp_path / "score_p" / "trace.json").exists()
 
 

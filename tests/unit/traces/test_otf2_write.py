@@ -31,7 +31,7 @@ def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path
         ("rank 1: beta, CPU B", LocationGroupType.PROCESS, "beta", "machine"),
     ]  # fmt: skip
     assert [location.name for location in built.locations] == [
-        "rank 0: phases", "rank 0: exchange 1", "rank 1: phases", "rank 1: exchange 1", "rank 1: exchange 2"
+        "rank 0: phases", "rank 0: communication 1", "rank 1: phases", "rank 1: communication 1", "rank 1: communication 2"
     ]  # fmt: skip
     clock = built.clock_properties
     assert (clock.timer_resolution, clock.global_offset, clock.realtime_timestamp) == (
@@ -41,13 +41,13 @@ def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path
     )
     assert clock.trace_length == 1_200_000_000
     roles = {region.name: region.region_role for region in built.regions}
-    assert roles["exchange"] == RegionRole.COLL_ALL2ALL and roles["forward"] == RegionRole.FUNCTION
+    assert roles["communication"] == RegionRole.COLL_ALL2ALL and roles["forward"] == RegionRole.FUNCTION
     kinds = {
         group.name: {region.name for region in group.members}
         for group in built.groups
         if group.group_type == GroupType.REGIONS
     }
-    assert kinds["exchanging"] == {"exchange"} and {"forward", "backward"} <= kinds["computing"]
+    assert kinds["communicating"] == {"communication"} and {"forward", "backward"} <= kinds["computing"]
     assert Counter(location.name for location, _ in reported)["rank 0: phases"] == 2 * (6 + 2), (
         "six phases, two steps"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from support.made_up_trace import Truth
 from traces import questions
-from traces.replay import Exchange, Messages, build_chains, play
+from traces.replay import AllReduce, Messages, build_chains, play
 
 STEPS = 8
 # One bucket at the end: nothing is hidden, and every answer is a sum.
@@ -60,7 +60,7 @@ def test_hidden_ranks_still_wait_for_the_slowest():
 
 
 def test_the_slowest_rank_becomes_the_median():
-    """All of its work: that around the exchange, too."""
+    """All of its work: that around the all-reduce, too."""
     truth = replace(PLAIN, forward=(0.010, 0.010, 0.060), backward=(0.020,) * 3)
     assert questions.balanced(own(truth)).ratio(own(truth)) * truth.step_s() == pytest.approx(
         replace(truth, forward=(0.010,) * 3).step_s(), rel=0.01
@@ -72,21 +72,21 @@ def test_no_data_takes_away_data():
     assert answer(questions.no_data(), PLAIN) == pytest.approx(PLAIN.step_s() - 0.001)
 
 
-def test_accumulation_leaves_exchange_and_update_to_the_last_batch():
+def test_accumulation_leaves_allreduce_and_update_to_the_last_batch():
     result = answer(questions.accumulated(4, None, own(PLAIN)), PLAIN)
     assert result == pytest.approx(WORK_S + (0.040 + 0.0005 + 0.002) / 4)
     joined = [replace(chain, steps=chain.steps[:1]) for chain in own(PLAIN) for _ in range(4)]
     assert questions.accumulated(4, None, joined).ratio(joined) * PLAIN.step_s() == pytest.approx(result)
 
 
-def test_batches_without_an_exchange_take_as_long_as_on_one_replica():
-    """A batch and its update take 28 ms there; 31 ms of work beside an exchange."""
+def test_batches_without_an_allreduce_take_as_long_as_on_one_replica():
+    """A batch and its update take 28 ms there; 31 ms of work beside an all-reduce."""
     result = answer(questions.accumulated(4, 0.028, own(PLAIN)), PLAIN)
     assert result == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)
 
 
-def test_unlike_batches_wait_less_when_they_are_added_up():
-    """Ranks that are slow in turn wait for each other at every exchange, and not at all over a whole
+def test_different_batches_wait_less_when_they_are_added_up():
+    """Ranks that are slow in turn wait for each other at every all-reduce, and not at all over a whole
     group.
     """
     truth = replace(PLAIN, forward=(0.010, 0.020))
@@ -96,7 +96,7 @@ def test_unlike_batches_wait_less_when_they_are_added_up():
     assert added == pytest.approx(0.001 + 0.015 + 0.020 + (0.040 + 0.0005 + 0.002) / 2)
 
 
-def test_a_larger_batch_has_more_work_and_one_exchange():
+def test_a_larger_batch_has_more_work_and_one_allreduce():
     proportional = answer(questions.batch(2, 2, measured=False), PLAIN)
     assert proportional == pytest.approx((2 * WORK_S + 0.040 + 0.0005 + 0.002) / 2)
     every = (
@@ -110,7 +110,9 @@ def test_the_law_scales_what_it_explains():
     """10 ms by the law become 6; what was longer stays, what was faster keeps its share."""
     before, after = (Messages(np.array([seconds]), np.array([0.001])) for seconds in (0.010, 0.006))
     retime = questions.retime_by_law(before, after)
-    assert retime(Exchange(np.array([0.010, 0.015, 0.005])), 0).moving == pytest.approx([0.006, 0.011, 0.003])
+    assert retime(AllReduce(np.array([0.010, 0.015, 0.005])), 0).moving == pytest.approx(
+        [0.006, 0.011, 0.003]
+    )
 
 
 def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
@@ -118,7 +120,7 @@ def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
     before = Messages(np.array([0.010]), np.array([0.002]))
     after = Messages(np.array([0.009]), np.array([0.001]))
     result = questions.retime_by_law(before, after)(
-        Exchange(np.array([0.002]), behind=True, least_s=0.010), 0
+        AllReduce(np.array([0.002]), behind=True, least_s=0.010), 0
     )
     assert result.moving == pytest.approx([0.001])
     assert result.least_s == pytest.approx(0.009)
@@ -129,14 +131,14 @@ def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
 SLOWED = Truth(ready=(0.5,), moving=(0.030,))  # 10 ms of it beside the backward pass
 
 
-def test_beside_computing_an_exchange_gets_on_as_the_law_says_that_it_did():
+def test_beside_computing_an_allreduce_gets_on_as_the_law_says_that_it_did():
     """Alone it takes 24 ms, so that the 10 ms beside the backward pass moved 4 ms of it."""
     plain = own(SLOWED)
     law = lambda count: Messages(np.full(count, 0.024), np.full(count, 0.024))  # noqa: E731
     assert questions.speed_during_computation(plain, law) == pytest.approx(0.4)
     slowed = [chain.slowed(0.4) for chain in plain]
     assert slowed[0].seconds() == pytest.approx(plain[0].seconds())
-    assert slowed[0].steps[0].exchanges[0].moving == pytest.approx([0.024, 0.024])
+    assert slowed[0].steps[0].allreduces[0].moving == pytest.approx([0.024, 0.024])
 
 
 @pytest.mark.parametrize("processors", [False, True])
@@ -152,12 +154,12 @@ def test_links_twice_as_fast_shorten_what_is_beside_computing_unless_processors_
     assert result == pytest.approx(WORK_S + exposed + 0.0005 + 0.002)
 
 
-def test_an_exchange_that_ends_beside_computing_keeps_no_rank_waiting():
+def test_an_allreduce_that_ends_beside_computing_keeps_no_rank_waiting():
     hidden = replace(SLOWED, moving=(0.008,))
     chains_ = [chain.slowed(0.5) for chain in own(hidden)]
     assert chains_[0].seconds() == pytest.approx(own(hidden)[0].seconds())
-    (exchange,) = chains_[0].steps[0].exchanges
-    assert exchange.moving == pytest.approx([0.004, 0.004])
+    (allreduce,) = chains_[0].steps[0].allreduces
+    assert allreduce.moving == pytest.approx([0.004, 0.004])
     assert questions.hidden().ratio(chains_) == pytest.approx(1)
     assert play(chains_[0].steps[0], np.zeros(2))[1].tolist() == pytest.approx([0.010])
 

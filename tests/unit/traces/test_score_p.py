@@ -1,4 +1,4 @@
-"""What Score-P saw beside a run's own phases: on their clock, each exchange in the step in which it began."""
+"""What Score-P saw beside a run's own phases: on their clock, each all-reduce in the step in which it began."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from common.files import write_json
 from environments import scorep
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces import score_p
 from traces.otf2_read import read
 from traces.timeline import Timeline
@@ -42,12 +42,12 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
     )
 
 
-def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:
+def test_allreduces_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:
     """A step around each MPI_Allreduce that the main thread of rank 0 made: its begin is that step's, and
     nothing else's.
     """
     reported = read(attempt / scorep.ANCHOR).intervals
-    mpi_calls = reported[(reported["phase"] == EXCHANGE)].assign(
+    mpi_calls = reported[(reported["phase"] == COMMUNICATION)].assign(
         start=lambda t: t["start"] + BEGAN, end=lambda t: t["end"] + BEGAN
     )
     of_0 = mpi_calls[mpi_calls["rank"] == 0].sort_values("start", ignore_index=True)
@@ -57,7 +57,7 @@ def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: P
     assert len(result) == len(own.intervals) + len(mpi_calls), (
         "what it saw of waiting and joining is not taken"
     )
-    mine = result[(result["rank"] == 0) & (result["phase"] == EXCHANGE)].reset_index(drop=True)
+    mine = result[(result["rank"] == 0) & (result["phase"] == COMMUNICATION)].reset_index(drop=True)
     assert mine["start"].to_numpy() == pytest.approx(of_0["start"] + ZERO, abs=1e-6)
     assert mine["end"].to_numpy() == pytest.approx(of_0["end"] + ZERO, abs=1e-6)
     for number, row in mine.iterrows():

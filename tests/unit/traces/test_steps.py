@@ -34,11 +34,11 @@ def test_phases_of_a_step_are_what_they_were_made_of():
     assert result["step", 1]["wait"] == pytest.approx(3)
 
 
-def test_exchange_of_the_quick_rank_and_of_the_late_one():
+def test_allreduce_of_the_quick_rank_and_of_the_late_one():
     """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15
     on.
     """
-    result = rows_of([0.0, 3.0])["exchange"]
+    result = rows_of([0.0, 3.0])["communication"]
     expected = {
         "communication": 8,
         "moving": 4,
@@ -59,30 +59,30 @@ def test_exchange_of_the_quick_rank_and_of_the_late_one():
     assert result[1].to_dict() == pytest.approx({**expected, "until_first": 13})
 
 
-def test_a_rank_without_part_in_an_exchange_has_no_times():
+def test_a_rank_without_part_in_an_allreduce_has_no_times():
     """By a strategy of layers two ranks may share weights that the third one does not have."""
     full = attempt([0.0, 3.0, 0.0])
-    result = Traced(full[(full["rank"] != 2) | (full["phase"] != "exchange")], 1, STEPS).rows()
+    result = Traced(full[(full["rank"] != 2) | (full["phase"] != "communication")], 1, STEPS).rows()
     assert result["seconds"].notna().all()
     assert sorted(result.loc[result["phase"] == "until_first", "rank"]) == [0, 1]
-    alone = result[(result["scope"] == "exchange") & (result["rank"] == 2)]
+    alone = result[(result["scope"] == "communication") & (result["rank"] == 2)]
     assert len(alone) and (alone["seconds"] == 0).all() and (alone["count"] == 0).all()
 
 
 def test_the_path_goes_over_the_late_rank():
     result = rows_of([0.0, 3.0])["path", -1]
     assert result.to_dict() == pytest.approx(
-        {"data": 1, "forward": 5, "backward": 9, "exchange": 3, "metrics": 0.5, "optimizer": 1.5}
+        {"data": 1, "forward": 5, "backward": 9, "communication": 3, "metrics": 0.5, "optimizer": 1.5}
     )
     assert result.sum() == pytest.approx(20)
 
 
-def test_a_path_follows_computing_beside_an_exchange():
-    """Both ranks start the one exchange at once.
+def test_a_path_follows_computing_beside_an_allreduce():
+    """Both ranks start the one all-reduce at once.
 
     Rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10.
     """
-    rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
+    rows = [(rank, 2, 1, "communication", 0.002, 0.010) for rank in (0, 1)]
     for rank, ready in ((0, 0.004), (1, 0.008)):
         rows += [
             (rank, 2, 1, "backward", 0.0, ready),
@@ -90,10 +90,10 @@ def test_a_path_follows_computing_beside_an_exchange():
             (rank, 2, 1, "optimizer", 0.010, 0.012),
         ]
     result = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).path().set_index("phase")["step_s"]
-    assert result.to_dict() == pytest.approx({"backward": 0.008, "exchange": 0.002, "optimizer": 0.002})
+    assert result.to_dict() == pytest.approx({"backward": 0.008, "communication": 0.002, "optimizer": 0.002})
 
 
-def test_a_path_without_an_exchange_is_the_slowest_ranks():
+def test_a_path_without_an_allreduce_is_the_slowest_ranks():
     steps = attempt([0.0])
     assert Traced(steps, 1, STEPS).path()["phase"].tolist() == [
         "backward",
@@ -120,12 +120,14 @@ def test_an_epoch_has_the_mean_step_times_its_number_of_steps():
     assert (rows["seconds"] / rows["step_s"]).dropna().to_numpy() == pytest.approx(40)
 
 
-def test_of_accumulated_batches_only_the_last_is_exchanged():
-    result = rows_of([0.0, 3.0], exchanged=2)
-    assert result["exchange", 0, "communication"] == pytest.approx(4)
+def test_of_accumulated_batches_only_the_last_is_allreduced():
+    result = rows_of([0.0, 3.0], allreduced=2)
+    assert result["communication", 0, "communication"] == pytest.approx(4)
     assert result["step", 0, "wait"] == pytest.approx(3)
     counts = (
-        Traced(attempt([0.0, 3.0], exchanged=2), 1, STEPS).rows().query("phase == 'communication'")["count"]
+        Traced(attempt([0.0, 3.0], allreduced=2), 1, STEPS)
+        .rows()
+        .query("scope == 'communication' and phase == 'communication'")["count"]
     )
     assert counts.tolist() == [1, 1]
 
@@ -135,9 +137,13 @@ def test_every_third_step_says_the_same_as_every_step():
     assert third.to_dict() == pytest.approx(every.to_dict())
 
 
-def test_computing_hides_an_exchange_of_a_step_before_it():
-    """An exchange that goes on while the next step computes is hidden there."""
-    rows = [(0, 2, 1, "backward", 0.0, 1.0), (0, 2, 2, "backward", 1.0, 2.0), (0, 2, 1, "exchange", 0.5, 1.5)]
+def test_computing_hides_an_allreduce_of_a_step_before_it():
+    """An all-reduce that goes on while the next step computes is hidden there."""
+    rows = [
+        (0, 2, 1, "backward", 0.0, 1.0),
+        (0, 2, 2, "backward", 1.0, 2.0),
+        (0, 2, 1, "communication", 0.5, 1.5),
+    ]
     result = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 2).rows().set_index("phase")
     assert result.at["communication", "step_s"] == pytest.approx(0.5)
     assert result.at["exposed", "step_s"] == 0
@@ -228,8 +234,8 @@ ranks = st.lists(st.tuples(cuts, st.lists(phase, min_size=6, max_size=6), spans)
 
 
 @given(ranks)
-def test_the_exchange_of_any_step_is_that_of_a_slow_twin(built):
-    """Phases from cut to cut, two exchanges a rank; the twin looks at every ms of every rank."""
+def test_the_communication_of_any_step_is_that_of_a_slow_twin(built):
+    """Phases from cut to cut, two all-reduces a rank; the twin looks at every ms of every rank."""
     rows, expected = [], {name: [] for name in ("communication", "moving", "exposed", "exposed_moving")}
     of_rank = [sorted((start, start + lasts) for start, lasts in subset) for _, _, subset in built]
     moves = [max(sent[turn][0] for sent in of_rank) for turn in range(2)]
@@ -241,7 +247,7 @@ def test_the_exchange_of_any_step_is_that_of_a_slow_twin(built):
             if end > start
         ]
         rows += [(rank, 2, 1, name, start / 1e3, end / 1e3) for name, start, end in mine]
-        rows += [(rank, 2, 1, "exchange", start / 1e3, end / 1e3) for start, end in sent]
+        rows += [(rank, 2, 1, "communication", start / 1e3, end / 1e3) for start, end in sent]
         entry = range(2 * MS)
         busy = {ms for name, start, end in mine if name != WAIT for ms in range(start, end)}
         sends = {ms for ms in entry if any(start <= ms < end for start, end in sent)}

@@ -14,7 +14,7 @@ from common.notes import Note, codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
-from network.fit import measured as swept
+from network.fit import measured as benchmarked
 from traces import bottlenecks, cells, cost, exposed, path, study
 from traces.cells import STEP
 
@@ -47,7 +47,7 @@ def test_phases_are_means_over_ranks_and_then_runs(built):
     assert backward["seconds"] == pytest.approx(12 * expected.value, rel=1e-4)
     steps = data[(data["cell"] == TRACED) & (data["scope"] == "step")]
     assert steps.loc[steps["phase"] != STEP, "share"].sum() == pytest.approx(1)
-    assert row(data, TRACED, scope="exchange", phase="exposed")["share"] == pytest.approx(
+    assert row(data, TRACED, scope="communication", phase="exposed")["share"] == pytest.approx(
         (6 + 5) / 2 / 20, rel=1e-4
     )
     assert row(data, TRACED, scope="start", phase="import")["seconds"] == pytest.approx(
@@ -64,9 +64,9 @@ def test_only_runs_as_they_are_count(built):
 def test_the_path_of_a_cell_is_as_long_as_its_step(built):
     data = path.summarize(built.measured)
     group = row(data, TRACED)
-    assert group["exchange_share"] == pytest.approx(5 / 20, rel=1e-4)
+    assert group["communication_share"] == pytest.approx(5 / 20, rel=1e-4)
     assert group["step_s"] == pytest.approx(20e-3 * 1.5 * 1.02, rel=1e-4)
-    assert row(data, ALONE)["exchange_share"] == 0
+    assert row(data, ALONE)["communication_share"] == 0
 
 
 def test_what_tracing_costs_is_the_ratio_of_epoch_times(built):
@@ -169,7 +169,7 @@ def test_a_trace_that_costs_shows_it(built):
 
 
 def reported(built, share: float) -> pd.DataFrame:
-    """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the exchange
+    """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the all-reduce
     leaves.
     """
     runs = built.runs.copy()
@@ -284,7 +284,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
     computing = pd.Series({0: busy, 1: busy + seconds.get("slow", 0.0)})
     rest = {"other": seconds["other"]} if "other" in seconds else {}
     nan = float("nan")
-    of_sweep = seconds.get("latency", nan), rest
+    by_benchmark = seconds.get("latency", nan), rest
     mean = parts["exposed_waiting"]
     least = seconds.get("least", mean)
     return bottlenecks.Cell(
@@ -292,7 +292,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
         computing,
         seconds.get("alone", nan),
         seconds.get("count", 1.0),
-        *of_sweep,
+        *by_benchmark,
         100,
         seconds.get("every", 1.0),
         pd.Series({0: 2 * mean - least, 1: least}),
@@ -300,7 +300,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
     )
 
 
-# Three quarters of an exchange are hidden behind backward.
+# Three quarters of an all-reduce are hidden behind backward.
 HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, "exposed_moving": 20.0}
 
 
@@ -318,29 +318,29 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
                 "exposed_moving": 200.0,
             },
             {
-                "exchange longer than computation": 200,
-                "frequent exchanges": 150,
-                "exchange behind computation, not beside it": 60,
+                "communication longer than computation": 200,
+                "frequent all-reduces": 150,
+                "communication after computation, not overlapped": 60,
             },
         ),
         # As much is hidden as backward can hide.
         (
             HIDDEN,
-            {"computation": 90, "frequent exchanges": 15},
+            {"computation": 90, "frequent all-reduces": 15},
         ),
         (
             HIDDEN | {"other": 40.0, "count": 2.0},
-            {"computation": 90, "slow all-reduce": 20, "frequent exchanges": 15},
+            {"computation": 90, "slow all-reduce": 20, "frequent all-reduces": 15},
         ),
         (
             HIDDEN | {"other": 60.0, "count": 2.0},
-            {"computation": 90, "frequent exchanges": 15},
+            {"computation": 90, "frequent all-reduces": 15},
         ),
-        # Of one exchange that begins with backward, as some libraries tell it, only what is exposed surely
+        # Of one all-reduce that begins with backward, as some libraries tell it, only what is exposed surely
         # moves.
         (
             HIDDEN | {"other": 40.0},
-            {"computation": 90, "frequent exchanges": 15},
+            {"computation": 90, "frequent all-reduces": 15},
         ),
         # Who accumulates eight batches is not told to accumulate four.
         (
@@ -350,11 +350,11 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
         # Ten messages of 75 ms each, of which the smallest takes 50.
         (
             HIDDEN | {"count": 10.0, "latency": 0.05},
-            {"computation": 90, "many small messages": 20, "frequent exchanges": 15},
+            {"computation": 90, "many small messages": 20, "frequent all-reduces": 15},
         ),
         (
             HIDDEN | {"count": 10.0, "latency": 0.03},
-            {"computation": 90, "frequent exchanges": 15},
+            {"computation": 90, "frequent all-reduces": 15},
         ),
         (
             # The one that waits does so for 40 s, but only 25 are the other's computing.
@@ -377,9 +377,9 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
         # Ten messages that move for 8 s of latency each; fused, one of them still does.
         (
             HIDDEN | {"count": 10.0, "latency": 0.6, "exposed_moving": 75.0},
-            {"computation": 90, "frequent exchanges": 56.25, "many small messages": 15},
+            {"computation": 90, "frequent all-reduces": 56.25, "many small messages": 15},
         ),
-        # Where nobody tells the exchange, computing may be waiting.
+        # Where nobody tells the all-reduce, computing may be waiting.
         ({"count": 0.0, "alone": 70.0}, {}),
         (
             {"wait": 20.0, "exposed": 20.0, "exposed_waiting": 20.0, "slow": 5.0},
@@ -404,11 +404,11 @@ def help_of(limit: str, **cell: Any) -> Note:
     [
         ("computation", "pytorch-ddp", "more-ranks", {}),
         ("computation", "pytorch-single", "distributed-framework", {}),
-        ("frequent exchanges", "pytorch-ddp", "accumulate", {"batches": 4}),
-        ("frequent exchanges", "lbann", "larger-batches", {"times": 4}),
-        ("exchange behind computation, not beside it", "pytorch-ddp", "overlap", {"packs": "buckets"}),
-        ("exchange behind computation, not beside it", "horovod-pytorch", "overlap", {"packs": "fusion"}),
-        ("exchange behind computation, not beside it", "tensorflow-multiworker", "overlap",
+        ("frequent all-reduces", "pytorch-ddp", "accumulate", {"batches": 4}),
+        ("frequent all-reduces", "lbann", "larger-batches", {"times": 4}),
+        ("communication after computation, not overlapped", "pytorch-ddp", "overlap", {"packs": "buckets"}),
+        ("communication after computation, not overlapped", "horovod-pytorch", "overlap", {"packs": "fusion"}),
+        ("communication after computation, not overlapped", "tensorflow-multiworker", "overlap",
          {"packs": "ends"}),
         ("many small messages", "pytorch-ddp", "larger-messages", {"packs": "buckets"}),
         ("many small messages", "horovod-pytorch", "larger-messages", {"packs": "fusion"}),
@@ -427,8 +427,8 @@ def test_what_would_help_is_possible_with_the_framework(
 @pytest.mark.parametrize(
     ("limit", "framework", "option"),
     [
-        ("frequent exchanges", "pytorch-ddp", "sync_every"),
-        ("exchange behind computation, not beside it", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
+        ("frequent all-reduces", "pytorch-ddp", "sync_every"),
+        ("communication after computation, not overlapped", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
         ("many small messages", "pytorch-ddp", "bucket_cap_mb"),
         ("many small messages", "horovod-pytorch", "HOROVOD_CYCLE_TIME"),
         ("a slower rank", "pytorch-hybrid", "shares: measured"),
@@ -440,8 +440,8 @@ def test_what_would_help_names_the_option(limit: str, framework: str, option: st
 
 def test_parameters_gathered_before_backward_forbid_accumulation() -> None:
     fsdp = {"framework": "pytorch-fsdp", "count": 6.0}
-    assert help_of("frequent exchanges", **fsdp, until_first=1.0).code == "larger-batches"
-    assert help_of("frequent exchanges", **fsdp, until_first=31.0).code == "accumulate"
+    assert help_of("frequent all-reduces", **fsdp, until_first=1.0).code == "larger-batches"
+    assert help_of("frequent all-reduces", **fsdp, until_first=31.0).code == "accumulate"
 
 
 def test_the_fastest_library_is_not_told_to_be_another() -> None:
@@ -473,7 +473,7 @@ def test_every_rule_has_evidence_with_numbers(built):
     step = 1.5 * 1.02  # times as long as in the trace that it was made of
     assert group.at["computation", "seconds"] == pytest.approx(13.5e-3 * 12 * step, rel=1e-3)
     hidden = evidence(
-        "exchange behind computation, not beside it",
+        "communication after computation, not overlapped",
         bottlenecks.describe_cells(built.measured, network)[TRACED],
     )
     assert hidden.facts["communication"] == pytest.approx((8 + 7) / 2 * 1e-3 * step, rel=1e-3)
@@ -529,7 +529,7 @@ def test_evidence_reads_like_this() -> None:
         ),
         "A step waits 100 ms for its batch.",
     ]
-    assert [evidence("slow all-reduce", item), evidence("frequent exchanges", seldom)] == [
+    assert [evidence("slow all-reduce", item), evidence("frequent all-reduces", seldom)] == [
         (
             "Bytes move for 200 ms of a step without overlap; in the benchmark, the same messages take 400 "
             "ms in the library of other."
@@ -551,7 +551,7 @@ def test_computing_on_one_rank_is_that_of_as_many_steps(built):
     assert described[TRACED].alone_s == pytest.approx(14e-3 * 1.5 * 1.02 * described[TRACED].steps, rel=1e-3)
 
 
-def test_the_sweep_tells_latency_and_other_libraries(built):
+def test_the_benchmark_tells_latency_and_other_libraries(built):
     """A library whose all-reduce of any size takes 1 ms, and another's of 5 ms."""
     rounds = [
         {
@@ -571,13 +571,13 @@ def test_the_sweep_tells_latency_and_other_libraries(built):
         for size in (4, 2**20, 2**24)
     ]
     network = pd.DataFrame(rounds)
-    assert len(swept(network)) == 18
+    assert len(benchmarked(network)) == 18
     group = bottlenecks.describe_cells(built.measured, network)[TRACED]
     assert group.latency_s == pytest.approx(5e-3)
     assert group.best == ("horovod-pytorch", pytest.approx(2 * 12 * 1e-3))
     limits = bottlenecks.summarize(built.measured, network).query("cell == @TRACED").set_index("limit")
     faster = evidence("slow all-reduce", group).facts
-    assert faster["library"] == "horovod-pytorch" and faster["by_sweep"] == pytest.approx(2 * 1e-3)
+    assert faster["library"] == "horovod-pytorch" and faster["by_benchmark"] == pytest.approx(2 * 1e-3)
     assert {"slow all-reduce", "many small messages"} <= set(limits.index)
 
 

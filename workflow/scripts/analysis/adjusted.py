@@ -3,9 +3,9 @@
 Two covariates measure machine speed:
 
     reference = log of the reference benchmark's time right before and right after the run (runs.reference)
-    withheld = -log(1 - w)      w: share of CPU time taken by a hypervisor or other processes during training
+    lost_cpu_time = -log(1 - w)      w: share of CPU time taken by a hypervisor or other processes during training
 
-`withheld` is used only if some run lost at least MIN_WITHHELD_SHARE: smaller shares are work of the kernel
+`lost_cpu_time` is used only if some run lost at least MIN_LOST_SHARE: smaller shares are work of the kernel
 and of our own supervision, which may depend on the cell.
 
 Logarithms are adjusted, with one slope per covariate for all cells, by each run's distance from the
@@ -34,7 +34,7 @@ A covariate is used only if it improves cross-validated error by MIN_GAIN with a
 selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
 freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
 a cell causes itself must not be attributed to the machine. That test only detects differences beyond noise.
-`withheld` is measured during training, so the adjusted mean of a cell that causes some of it is too small by
+`lost_cpu_time` is measured during training, so the adjusted mean of a cell that causes some of it is too small by
 as much. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
 addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks of 0 to 20 %,
 correlations of 0 to 0.97, equal and unequal spreads (make statistics-test; docs/explanation/statistics.md).
@@ -63,10 +63,10 @@ from common.notes import Note
 from common.text import number_of
 
 TITLE = "Epoch times adjusted for machine speed during each run, with 95 % intervals, next to the plain means"
-REFERENCE, WITHHELD = "reference", "withheld"
-COVARIATE_TITLES = {REFERENCE: "the reference benchmark", WITHHELD: "the CPU time withheld"}
-MIN_WITHHELD_SHARE = conditions.NOTABLE_STEAL_SHARE
-MAX_WITHHELD_SHARE = 0.99  # because a share of 1 has no logarithm
+REFERENCE, LOST_CPU_TIME = "reference", "lost_cpu_time"
+COVARIATE_TITLES = {REFERENCE: "the reference benchmark", LOST_CPU_TIME: "the CPU time lost"}
+MIN_LOST_SHARE = conditions.NOTABLE_STEAL_SHARE
+MAX_LOST_SHARE = 0.99  # because a share of 1 has no logarithm
 SELECTION_DF = 1
 MIN_HOMOGENEITY_P = 0.01
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
@@ -86,7 +86,7 @@ TOO_LITTLE_GAIN = Note(
 )
 NO_BETTER = Note("no-better", f"cross-validated errors would not decrease by {100 * MIN_GAIN:g} %")
 BACKWARDS = Note("backwards", "epochs took less time where the machine seemed slower")
-INCOMPLETE_COVARIATE = Note("not-told", f"not all runs record {COVARIATE_TITLES[WITHHELD]}")
+INCOMPLETE_COVARIATE = Note("not-told", f"not all runs record {COVARIATE_TITLES[LOST_CPU_TIME]}")
 NO_RUN = Note("no-successful-run", "no successful run")
 NO_VALID_REFERENCE = Note("no-valid-reference", "no successful run has a reference benchmark")
 NO_REFERENCE = Note("no-reference", "no run has a reference benchmark (key reference of the site)")
@@ -218,7 +218,7 @@ class Adjustment:
     "epoch_time_s",
     "reference_s",
     "steal_share",
-    "foreign_cpu_share",
+    "other_cpu_share",
     *SETTING,
 )
 def adjustment(runs: pd.DataFrame) -> Adjustment:
@@ -293,13 +293,13 @@ def _distances_from_mean(
 def covariates_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the covariates of runs that have a reference benchmark, one column each.
 
-    `withheld` is present only if some run lost more than MIN_WITHHELD_SHARE; it is NaN if a run does not
+    `lost_cpu_time` is present only if some run lost more than MIN_LOST_SHARE; it is NaN if a run does not
     record it.
     """
     covariates = {REFERENCE: np.log(runs["reference_s"].astype(float))}
-    withheld = runs["steal_share"].astype(float) + runs["foreign_cpu_share"].astype(float)
-    if withheld.max() > MIN_WITHHELD_SHARE:
-        covariates[WITHHELD] = -np.log1p(-withheld.clip(0.0, MAX_WITHHELD_SHARE))
+    lost = runs["steal_share"].astype(float) + runs["other_cpu_share"].astype(float)
+    if lost.max() > MIN_LOST_SHARE:
+        covariates[LOST_CPU_TIME] = -np.log1p(-lost.clip(0.0, MAX_LOST_SHARE))
     return pd.DataFrame(covariates, index=runs.index)
 
 
@@ -496,7 +496,7 @@ def slopes_note(result: Adjustment) -> str:
         return ""
     longer = {
         REFERENCE: "a reference benchmark that takes 1 % longer",
-        WITHHELD: "1 % of CPU time withheld by other processes or a hypervisor",
+        LOST_CPU_TIME: "1 % of CPU time lost to other processes or a hypervisor",
     }
     alone = [
         f"{longer[name]} goes with an epoch that takes {tables.difference(slopes.estimates[0])} % longer "

@@ -54,7 +54,7 @@ class Check:
     p: float = math.nan
     size_percent: float = math.nan
     run_id: str | None = None
-    foreign_cpu_share: float = math.nan
+    other_cpu_share: float = math.nan
     steal_share: float = math.nan
 
 
@@ -72,7 +72,7 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     log = np.log(ok["epoch_time_s"].astype(float))
     groups = log.groupby(ok["cell"])
     n = groups.transform("size").to_numpy(float)
-    data = ok[["run_id", "cell", "session", "block", "foreign_cpu_share", "steal_share"]].copy()
+    data = ok[["run_id", "cell", "session", "block", "other_cpu_share", "steal_share"]].copy()
     data["order"], data["by_clock"] = np.arange(1, len(ok) + 1), by_clock
     data["fitted_log"] = groups.transform("mean").astype(float)
     differ = groups.transform("max") > groups.transform("min")  # equal times have residual 0 despite rounding
@@ -347,7 +347,7 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
             float(row.p_outlier),
             size,
             row.run_id,
-            _to_float(row.foreign_cpu_share),
+            _to_float(row.other_cpu_share),
             _to_float(row.steal_share),
         )
 
@@ -439,7 +439,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "verdict": [row.verdict for row in listed_rows],
     }
     if outliers:
-        display["other processes (%)"] = [tables.percent(row.foreign_cpu_share) for row in listed_rows]
+        display["other processes (%)"] = [tables.percent(row.other_cpu_share) for row in listed_rows]
         display["CPU steal (%)"] = [tables.percent(row.steal_share) for row in listed_rows]
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [

@@ -23,7 +23,7 @@ from declared.mesh import divides_more
 MAX_LISTED_NAMES = 10
 RUN_COUNT_PREFIX = "Runs: n = "
 SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
-NOTABLE_FOREIGN_SHARE = 0.05  # of CPU time, used by other processes during a run
+NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
 NOTABLE_STEAL_SHARE = 0.05
 NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
 NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
@@ -127,9 +127,9 @@ def setting_note(runs: pd.DataFrame) -> str:
         notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
-    if (foreign_share := ok["foreign_cpu_share"].max()) > NOTABLE_FOREIGN_SHARE:
-        text = f"During a run, other processes used up to {_percent(foreign_share)} of CPU time."
-        notes.append(Note("foreign-cpu-time", text, share=float(foreign_share)))
+    if (other_share := ok["other_cpu_share"].max()) > NOTABLE_OTHER_SHARE:
+        text = f"During a run, other processes used up to {_percent(other_share)} of CPU time."
+        notes.append(Note("other-cpu-time", text, share=float(other_share)))
     if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
         text = f"CPU steal above {_percent(NOTABLE_STEAL_SHARE)}: {stolen} of {len(ok)} runs."
         notes.append(Note("cpu-steal", text, runs=stolen, of=len(ok)))
@@ -346,13 +346,13 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     if crowded:
         text = f"More threads than cores (oversubscribed): {join_names(crowded)}."
         notes.append(Note("oversubscribed", text, cells=crowded))
-    used, limits = ok["foreign_cpu_share"].dropna(), ok["max_foreign_cpu_share"].dropna()
+    used, limits = ok["other_cpu_share"].dropna(), ok["max_other_cpu_share"].dropna()
     if len(used) and len(limits):
         text = (
             f"Other processes used at most {_percent(used.max())} of CPU time during a run; a run with more "
             f"than {_percent(limits.max())} is invalid."
         )
-        notes.append(Note("foreign-cpu-time", text, share=float(used.max()), limit=float(limits.max())))
+        notes.append(Note("other-cpu-time", text, share=float(used.max()), limit=float(limits.max())))
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):
         text = (
@@ -397,7 +397,7 @@ def work_note(runs: pd.DataFrame) -> str:
     """Say for each batch scope which work stays constant when replicas are added."""
     descriptions = {
         "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer "
-        "exchanges and optimizer steps, and the same number of epochs is not the same amount of "
+        "all-reduces and optimizer steps, and the same number of epochs is not the same amount of "
         "training",
         "global": "with a global batch the effective batch and the number of optimizer steps stay the same, "
         "and each replica gets a smaller part of a batch",

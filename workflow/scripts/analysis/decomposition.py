@@ -56,7 +56,7 @@ NO_CONTRAST = Note(
     "all else equal; if there are other treatments, also cells with one of them and without accumulation.",
 )
 NO_BENCHMARK = Note(
-    "no-network-sweep",
+    "no-collective-benchmark",
     "There is no collective benchmark, so the effect of the network alone is not predicted.",
 )
 ON_ONE_NODE = Note(
@@ -85,7 +85,7 @@ def gradient_bytes(model: str, dataset: str) -> float:
         return float("nan")
 
 
-def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
+def all_reduce_s(benchmark: pd.DataFrame, size: float) -> Estimate:
     """Return the seconds of one all-reduce from a collective benchmark.
 
     Each round has the arithmetic mean of the repetitions at every size, interpolated linearly and
@@ -93,10 +93,12 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
     fewer than two sizes.
 
     Args:
-        sweep: Rows of network.csv of one framework and number of nodes.
+        benchmark: Rows of network.csv of one framework and number of nodes.
         size: Bytes of the all-reduce.
     """
-    ok = sweep[(sweep["collective"] == ALL_REDUCE) & (sweep["status"] == "ok") & sweep["seconds"].notna()]
+    ok = benchmark[
+        (benchmark["collective"] == ALL_REDUCE) & (benchmark["status"] == "ok") & benchmark["seconds"].notna()
+    ]
     means = (
         ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
     )
@@ -193,7 +195,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
 
 
 def _network_part(row: Mapping[str, Any], size: float, all_reduce: Estimate) -> dict[str, float]:
-    change = row["to_exchanges"] - row["from_exchanges"]
+    change = row["to_n_allreduces"] - row["from_n_allreduces"]
     predicted = change * all_reduce.value
     bounds = sorted([change * all_reduce.low, change * all_reduce.high])
     difference = Estimate(*(row[name] for name in ("difference_s", "difference_s_low", "difference_s_high")))

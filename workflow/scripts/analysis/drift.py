@@ -34,7 +34,7 @@ def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: run_id, cell, session, block, started_at, ended_at; reference, before, after (right before and
     right after the run; NaN without a reference) and epoch_time as ratios to the usual value; steal_share,
-    foreign_cpu_share, and waited_s (0 without waiting).
+    other_cpu_share, and waited_s (0 without waiting).
     """
     ok = successful(runs)
     referenced = ok if ok["reference_s"].notna().any() else ok[:0]
@@ -46,7 +46,7 @@ def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
     data["epoch_time"] = np.exp(
         logs["epoch_time_s"] - logs["epoch_time_s"].groupby(referenced["cell"]).transform("mean")
     )
-    for name in ("steal_share", "foreign_cpu_share"):
+    for name in ("steal_share", "other_cpu_share"):
         data[name] = referenced[name].astype(float)
     data["waited_s"] = referenced["waited_s"].astype(float).fillna(0.0)
     by_clock = data["started_at"].notna().all()
@@ -78,7 +78,7 @@ def drift_by_block(data: pd.DataFrame) -> pd.DataFrame:
     """Return a row per block of a session from `drift_by_run`, in the order of their first starts.
 
     Columns: session, block, started_at, n, reference and epoch_time (geometric means), lowest and highest
-    reference, mean and highest steal_share, highest foreign_cpu_share, waited (runs), waited_s (total).
+    reference, mean and highest steal_share, highest other_cpu_share, waited (runs), waited_s (total).
     """
     waited = data[data["reference"].notna()].assign(waited=data["waited_s"] > 0)
     blocks = waited.groupby(["session", "block"], dropna=False, sort=False).agg(
@@ -90,7 +90,7 @@ def drift_by_block(data: pd.DataFrame) -> pd.DataFrame:
         epoch_time=("epoch_time", _geometric_mean),
         steal_share=("steal_share", "mean"),
         steal_share_highest=("steal_share", "max"),
-        foreign_cpu_share_highest=("foreign_cpu_share", "max"),
+        other_cpu_share_highest=("other_cpu_share", "max"),
         waited=("waited", "sum"),
         waited_s=("waited_s", "sum"),
     )
@@ -134,7 +134,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     for heading, column in (
         ("CPU steal, mean (%)", "steal_share"),
         ("CPU steal, highest (%)", "steal_share_highest"),
-        ("other processes, highest (%)", "foreign_cpu_share_highest"),
+        ("other processes, highest (%)", "other_cpu_share_highest"),
     ):
         texts[heading] = [tables.percent(value) for value in data[column]]
     if data["waited"].any():

@@ -105,13 +105,13 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     Returns:
         A row per pair: ratio of mean epoch times with p that it is 1 and within_blocks (`Pooling.ratios`);
         difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n are of the compared
-        runs, within blocks those of shared blocks. Exchanges and sent bytes of both cells. shared_sessions is
+        runs, within blocks those of shared blocks. Gradient all-reduces and sent bytes of both cells. shared_sessions is
         the number of sessions with runs of both cells, NaN if a cell's sessions are unknown.
     """
     ok = successful(runs)
     ends = {"from": list(base), "to": list(to)}
     data = pd.DataFrame(index=range(len(ends["to"])))
-    means = ok.groupby("cell")[["exchanges", "sent_bytes"]].mean().astype(float)
+    means = ok.groupby("cell")[["n_allreduces", "sent_bytes"]].mean().astype(float)
     compared = pooling.pair_means(ends["to"], ends["from"])
     for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
         data[f"{end}_n"] = compared[n].to_numpy(int)
@@ -125,7 +125,7 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         "throttled_difference_s",
         Values.from_runs(throttled, "throttled_s").differences(ends["to"], ends["from"]),
     )
-    for name in ("exchanges", "sent_bytes"):
+    for name in ("n_allreduces", "sent_bytes"):
         for end, names in ends.items():
             data[f"{end}_{name}"] = means[name].reindex(names).to_numpy()
     shared = _shared_sessions(ok, ends["to"], ends["from"])

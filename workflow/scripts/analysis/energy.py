@@ -16,7 +16,7 @@ from analysis import conditions, tables
 from analysis.intervals import Estimate
 from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
 from analysis.pooling import Pooling, Values
-from analysis.speedup import base_cells
+from analysis.speedup import baseline_cells
 from common.notes import Note
 from common.text import number_of
 
@@ -36,7 +36,7 @@ NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 METHOD_NOTE = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × "
-    "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the base cell."
+    "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the baseline."
 )
 RESPONSES = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
 
@@ -151,7 +151,7 @@ def pool_response(energies: pd.DataFrame, response: str) -> Pooling:
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with energy of the study's scope; no rows without energy.
 
-    Columns: factors, scope, n, RESPONSES with bounds, idle_w, base_cell, and the ratio to it with bounds.
+    Columns: factors, scope, n, RESPONSES with bounds, idle_w, baseline_cell, and the ratio to it with bounds.
     With a target also energy_to_accuracy_j with bounds, if all runs of a cell reach it.
     """
     scope = choose_scope(runs)
@@ -167,18 +167,18 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{response}{end}"] = of_cells[part]
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
-    base = {
-        cell: base_cell
-        for cell, base_cell in base_cells(runs).items()
-        if {cell, base_cell} <= set(rows.index)
+    baselines = {
+        cell: baseline_cell
+        for cell, baseline_cell in baseline_cells(runs).items()
+        if {cell, baseline_cell} <= set(rows.index)
     }
-    rows["base_cell"] = rows["cell"].map(base)
+    rows["baseline_cell"] = rows["cell"].map(baselines)
     ratios = (
         pool_response(energies, "energy_j")
-        .ratios(numerator=list(base), denominator=list(base.values()))
-        .set_index(pd.Index(list(base)))
+        .ratios(numerator=list(baselines), denominator=list(baselines.values()))
+        .set_index(pd.Index(list(baselines)))
     )
-    own = rows["cell"] == rows["base_cell"]
+    own = rows["cell"] == rows["baseline_cell"]
     for part, end in (("value", ""), ("low", "_low"), ("high", "_high")):
         rows[f"ratio{end}"] = ratios[part].reindex(rows.index).mask(own, math.nan if end else 1.0)
     if target is not None:
@@ -237,7 +237,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         display["idle (W)"] = data["idle_w"].map(tables.number)
     unit, unit_name = choose_unit(data["energy_delay_js"])
     display[f"energy × time ({unit_name} s)"] = _texts(data, "energy_delay_js", unit)
-    display["ratio to base"] = _texts(data, "ratio")
+    display["ratio to baseline"] = _texts(data, "ratio")
     without_energy = [
         cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])
     ]

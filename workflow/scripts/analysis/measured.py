@@ -11,7 +11,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.schemas import schema
-from common.tables import read_table
+from common.tables import read_results, read_table
 from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
@@ -82,7 +82,7 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
     if file is None:
         return pd.DataFrame()
     try:
-        return pd.read_csv(file)
+        return read_results(file)
     except (OSError, ValueError) as error:
         raise InputError("broken-file", f"cannot be read: {one_line(error)}", file=file) from None
 
@@ -298,20 +298,20 @@ def one_line(text: Any) -> str:
     return "" if pd.isna(text) else " ".join(str(text).split())
 
 
-def bases(runs: pd.DataFrame) -> list[str]:
-    """Return the single-device baseline frameworks: those that are their own base."""
-    return sorted(set(runs.loc[runs["framework"] == runs["base"], "framework"]))
+def baseline_frameworks(runs: pd.DataFrame) -> list[str]:
+    """Return the single-device baseline frameworks: those that are their own baseline."""
+    return sorted(set(runs.loc[runs["framework"] == runs["baseline"], "framework"]))
 
 
 def framework_order(runs: pd.DataFrame) -> list[str]:
     """Return the frameworks in the order of tables: single-device baselines first, then by name."""
-    first = bases(runs)
+    first = baseline_frameworks(runs)
     return first + sorted(set(runs["framework"]) - set(first))
 
 
 def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return cell, every factor, replicas and base of each cell, in the order of tables and figures."""
+    """Return cell, every factor, replicas and baseline of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
-    rows = runs[["cell", *factors(), "replicas", "base"]].drop_duplicates("cell")
+    rows = runs[["cell", *factors(), "replicas", "baseline"]].drop_duplicates("cell")
     order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(), kind="stable").index
     return rows.loc[order].reset_index(drop=True)

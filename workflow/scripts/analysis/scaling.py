@@ -233,8 +233,8 @@ def _series_row(
     return {
         "replicas": ", ".join(map(str, times)),
         "n": law.fraction.n,
-        "base_replicas": fewest,
-        **columns("base_epoch_time_s", times[fewest]),
+        "baseline_replicas": fewest,
+        **columns("baseline_epoch_time_s", times[fewest]),
         **columns("one_replica_fitted_s", law.one_replica_s),
         **columns("serial_fraction", law.fraction),
         **columns("limit", law.limit),
@@ -265,7 +265,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
     display["replicas"] = data["replicas"]
     display["n"] = data["n"].map(str)
-    display["base (s)"] = tables.difference_texts(data, "base_epoch_time_s")
+    display["baseline (s)"] = tables.difference_texts(data, "baseline_epoch_time_s")
     display["serial fraction f"] = tables.difference_texts(data, "serial_fraction")
     display["limit 1/f"] = [text.replace("inf", "∞") for text in tables.difference_texts(data, "limit")]
     display["largest speed-up"] = tables.difference_texts(data, "speedup")
@@ -278,7 +278,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
     display["reads as"] = data["reads_as"]
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
-    measured_one = bool((data["base_replicas"] == 1).all())
+    measured_one = bool((data["baseline_replicas"] == 1).all())
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' "
         "n runs by least squares, without blocks; 95 % t intervals by linear approximation, valid if the "

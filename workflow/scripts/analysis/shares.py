@@ -1,11 +1,11 @@
 """Split the time of an epoch and of a run into computation, exposed communication, and the rest.
 
-    computation = batches of an epoch x time of a batch,    exchange = epoch time - computation
+    computation = batches of an epoch x time of a batch, communication = epoch time - computation
 
 The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.one_replica_cells_by_local_batch). So the exchange is everything that more
+batch and treatment (speedup.one_replica_cells_by_local_batch). So communication is everything that more
 replicas cost: exposed communication, waiting for the slowest rank, and memory or processors that replicas
-share. A cell on one replica has no exchange.
+share. A cell on one replica has none.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ PARTS = {
     "startup_s": "start-up",
     "warm_up_s": "warm-up",
     "computation_s": "computation",
-    "exchange_s": "exchange",
+    "communication_s": "communication",
     "training_s": "training, undivided",
     "validation_s": "validation",
     "rest_s": "the rest",
@@ -28,13 +28,13 @@ PARTS = {
 
 
 def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the exchange share of each measured cell's epoch, in the order of tables.
+    """Return the communication share of each measured cell's epoch, in the order of tables.
 
     Returns:
-        By cell: epoch_time_s; alone, the cell on one replica that gives the time of a batch, or ""; exchange
-        with exchange_low and exchange_high; n; within_blocks. The interval is that of the ratio of the two
-        cells' epoch times. The share is negative if computation alone would take longer than the epoch; 0
-        without an interval on one replica; NaN if unknown.
+        By cell: epoch_time_s; alone, the cell on one replica that gives the time of a batch, or "";
+        communication with communication_low and communication_high; n; within_blocks. The interval is that of
+        the ratio of the two cells' epoch times. The share is negative if computation alone would take longer
+        than the epoch; 0 without an interval on one replica; NaN if unknown.
     """
     pooling, own = pooled(runs), one_replica_cells_by_local_batch(runs)
     rows = cell_levels(runs).set_index("cell")
@@ -45,9 +45,9 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["replicas"] == 1).to_numpy(bool)
     data = pd.DataFrame({"epoch_time_s": pooling.cell_statistics["mean"].reindex(rows.index), "alone": alone})
-    data["exchange"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
-    data["exchange_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
-    data["exchange_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])
+    data["communication"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
+    data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
+    data["communication_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])
     return data.assign(n=ratio["n"].to_numpy(), within_blocks=ratio["within_blocks"].to_numpy())
 
 
@@ -56,7 +56,7 @@ def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd
 
     Epochs count the seconds that passed, not scaled to the data set's samples. Warm-up is what the warm-up
     epochs, including the first step, took longer than as many timed epochs, at least 0. Computation and
-    exchange split all epochs in the shares of the timed ones; `training_s` is both where they cannot be
+    communication split all epochs in the shares of the timed ones; `training_s` is both where they cannot be
     separated. The rest is the last barriers of epochs and the end of the processes. Cells whose runs lack
     start-up or wall time are left out.
 
@@ -91,10 +91,10 @@ def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd
     means = means.reindex(data.index)
     means["warm_up_s"] = means["warm_up_s"].clip(lower=0)
     training = means["epochs_s"] - means["warm_up_s"]
-    exchange = data["exchange"].clip(0, 1)
-    means["computation_s"] = (training * (1 - exchange)).fillna(0)
-    means["exchange_s"] = (training * exchange).fillna(0)
-    means["training_s"] = training.where(exchange.isna(), 0.0)
+    communication = data["communication"].clip(0, 1)
+    means["computation_s"] = (training * (1 - communication)).fillna(0)
+    means["communication_s"] = (training * communication).fillna(0)
+    means["training_s"] = training.where(communication.isna(), 0.0)
     accounted = means["startup_s"] + means["epochs_s"] + means["validation_s"]
     means["rest_s"] = (means["wall_s"] - accounted).clip(lower=0)
     return data.join(means[["wall_s", *PARTS]])

@@ -1,9 +1,9 @@
 """Table of speed-up and efficiency, each with its baseline in seconds.
 
-The baseline of a cell is the framework in its `base` column on a single device, at the same levels of every
-factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may differ
-if the baseline has a single level of them. Without such a cell the baseline is the framework's own cell with
-one replica.
+The baseline of a cell is the framework in its `baseline` column on a single device, at the same levels of
+every factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may
+differ if the baseline has a single level of them. Without such a cell the baseline is the framework's own
+cell with one replica.
 """
 
 import math
@@ -23,9 +23,9 @@ WITHOUT_EFFECT_ON_ONE_REPLICA = (
 )  # fmt: skip
 
 
-def base_cells(runs: pd.DataFrame) -> dict[str, str]:
+def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to their measured baseline."""
-    return _one_replica_cells(runs, ("base", "framework"), "batch_size")
+    return _one_replica_cells(runs, ("baseline", "framework"), "batch_size")
 
 
 def one_replica_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
@@ -83,22 +83,26 @@ def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], bat
 
 def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per measured cell: epoch time, baseline, speed-up and efficiency, with intervals."""
-    bases = base_cells(runs)
+    baselines = baseline_cells(runs)
     pooling = pooled(runs)
     by_cell = cell_levels(runs).set_index("cell", drop=False)
-    ratios = pooling.ratios(numerator=list(bases.values()), denominator=list(bases))
+    ratios = pooling.ratios(numerator=list(baselines.values()), denominator=list(baselines))
     speedups = dict(
-        zip(bases, (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)), strict=True)
+        zip(
+            baselines,
+            (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)),
+            strict=True,
+        )
     )
-    within_blocks = dict(zip(bases, ratios["within_blocks"], strict=True))
+    within_blocks = dict(zip(baselines, ratios["within_blocks"], strict=True))
     rows = []
     for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
-        base = bases.get(cell.cell)
+        baseline = baselines.get(cell.cell)
         own = pooling.cell_mean(cell.cell)
-        reference = pooling.cell_mean(base) if base else Estimate(float("nan"))
-        if base is None:
+        reference = pooling.cell_mean(baseline) if baseline else Estimate(float("nan"))
+        if baseline is None:
             speedup = Estimate(float("nan"))
-        elif base == cell.cell:
+        elif baseline == cell.cell:
             speedup = Estimate(1.0)
         else:
             speedup = speedups[cell.cell]
@@ -110,18 +114,20 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
                 "replicas": replicas,
                 "n": own.n,
                 **columns("epoch_time_s", own),
-                "base_cell": base,
-                "base_framework": by_cell.at[base, "framework"] if base else None,
-                "base_n": reference.n,
-                **columns("base_epoch_time_s", reference),
+                "baseline_cell": baseline,
+                "baseline_framework": by_cell.at[baseline, "framework"] if baseline else None,
+                "baseline_n": reference.n,
+                **columns("baseline_epoch_time_s", reference),
                 **columns("speedup", speedup),
                 **columns("efficiency", _divide(speedup, replicas)),
                 **columns("karp_flatt", karp_flatt(speedup, replicas)),
-                "within_blocks": math.nan if base == cell.cell else within_blocks.get(cell.cell, math.nan),
+                "within_blocks": math.nan
+                if baseline == cell.cell
+                else within_blocks.get(cell.cell, math.nan),
             }
         )
     return pd.DataFrame(
-        rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell", "within_blocks"]
+        rows, columns=list(rows[0]) if rows else ["cell", *factors(), "baseline_cell", "within_blocks"]
     )
 
 
@@ -149,8 +155,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         conditions.run_counts_note(runs),
         (
-            "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided "
-            "by replicas. "
+            "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
+            "divided by replicas. "
         )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
@@ -159,7 +165,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "the epoch down; below 0, the speed-up is more than p.",
         "Base: the single-device framework named in the row, at the same levels of all other factors that "
         "it varies; where there is none, the framework's own cell with one replica. A row that is its own "
-        "base has speed-up 1 by definition, without an interval.",
+        "baseline has speed-up 1 by definition, without an interval.",
         conditions.device_count_note(runs),
         conditions.setting_note(runs),
     ]
@@ -167,25 +173,25 @@ def table(runs: pd.DataFrame) -> tables.Table:
         return tables.Table(
             "Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"]
         )
-    without_base = data.loc[data["base_cell"].isna(), "cell"].tolist()
-    if without_base:
-        text = f"Without a successful base: {conditions.join_names(without_base)}."
-        notes.insert(2, Note("cells-without-base", text, cells=without_base))
+    without_baseline = data.loc[data["baseline_cell"].isna(), "cell"].tolist()
+    if without_baseline:
+        text = f"Without a successful baseline: {conditions.join_names(without_baseline)}."
+        notes.insert(2, Note("cells-without-baseline", text, cells=without_baseline))
     display = {
         title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
     }
     if (data["replicas"] != data["nodes"]).any():
         display["replicas"] = data["replicas"].map(str)
     display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
-    display["base"] = data["base_framework"].where(data["base_framework"].notna(), tables.DASH)
-    display["base (s)"] = tables.interval_texts(data, "base_epoch_time_s")
+    display["baseline"] = data["baseline_framework"].where(data["baseline_framework"].notna(), tables.DASH)
+    display["baseline (s)"] = tables.interval_texts(data, "baseline_epoch_time_s")
     display["speed-up"] = tables.interval_texts(data, "speedup")
     display["efficiency"] = tables.interval_texts(data, "efficiency")
     display["serial fraction"] = tables.interval_texts(data, "karp_flatt")
     return tables.Table(
-        title="Speed-up and efficiency of epoch time with their base in seconds",
+        title="Speed-up and efficiency of epoch time with their baseline in seconds",
         data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "base"],
+        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "baseline"],
     )

@@ -49,7 +49,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     by_cell = ok.groupby("cell")
     measured = pd.DataFrame(
         {
-            "sent_bytes": (ok["sent_bytes"].astype(float) / ok["exchanges"].astype(float))
+            "sent_bytes": (ok["sent_bytes"].astype(float) / ok["n_allreduces"].astype(float))
             .groupby(ok["cell"])
             .mean(),
             "memory_peak_bytes": by_cell["memory_peak_bytes"].mean(),

@@ -172,9 +172,9 @@ def main(
     """
     every = read_runs(runs)
     measured = timing_runs(every)
-    sweeps = read_table(network, "network") if network else None
+    network_rows = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
-    study = Study(measured, every, frame, sweeps, out, margin, target_accuracy, replicates or "")
+    study = Study(measured, every, frame, network_rows, out, margin, target_accuracy, replicates or "")
     names = [name for name in TABLES_LONGEST_FIRST if reference or name not in REFERENCE_TABLES]
     if len(measured) < MIN_PARALLEL_RUNS:
         for name in names:

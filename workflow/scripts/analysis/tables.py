@@ -14,6 +14,7 @@ from common.errors import InputError
 from common.files import display_path, write_text
 from common.latex import latex_text
 from common.notes import Note
+from common.tables import read_results
 from common.text import aligned
 
 PAGE_ROWS = 45
@@ -129,7 +130,7 @@ def read(stem: Path) -> Table:
     file = Path(f"{stem}.md")
     try:
         head, *parts = file.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
-        data = pd.read_csv(Path(f"{stem}.csv"))
+        data = read_results(Path(f"{stem}.csv"))
     except pd.errors.EmptyDataError:
         data = pd.DataFrame()
     except (OSError, ValueError) as error:

@@ -24,6 +24,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import display_path, regular, stored_file, written_whole
+from common.renamed import has_older_values, rename_columns, rename_values
 from common.schemas import schema
 from common.text import alternatives
 
@@ -59,7 +60,8 @@ _FORMS = {
 def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
     """Return the CSV table `path`.
 
-    A column that it lacks has its default, such as a factor that was added later.
+    A column that it lacks has its default, such as a factor that was added later. Older names of columns and
+    values are replaced (`common.renamed`).
 
     Args:
         path: The file; if only `path`.gz exists, that is read.
@@ -156,7 +158,7 @@ def _line(path: Path, first: str, keys: Collection[str] | None, row: int) -> int
     """Return the line of a row of `read_table`, whose column `first` is the schema's first one."""
     with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
         reader = csv.reader(file)
-        place = next(reader).index(first)
+        place = rename_columns(next(reader)).index(first)
         lines = (reader.line_num for fields in reader if keys is None or fields[place] in keys)
         return next(itertools.islice(lines, row, None))
 
@@ -196,15 +198,19 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
         if b'"' in unusual:
             source, quoted = _without_quotes(source)
             header, lines, commas, unusual = _counted(source)
+        written_names, header = header, rename_columns(header, properties)
         if unusual or commas != lines * (len(header) - 1):  # pandas fills up in silence what a line lacks
             raise ValueError("quotes, or blanks at an end of a field, or a line that is too short")
         if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
             raise ValueError("other columns")
-        read_as = {name: "float64" if _kind(schema_name, name) == "number" else "str" for name in header}
+        read_as = {
+            written: "float64" if _kind(schema_name, name) == "number" else "str"
+            for written, name in zip(written_names, header, strict=True)
+        }
         source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-            raw = _read_csv(source, read_as)
+            raw = _read_csv(source, read_as).set_axis(header, axis="columns")
     frame = {}
     for name, rules in properties.items():
         if name not in header:
@@ -215,7 +221,7 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
         column = raw.pop(name)
         if name in required and not _nullable(rules) and column.isna().any():
             raise ValueError("an empty field")
-        frame[name] = _checked_at_once(column, rules, _kind_of(rules), quoted)
+        frame[name] = _checked_at_once(name, column, rules, quoted)
     return pd.DataFrame(frame)
 
 
@@ -271,14 +277,15 @@ def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
 
 
 def _checked_at_once(
-    column: pd.Series, rules: dict[str, Any], kind: str, quoted: dict[str, str]
+    name: str, column: pd.Series, rules: dict[str, Any], quoted: dict[str, str]
 ) -> pd.Series:
+    kind = _kind_of(rules)
     if kind != "number":
-        free = kind == "string" and not _OF_TEXTS & set(rules)
+        free = kind == "string" and not _OF_TEXTS & set(rules) and not has_older_values(name)
         if free and not quoted:
             return column
         codes, distinct = pd.factorize(column)
-        texts = [quoted.get(text, text) for text in distinct.tolist()]
+        texts = rename_values(name, [quoted.get(text, text) for text in distinct.tolist()])
         if not free and not all(_allowed(text, rules, kind) for text in texts):
             raise ValueError("a field that is not allowed")
         values = pd.array([_CONVERT[kind](text) for text in texts], dtype=DTYPES[kind])
@@ -323,7 +330,9 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     except MemoryError:
         problem = "is too large for the memory of this machine"
         raise InputError("too-large", problem, file=display_path(path)) from None
-    columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
+    header = rename_columns(header, schema(schema_name)["properties"])
+    fields = list(zip(*rows, strict=True)) or [()] * len(header)
+    columns = [rename_values(name, texts) for name, texts in zip(header, fields, strict=True)]
     return _checked(header, columns, lines, schema_name, path)
 
 
@@ -355,6 +364,19 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
             expected="commas",
             hint=hint,
         )
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """Return a CSV table of results, with the types that pandas infers and older names replaced.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is no table.
+    """
+    frame = pd.read_csv(path)
+    frame = frame.set_axis(rename_columns(list(frame)), axis="columns")
+    changed = {name: rename_values(name, frame[name].tolist()) for name in frame if has_older_values(name)}
+    return frame.assign(**changed)
 
 
 def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:

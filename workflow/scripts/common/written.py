@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from common.errors import InputError
 from common.files import display_path, load_yaml
+from common.renamed import rename_keys
 from common.schemas import check_value
 
 K = TypeVar("K")
@@ -157,6 +158,8 @@ def load(kind: type[T], file: Path) -> T:
 def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
     """Return what stands in `file` below the key `above` as an instance of `kind`.
 
+    Older names of keys are replaced, with a hint on stderr (`common.renamed`).
+
     Raises:
         InputError: If it is wrong.
     """
@@ -165,7 +168,10 @@ def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
     try:
         return cast(T, _adapter(cast(Any, kind)).validate_json(json.dumps(value, default=str)))
     except ValidationError as error:
-        check_value(value, json_schema(cast(Any, kind)), above, file)
+        rules = json_schema(cast(Any, kind))
+        if (renamed := rename_keys(value, rules, file, above)) != value:
+            return parse(kind, renamed, file, above)
+        check_value(value, rules, above, file)
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(filter(None, [above, *map(str, first["loc"])]))
         raise InputError("broken-rule", first["msg"], file=display_path(file), key=place) from None

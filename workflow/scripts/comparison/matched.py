@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms_note
+from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note
 from analysis.measured import cell_levels, factors, framework_order, read_timing_runs, successful
 from common.errors import InputError
 from common.files import display_path
@@ -128,12 +128,12 @@ class Compared:
         if unknown := [column for column in MUST_MATCH if _is_recorded(a[column]) != _is_recorded(b[column])]:
             text = f"recorded in only one of them: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))
-        shares = [float(runs["foreign_cpu_share"].max()) for runs in (a, b)]
-        if any(share > NOTABLE_FOREIGN_SHARE for share in shares):
+        shares = [float(runs["other_cpu_share"].max()) for runs in (a, b)]
+        if any(share > NOTABLE_OTHER_SHARE for share in shares):
             text = "other programs beside runs: " + " → ".join(
                 f"up to {100 * share:.2g} %" for share in shares
             )
-            notes.append(Note("foreign-cpu-time", text, shares=shares))
+            notes.append(Note("other-cpu-time", text, shares=shares))
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import display_path
+from common.renamed import rename_product
 from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
 from declared.products.figures import KINDS, FigureKind
@@ -84,6 +85,8 @@ def read_figures(
     """
     figures: list[Declared] = []
     for place, entry in enumerate(written):
+        if entry["kind"] not in KINDS:
+            entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{place}.kind")}
         try:
             figures.append(_checked(entry, cells, [figure.name for figure in figures], target))
             if figures[-1].y == "perplexity" and not next_tokens:

@@ -28,8 +28,8 @@ Release = Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]
 
 
 @dataclass(frozen=True)
-class ExchangeKeys(Keys):
-    """The key `exchange`: how a library makes messages of gradients."""
+class CommunicationKeys(Keys):
+    """The key `communication`: how a library makes messages of gradients."""
 
     messages: Literal["ends", "buckets", "fusion", "units"] = key(
         "ends: all gradients in one, after the backward pass; buckets: of the first tensors that reach a "
@@ -42,7 +42,7 @@ class ExchangeKeys(Keys):
     cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
     channels: int = key("messages under way at once", default=1, ge=1)
     extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
-        "messages of a few bytes beside the gradients in each exchange, by training loop",
+        "messages of a few bytes beside the gradients in each all-reduce, by training loop",
         default_factory=dict,
     )
 
@@ -71,8 +71,8 @@ class FrameworkKeys(Keys):
     devices: Annotated[tuple[Literal["cpu", "cuda"], ...], Rules(unique=True, min_length=1)] = key(
         "what it trains on", default=("cpu", "cuda")
     )
-    unlike: bool = key(
-        "true: its ranks may have unlike shares of a step's samples (factor shares), and may be "
+    heterogeneous: bool = key(
+        "true: its ranks may have different shares of a step's samples (factor shares), and may be "
         "accelerators and processors together (device hybrid)",
         default=False,
     )
@@ -82,24 +82,24 @@ class FrameworkKeys(Keys):
         default=False,
     )
     collectives: Unique[tuple[Collective, ...]] = key(
-        "what its library can be asked for alone, so that the network is swept with it where a study's "
+        "what its library can be asked for alone, so that it is benchmarked where a study's "
         "strategies send it; []: nothing",
         default=(ALL_REDUCE,),
     )
     sends: Annotated[tuple[Collective, ...], Rules(unique=True, min_length=1)] = key(
-        "what its training sends between ranks; every framework of the study that can is swept for it",
+        "what its training sends between ranks; every framework of the study that can is benchmarked for it",
         default=(ALL_REDUCE,),
     )
-    exchange: Maybe[ExchangeKeys] = optional(
+    communication: Maybe[CommunicationKeys] = optional(
         "how the library makes messages of gradients, for predictions "
-        "(workflow/scripts/prediction/exchange.py); without it: one message after the backward pass"
+        "(workflow/scripts/prediction/communication.py); without it: one message after the backward pass"
     )
     algorithm: Literal["same", "own"] = key(
         "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "
         "shows it beside others says so, with accuracies",
         default="same",
     )
-    base: str = key("the undistributed framework that speed-ups are relative to")
+    baseline: str = key("single-device baseline, which speed-ups are relative to")
     timing_scope: Literal["ranks", "master"] = key("whose clocks make epoch_time_s")
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell is possible when it fits one entry: for every factor that the entry names, the cell's level "
@@ -184,7 +184,7 @@ def load_framework(name: str) -> Framework:
     file = FRAMEWORKS / name / "framework.yaml"
     written = load(FrameworkKeys, file)
     for location, value, choices in (
-        ("base", written.base, framework_names()),
+        ("baseline", written.baseline, framework_names()),
         ("environment", written.environment, environment_names()),
     ):
         if value not in choices:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import InputError
 from common.files import display_path
+from common.renamed import Products, rename_product
 from common.text import alternatives
 from common.written import Keys, Maybe, Unique, optional
 from declared.figures import Declared
@@ -51,17 +52,36 @@ def printed_tables() -> "dict[str, Table]":
     }
 
 
-def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
-    """Raise InputError for a name in `paper` that is not among the study's `figures` or tables."""
-    for kind, names in (("figures", paper.figures), ("tables", paper.tables)):
-        choices = list(printed_tables()) if kind == "tables" and names else figures
-        for place, name in enumerate(names or ()):
-            if name not in choices:
-                raise InputError(
-                    "unknown-name",
-                    f"'{name}' is unknown",
-                    file=display_path(file),
-                    key=f"paper.{kind}.{place}",
-                    got=name,
-                    **alternatives(name, choices),
-                )
+def checked_paper(paper: Paper, figures: Sequence[str], file: Path) -> Paper:
+    """Return a paper with older names of the study's `figures` and tables replaced.
+
+    Raises:
+        InputError: If a name is not among them.
+    """
+    tables = list(printed_tables()) if paper.tables else ()
+    return Paper(
+        figures=_checked_names(paper.figures, "figures", figures, file),
+        tables=_checked_names(paper.tables, "tables", tables, file),
+    )
+
+
+def _checked_names(
+    names: Sequence[str] | None, products: Products, choices: Sequence[str], file: Path
+) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    checked = []
+    for place, name in enumerate(names):
+        key = f"paper.{products}.{place}"
+        current = name if name in choices else rename_product(products, name, file, key)
+        if current not in choices:
+            raise InputError(
+                "unknown-name",
+                f"'{name}' is unknown",
+                file=display_path(file),
+                key=key,
+                got=name,
+                **alternatives(name, choices),
+            )
+        checked.append(current)
+    return tuple(checked)

@@ -29,10 +29,10 @@ RECORD_TABLES = {
     ),
     "epochs": RecordTable("one row per epoch of a run", "Join it to `runs.csv` by `run_id`."),
     "network": RecordTable(
-        "one row per repetition of a collective in the network's sweeps, where the study has distributed "
+        "one row per repetition of a collective benchmark, where the study has distributed "
         "frameworks on several nodes",
-        "A sweep without any has one row with its status and reason.",
-        when=("network_swept",),
+        "A benchmark without any has one row with its status and reason.",
+        when=("has_collective_benchmark",),
     ),
     "costs": RecordTable(
         "one row per layer of a model and way to divide it, where strategies are found (`./ringside "

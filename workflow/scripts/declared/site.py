@@ -97,7 +97,7 @@ UNKNOWN = {
 Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
-Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # processor time of a node
+Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node
 VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 SHELL_VARIABLES = (
     *(
@@ -288,14 +288,14 @@ class SiteKeys(Keys):
         "this process may use"
     )
     rank_cores: tuple[Annotated[int, Rules(ge=1)], ...] = key(
-        "cores of each rank of a node, where they are unlike (launcher local, device cpu), as [2, 1]; "
+        "cores of each rank of a node, where they are heterogeneous (launcher local, device cpu), as [2, 1]; "
         "without it, every rank has as many",
         default=(),
         min_length=2,
     )
     cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = optional(
-        "processor time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
-        "0.3]: a run takes the first ones"
+        "CPU time of one node of the virtual cluster, in cores; of heterogeneous nodes a list, as "
+        "[0.9, 0.6, 0.3]: a run takes the first ones"
     )
     nodes: int = key("largest number of nodes of a run", ge=1)
     gflops: Maybe[float] = optional(
@@ -312,8 +312,8 @@ class SiteKeys(Keys):
     bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
         "rate of the interface in one direction, bytes/s"
     )
-    sweep_max_bytes: int = key(
-        "largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296
+    collective_max_bytes: int = key(
+        "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
     )
     frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
         "frameworks that the site has, if not all; runs of the others are listed as missing"
@@ -352,16 +352,16 @@ class SiteKeys(Keys):
         default=600,
         gt=0,
     )
-    max_foreign_cpu_share: float = key(
-        "share of the machine's processor time that other processes may use during a run; with more the "
-        "run is invalid",
+    max_other_cpu_share: float = key(
+        "share of the machine's CPU time that other processes may use during a run; with more, the run is "
+        "invalid",
         default=0.05,
         gt=0,
         le=1,
     )
     max_steal_share: float = key(
-        "share of the processor time that a hypervisor may withhold during a run; with more the run is "
-        "invalid",
+        "CPU steal: share of CPU time that a hypervisor may give to other guests during a run; with more, "
+        "the run is invalid",
         default=0.15,
         gt=0,
         le=1,
@@ -566,7 +566,7 @@ def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
             ), "give one number for each node"),
             (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
              (
-                "nodes of unlike cpu_share are taken in their order"
+                "nodes of different cpu_share are taken in their order"
             ), "take it out"),
         ]  # fmt: skip
     if cores:

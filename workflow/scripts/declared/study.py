@@ -30,7 +30,7 @@ from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
-from declared.paper import Paper, check_paper
+from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "figures")
@@ -395,8 +395,8 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
         read = read_figures(written.figures, cells, file, study.target_accuracy, study.next_tokens)
         study = replace(study, figures=tuple(read))
-    check_paper(study.paper, [figure.name for figure in study.drawn()], file)
-    return study
+    paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
+    return replace(study, paper=paper)
 
 
 def _resolve_aliases(content: Any, file: Path) -> Any:

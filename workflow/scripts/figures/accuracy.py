@@ -240,7 +240,7 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
         return epochs.assign(x=epochs["epoch"].astype(float))
     epochs = epochs.sort_values("epoch", kind="stable")
     increments = (
-        epochs["exchanges"]
+        epochs["n_allreduces"]
         if x == "updates"
         else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
     )

@@ -7,7 +7,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_styles, stacks
 from figures.view import build_view
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces import cells, path
 from traces.cells import NO_PHASES
 
@@ -30,16 +30,16 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         "time in a step (ms)",
         phase_styles.legend_handles,
     )
-    shares = 100 * data.loc[data["cell"].isin(view.runs["cell"]), "exchange_share"]
+    shares = 100 * data.loc[data["cell"].isin(view.runs["cell"]), "communication_share"]
     bounds = dict.fromkeys(f"{end:.0f}" for end in (shares.min(), shares.max()))
     share_note = (
         Note(
-            "exchange-share",
+            "communication-share",
             f"Gradient all-reduce is {' to '.join(bounds)} % of it.",
             least=shares.min() / 100,
             most=shares.max() / 100,
         )
-        if EXCHANGE in names
+        if COMMUNICATION in names
         else ""
     )
     return figure, view.caption(

@@ -14,9 +14,9 @@ from matplotlib.patches import Patch
 from analysis import drift, tables
 from analysis.adjusted import (
     COVARIATE_TITLES,
+    LOST_CPU_TIME,
     REFERENCE,
     SAME_SETTING,
-    WITHHELD,
     Adjustment,
     adjusted_tables_note,
     adjustment,
@@ -42,14 +42,14 @@ WAIT_MARKER: dict[str, Any] = {
     "markeredgewidth": 0,
 }
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
-DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "CPU time lost: deviation (%)"}
+DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records CPU time of others"
 CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
     "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: CPU time of others. Right: "
-    "a dot per run. Deviation: distance from the value that cell and block predict. {withheld}The slope is "
+    "a dot per run. Deviation: distance from the value that cell and block predict. {lost}The slope is "
     "fitted by least squares, with its 95 % band."
 )
 
@@ -189,15 +189,15 @@ def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
     Return whether any bar is visible.
     """
     width = data["right"] - data["left"]
-    steal, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
-    if steal.isna().all() and foreign.isna().all():
+    steal, others = (100 * data[name] for name in ("steal_share", "other_cpu_share"))
+    if steal.isna().all() and others.isna().all():
         panels.write_remark(ax, NO_SHARES)
         return False
-    highest = max(1.0, 1.1 * float(np.nanmax([steal.max(), foreign.max()])))
+    highest = max(1.0, 1.1 * float(np.nanmax([steal.max(), others.max()])))
     bars = ax.bar(data["left"], steal.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
     for bar in bars:
         bar.set_rasterized(len(data) > MAX_VECTOR_DOTS)
-    ax.hlines(foreign, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
+    ax.hlines(others, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
     ax.set_ylim(0, highest)
     return bool(steal.max() >= MIN_VISIBLE_SHARE * highest)
 
@@ -242,7 +242,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
         handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))
     if is_steal_visible:
         handles.append(Patch(facecolor=RED, label="CPU steal"))
-    if data["foreign_cpu_share"].notna().any():
+    if data["other_cpu_share"].notna().any():
         handles.append(Line2D([], [], label="CPU time of other processes", color=YELLOW, linewidth=1.2))
     if (data["waited_s"] > 0).any():
         handles.append(Line2D([], [], label="waited for an idle machine", **WAIT_MARKER))
@@ -255,7 +255,7 @@ def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -
     parts = {
         "bands": _blocks_sentence(bands),
         "cuts": CUTS_SENTENCE if cuts else "",
-        "withheld": _lost_time_sentence(adjusted),
+        "lost": _lost_time_sentence(adjusted),
     }
     return Note("how-to-read", HOW_TO_READ.format(alike=SAME_SETTING, **parts), cuts=cuts)
 
@@ -263,7 +263,7 @@ def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -
 def _lost_time_sentence(adjusted: Adjustment) -> str:
     return (
         "CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). "
-        if adjusted.leading == WITHHELD
+        if adjusted.leading == LOST_CPU_TIME
         else ""
     )
 

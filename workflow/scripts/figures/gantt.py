@@ -19,7 +19,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_styles, style
 from figures.view import View, build_view
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces.cells import NO_PHASES
 from traces.steps import WAIT, Traced
 
@@ -173,11 +173,11 @@ def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
     for name, intervals in panel.traced.phases.groupby("phase", observed=True, sort=False):
         for y, bars in _bars_by_row(intervals, row, panel.start_s, length):
             ax.broken_barh(bars, (y - 0.45, BAR), zorder=2, **phase_styles.phase_style(str(name)))
-    allreduces = panel.traced.exchanges
+    allreduces = panel.traced.allreduces
     transfer_start = allreduces["moves"].clip(upper=allreduces["end"])
     for name, intervals in (
         (WAIT_LABEL, allreduces.assign(end=transfer_start)),
-        (EXCHANGE, allreduces.assign(start=transfer_start)),
+        (COMMUNICATION, allreduces.assign(start=transfer_start)),
     ):
         for y, bars in _bars_by_row(
             intervals[intervals["end"] > intervals["start"]], row, panel.start_s, length
@@ -241,16 +241,16 @@ def _draw_critical_path(ax: Axes, panel: Panel, row: dict[int, int], length: flo
 
 def _lane_style(name: str) -> dict[str, Any]:
     """Return the style of all-reduce: transfer in its colour, waiting in a light one."""
-    if name == EXCHANGE:
-        return phase_styles.phase_style(EXCHANGE) | {"linewidth": 0}
+    if name == COMMUNICATION:
+        return phase_styles.phase_style(COMMUNICATION) | {"linewidth": 0}
     return {"facecolor": LIGHT_COLOUR, "edgecolor": phase_styles.ORANGE, "linewidth": 0.3}
 
 
 def _legend_handles(phases: Sequence[str], drawn_panels: Sequence[Panel]) -> list[Patch | Line2D]:
     handles: list[Patch | Line2D] = list(phase_styles.legend_handles(phases))
-    if any(len(panel.traced.exchanges) for panel in drawn_panels):
+    if any(len(panel.traced.allreduces) for panel in drawn_panels):
         handles += [
-            Patch(label="all-reduce: transfer", **_lane_style(EXCHANGE)),
+            Patch(label="all-reduce: transfer", **_lane_style(COMMUNICATION)),
             Patch(label=WAIT_LABEL, **_lane_style(WAIT_LABEL)),
         ]
     return [*handles, Line2D([], [], color=style.INK, linewidth=0.8, label="critical path")]

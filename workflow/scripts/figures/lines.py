@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
-    bases,
+    baseline_frameworks,
     cell_levels,
     level_text,
     levels_in_order,
@@ -25,7 +25,7 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import Pooling
-from analysis.speedup import base_cells
+from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from figures import panels, style
@@ -91,17 +91,17 @@ class Scale:
 
 
 BASELINE_BOUND = Note(
-    "bases-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing."
+    "baselines-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing."
 )
-BASELINE_LINES = Note("undistributed-bases-drawn", "Horizontal lines: single-device baselines.")
+BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
 BOUND_EXPLAINED = Note(
-    "bases-divided",
+    "baselines-divided",
     (
         "Fine dotted lines: baseline epoch time divided by the number of replicas, as if gradient all-reduce "
         "cost nothing."
     ),
 )
-NO_BASELINE = Note("no-base", "No baseline cell has a successful run.")
+NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
 ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
@@ -140,8 +140,8 @@ def draw(
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = _drawable_panels(view, x, for_comparison)
-    baselines = base_cells(view.study) if with_baselines else {}
-    single_device = bases(view.study) if with_baselines else []
+    baselines = baseline_cells(view.study) if with_baselines else {}
+    single_device = baseline_frameworks(view.study) if with_baselines else []
     drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
     drawn_cells |= {baselines[cell] for cell in drawn_cells if cell in baselines}
     drawn_series = [
@@ -338,7 +338,7 @@ def _draw_baseline(
     series_style = next((series.style for series in view.series if len(series.select(baseline_runs))), None)
     estimate = view.pooling.cell_mean(baseline_runs["cell"].iloc[0])
     mean = estimate.value
-    if bases(baseline_runs) and series_style:
+    if baseline_frameworks(baseline_runs) and series_style:
         panels.draw_interval(
             ax,
             series_style,
@@ -358,7 +358,7 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
         return [NO_BASELINE]
-    has_single_device = view.runs["framework"].isin(bases(view.study)).any()
+    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.study)).any()
     return [*([BASELINE_LINES] if has_single_device else []), BOUND_EXPLAINED, baselines_note(used, view)]
 
 
@@ -368,7 +368,7 @@ def baselines_note(used: Sequence[str], view: View) -> str:
     By name if they are few.
     """
     baseline_runs = view.study[view.study["cell"].isin(set(used))]
-    single_device = bases(baseline_runs)
+    single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     kinds += (
         ["the framework's own cell with one replica"]
@@ -383,14 +383,14 @@ def baselines_note(used: Sequence[str], view: View) -> str:
             f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists "
             "them."
         )
-        return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
+        return Note("baselines", f"{text}. {count}", single_device=single_device, seconds=times)
     levels = cell_levels(baseline_runs).set_index("cell")[varying(view.study)]
     seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
     names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
     seconds_by_name = "; ".join(
         f"{name}: {interval}" if name else interval for name, interval in zip(names, seconds, strict=True)
     )
-    return Note("bases", f"{text}; {seconds_by_name}.", undistributed=single_device, seconds=times)
+    return Note("baselines", f"{text}; {seconds_by_name}.", single_device=single_device, seconds=times)
 
 
 def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:

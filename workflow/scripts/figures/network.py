@@ -37,8 +37,8 @@ HEADING = (
     "95 % t intervals; lines: fit of latency and bandwidth."
 )
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
-NO_BENCHMARK = Note("no-sweep", "no collective benchmark")
-NO_SUCCESSFUL_BENCHMARK = Note("no-successful-sweep", "no successful collective benchmark")
+NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
+NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
 NO_FIT = Note("no-fit", "Benchmarks without a line are those that no positive latency and bandwidth fit.")
 HOW_TO_READ = (
     "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; frameworks are drawn side by "
@@ -115,7 +115,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         HEADING.format(collectives_text(network)),
         BOUND_NOTE if has_bound else "",
         "" if titled_panels and len(places) > 1 else same_note,
-        Note("sweeps-not-fitted", f"Without a line: {'; '.join(unfitted)}.", sweeps=unfitted)
+        Note("benchmarks-not-fitted", f"Without a line: {'; '.join(unfitted)}.", benchmarks=unfitted)
         if unfitted
         else "",
         rounds_text(network),

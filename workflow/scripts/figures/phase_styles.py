@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.patches import Patch
 
 from figures import style
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces.cells import PHASES
 from traces.steps import WAIT
 
@@ -21,14 +21,14 @@ PHASE_STYLES: dict[str, tuple[str, str]] = {
     "metrics": ("#eecc66", ""),
     "optimizer": ("#994455", ""),
     WAIT: ("#ffffff", "/////"),
-    EXCHANGE: (ORANGE, ""),
+    COMMUNICATION: (ORANGE, ""),
     TRANSFERRING: (ORANGE, "/////"),
     WAITING: ("#ffffff", "....."),
     REST: ("#ffffff", "/////"),
 }
 LABELS = {
     **PHASES,
-    EXCHANGE: "all-reduce",
+    COMMUNICATION: "all-reduce",
     TRANSFERRING: "exposed: transfer",
     WAITING: "exposed: waiting for the slowest rank",
     REST: "other waiting",

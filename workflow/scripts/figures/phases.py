@@ -23,9 +23,9 @@ from traces.steps import WAIT
 TIME = "time"
 LANE = 0.17  # of a row
 HEADING = "Where the time of a training step goes."
-NO_ALLREDUCE = Note("no-exchange", "No cell has a gradient all-reduce.")
-ALLREDUCE_NOT_RECORDED = Note("exchange-untold", "No run recorded its gradient all-reduce.")
-NOT_TRACED = Note("exchange-without-phases", "No cell with a gradient all-reduce has phases.")
+NO_ALLREDUCE = Note("no-allreduce", "No cell has a gradient all-reduce.")
+ALLREDUCE_NOT_RECORDED = Note("allreduce-not-traced", "No run recorded its gradient all-reduce.")
+NOT_TRACED = Note("allreduce-without-phases", "No cell with a gradient all-reduce has phases.")
 HOW_TO_READ = (
     "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "
     "first transfer, then waiting for the slowest rank to start it."
@@ -64,7 +64,7 @@ def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
 
     Waiting is split into exposed communication and the rest.
     """
-    phases, allreduce = (_means(measured, scope, in_ms) for scope in ("step", "exchange"))
+    phases, allreduce = (_means(measured, scope, in_ms) for scope in ("step", "communication"))
     parts = {}
     for name in measured.step_phases:
         if name != WAIT:
@@ -80,7 +80,7 @@ def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
 
 def overlapped(measured: Measured, in_ms: bool) -> pd.Series:
     """Return the overlapped communication of each cell."""
-    allreduce = _means(measured, "exchange", in_ms)
+    allreduce = _means(measured, "communication", in_ms)
     return allreduce["communication"] - allreduce["exposed"] if len(allreduce) else pd.Series(dtype=float)
 
 
@@ -121,7 +121,7 @@ def _legend_handles(phases: Sequence[str]) -> list[Patch]:
 
 def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
     """Return the least and the most exposed communication of the drawn cells, in a sentence."""
-    shares = measured.estimates("exchange", "share")["value"].rename_axis(["cell", "phase"])
+    shares = measured.estimates("communication", "share")["value"].rename_axis(["cell", "phase"])
     exposed = shares[shares.index.get_level_values("phase") == "exposed"].droplevel("phase")
     is_multi_replica = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1
     exposed = exposed[[bool(is_multi_replica.get(cell, False)) and cell in drawn for cell in exposed.index]]

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.measured import Records, factors
-from analysis.speedup import base_cells, build_rows
+from analysis.speedup import baseline_cells, build_rows
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
@@ -38,7 +38,7 @@ BOUND_EXPLAINED = Note(
     "framework sends during it, and no rank waits.",
 )
 NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
-NO_BASELINE = Note("no-base", "no baseline succeeded")
+NO_BASELINE = Note("no-baseline", "no baseline succeeded")
 ONE_REPLICA = Note("one-replica", "they have no cell with several replicas")
 
 
@@ -97,7 +97,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     x_label = "nodes" if (drawn_rows["replicas"] == drawn_rows["nodes"]).all() else "replicas"
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, drawn_series, extra)
-    baselines = base_cells(view.study)
+    baselines = baseline_cells(view.study)
     without_single_replica = [
         series.name for series in drawn_series if not (series.select(rows)["replicas"] == 1).any()
     ]
@@ -112,7 +112,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
             BOUND_EXPLAINED if has_bound else "",
-            lines.baselines_note(sorted(set(drawn_rows["base_cell"].dropna())), view),
+            lines.baselines_note(sorted(set(drawn_rows["baseline_cell"].dropna())), view),
             lines.left_out_note(left_out, ONE_REPLICA),
         ],
     )
@@ -127,7 +127,7 @@ def _no_single_replica_note(series: Sequence[str]) -> str:
 def _no_baseline_note(cells: Sequence[str]) -> str:
     """Return which cells have no baseline that succeeded; empty for none."""
     text = f"Not drawn, because their baseline has no successful run: {conditions.join_names(cells)}."
-    return Note("cells-without-base", text, cells=list(cells)) if cells else ""
+    return Note("cells-without-baseline", text, cells=list(cells)) if cells else ""
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
@@ -145,7 +145,9 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
         from prediction.bound import shortest_epochs  # slow to import, and few studies need it
 
         lower_bounds = shortest_epochs(view.study, records.table("network"))
-    bound = rows["base_cell"].map(lower_bounds).astype(float) / rows["cell"].map(lower_bounds).astype(float)
+    bound = rows["baseline_cell"].map(lower_bounds).astype(float) / rows["cell"].map(lower_bounds).astype(
+        float
+    )
     return rows.assign(bound_speedup=bound, bound_efficiency=bound / rows["replicas"].astype(float))
 
 
@@ -186,6 +188,6 @@ def _draw_series(
 
 def _write_baselines(ax: Axes, rows: pd.DataFrame) -> None:
     """Write the epoch time of the panel's baselines, or the range of several."""
-    seconds = [tables.number(value) for value in sorted(set(rows["base_epoch_time_s"].dropna()))]
+    seconds = [tables.number(value) for value in sorted(set(rows["baseline_epoch_time_s"].dropna()))]
     text = f"baseline {seconds[0]} s" if len(seconds) == 1 else f"baselines {seconds[0]} to {seconds[-1]} s"
     ax.text(0.03, 0.95, text, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=5.5)

@@ -29,7 +29,7 @@ PART_STYLES: Mapping[str, tuple[str, str]] = {
     "startup_s": ("#dddddd", ""),
     "warm_up_s": ("#c8c8c8", "xxxxx"),
     "computation_s": ("#2b4a7a", ""),
-    "exchange_s": ("#ee9a5f", ""),
+    "communication_s": ("#ee9a5f", ""),
     "training_s": ("#7d8fae", "/////"),
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
@@ -125,11 +125,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
     """Return `shares.epoch_shares` with the parts of an epoch in %."""
-    exchange = data["exchange"].clip(0, 1)
+    communication = data["communication"].clip(0, 1)
     parts = {
-        "computation_s": 1 - exchange,
-        "exchange_s": exchange,
-        "training_s": exchange.isna().astype(float),
+        "computation_s": 1 - communication,
+        "communication_s": communication,
+        "training_s": communication.isna().astype(float),
     }
     return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
 
@@ -151,9 +151,11 @@ def _draw_bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
             **_part_style(name),
         )
         if name == "computation_s":
-            training = data["computation_s"] + data["exchange_s"]
-            for y, cell in data[data["exchange_low"].notna() & (data["exchange_high"] > 0)].iterrows():
-                ends = [1 - min(max(cell[f"exchange_{end}"], 0), 1) for end in ("high", "low")]
+            training = data["computation_s"] + data["communication_s"]
+            for y, cell in data[
+                data["communication_low"].notna() & (data["communication_high"] > 0)
+            ].iterrows():
+                ends = [1 - min(max(cell[f"communication_{end}"], 0), 1) for end in ("high", "low")]
                 x = [start[y] + training[y] * end for end in ends]
                 line = ax.plot(x, [y, y], color=style.INK, linewidth=0.8, solid_capstyle="butt", zorder=4)[0]
                 line.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
@@ -172,14 +174,14 @@ def _part_style(name: str) -> dict[str, Any]:
 
 def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
     """Return how computation and communication are separated, and in which cells they are not."""
-    undivided, below_zero = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
+    undivided, below_zero = data["communication"].isna(), data.index[data["communication"] < 0].tolist()
     notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
     if below_zero:
         text = (
             "Without communication, because computation alone would take longer than the epoch: "
             f"{conditions.join_names(below_zero)}."
         )
-        notes.append(Note("cells-without-exchange", text, cells=below_zero))
+        notes.append(Note("cells-without-communication", text, cells=below_zero))
     for why, missing in (
         (NO_SINGLE_REPLICA, undivided & (data["alone"] == "")),
         (NOT_COUNTED, undivided & (data["alone"] != "")),

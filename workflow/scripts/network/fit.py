@@ -27,7 +27,7 @@ from common.options import run_program
 from common.tables import read_table
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
-from plan.sweeps import KEYS
+from plan.collective_benchmarks import KEYS
 
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
@@ -37,7 +37,7 @@ PLACEMENTS = {
     ),
 }
 MIN_SIZES = 2  # a line needs two points
-NO_SWEEP = Note("no-sweep", "The study has no distributed framework on two nodes or more.")
+NO_BENCHMARK = Note("no-collective-benchmark", "The study has no distributed framework on two nodes or more.")
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Fit:
         return self.latency_s.value + self.seconds_per_byte.value * message_bytes
 
 
-def round_medians(sweep: pd.DataFrame) -> pd.DataFrame:
+def round_medians(benchmark: pd.DataFrame) -> pd.DataFrame:
     """Return medians of repetitions, with shape [rounds, sizes], from one benchmark's rows of network.csv."""
-    medians = sweep.groupby(["round", "bytes"])["seconds"].median().unstack("bytes").dropna(axis=1)
+    medians = benchmark.groupby(["round", "bytes"])["seconds"].median().unstack("bytes").dropna(axis=1)
     return medians.astype(float)
 
 
@@ -92,49 +92,49 @@ def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[floa
     return float(intercepts[best]), float(slopes[best])
 
 
-def fit(sweep: pd.DataFrame) -> Fit | None:
+def fit(benchmark: pd.DataFrame) -> Fit | None:
     """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes.
 
     `deviation` is the largest relative difference between the median of a size over rounds and the model.
     """
-    medians = round_medians(sweep)
+    medians = round_medians(benchmark)
     if len(medians.columns) < MIN_SIZES:
         return None
     size = medians.columns.to_numpy(float)
     typical = np.median(medians.to_numpy(), axis=0)
     latency, per_byte = np.transpose([line(size, seconds, typical) for seconds in medians.to_numpy()])
-    first = sweep.iloc[0]
+    first = benchmark.iloc[0]
     means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
     model = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
     return replace(model, deviation=float(np.abs(model.seconds(size) / typical - 1).max()))
 
 
-def fit_token_buckets(sweep: pd.DataFrame) -> Fit | None:
+def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
     """Return the model of a benchmark on links that are token buckets, or None for fewer than two sizes.
 
     Buckets refill during the latency, so a message takes the maximum of latency and transmission time. Both
     are fitted to medians over rounds and have no interval.
     """
-    medians = round_medians(sweep).median()
+    medians = round_medians(benchmark).median()
     size, seconds = medians.index.to_numpy(float), medians.to_numpy()
     if len(size) < MIN_SIZES:
         return None
     latency, per_byte = (grid.ravel() for grid in np.meshgrid(seconds, seconds / size))
     errors = np.abs(np.maximum(latency[:, None], per_byte[:, None] * size) / seconds - 1)
     best = int(np.argmin(errors.sum(axis=1)))
-    first = sweep.iloc[0]
+    first = benchmark.iloc[0]
     estimates = Estimate(float(latency[best])), Estimate(float(per_byte[best]))
     return Fit(*estimates, float(errors[best].max()), int(first["ranks"]), first["collective"])
 
 
-def achieved(sweep: pd.DataFrame) -> dict[int, Estimate]:
+def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     """Return the bus bandwidth of each size in bytes, with the 95 % t interval of the mean over rounds."""
-    ranks, collective = int(sweep["ranks"].iloc[0]), sweep["collective"].iloc[0]
+    ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
     return {
         int(size): intervals.harmonic_mean(
             [bus_bandwidth(size, seconds, ranks, collective) for seconds in times]
         )
-        for size, times in round_medians(sweep).items()
+        for size, times in round_medians(benchmark).items()
     }
 
 
@@ -155,17 +155,17 @@ def measured(network: pd.DataFrame) -> pd.DataFrame:
 
 def shortfall(network: pd.DataFrame) -> Note:
     """Return the benchmarks that did not succeed, with reasons, in one sentence."""
-    sweeps = network.drop_duplicates(KEYS)
-    if sweeps.empty:
-        return NO_SWEEP
+    benchmarks = network.drop_duplicates(KEYS)
+    if benchmarks.empty:
+        return NO_BENCHMARK
     bad = {
-        _describe_sweep(row): (row.status, one_line(row.reason))
-        for row in sweeps[sweeps["status"] != "ok"].itertuples()
+        _describe_benchmark(row): (row.status, one_line(row.reason))
+        for row in benchmarks[benchmarks["status"] != "ok"].itertuples()
     }
     if not bad:
-        return Note("no-missing-sweep", "No sweep is missing.")
+        return Note("no-missing-benchmark", "No collective benchmark is missing.")
     details = "; ".join(f"{name} ({status}: {reason})" for name, (status, reason) in bad.items())
-    return Note("missing-sweeps", f"Missing sweeps: {details}.", sweeps=bad)
+    return Note("missing-benchmarks", f"Missing collective benchmarks: {details}.", benchmarks=bad)
 
 
 def circumstances(network: pd.DataFrame) -> str:
@@ -235,11 +235,11 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
     """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
     rows = []
     place = network["collective"].map(list(COLLECTIVES).index)
-    for (_, collective, framework, nodes, ranks, device, bandwidth), sweep in network.groupby(
+    for (_, collective, framework, nodes, ranks, device, bandwidth), benchmark in network.groupby(
         [place.rename("place"), *KEYS], sort=True
     ):
-        first = sweep.iloc[0]
-        ok = measured(sweep)
+        first = benchmark.iloc[0]
+        ok = measured(benchmark)
         model = fit(ok) if len(ok) else None
         by_size = achieved(ok) if len(ok) else {}
         largest = max(by_size, default=None)
@@ -283,7 +283,7 @@ def table(network: pd.DataFrame) -> tables.Table:
     words = ["collective", "framework", "link", "device", "transport", "status"]
     data = compare(network)
     if data.empty:
-        return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
+        return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_BENCHMARK], words)
     columns_shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
     if "collective" in data:
         columns_shown = {
@@ -319,16 +319,16 @@ def table(network: pd.DataFrame) -> tables.Table:
     return tables.Table(title, data, pd.DataFrame(columns_shown), [note for note in notes if note], words)
 
 
-def _describe_sweep(sweep: Any) -> str:
+def _describe_benchmark(benchmark: Any) -> str:
     """Return a description of a benchmark from its row."""
-    levels = {"device": sweep.device, "bandwidth": sweep.bandwidth}
+    levels = {"device": benchmark.device, "bandwidth": benchmark.bandwidth}
     deviating = [
         combination_text({name: level})
         for name, level in levels.items()
         if level != conditions.SITE_DEFAULTS[name]
     ]
-    prefix = "" if sweep.collective == ALL_REDUCE else f"{COLLECTIVES[sweep.collective].title} of "
-    return ", ".join([f"{prefix}{sweep.framework} on {sweep.nodes} nodes", *deviating])
+    prefix = "" if benchmark.collective == ALL_REDUCE else f"{COLLECTIVES[benchmark.collective].title} of "
+    return ", ".join([f"{prefix}{benchmark.framework} on {benchmark.nodes} nodes", *deviating])
 
 
 def _how_fitted(network: pd.DataFrame) -> Note:
@@ -347,13 +347,13 @@ def _too_fast(data: pd.DataFrame) -> str:
     """Return the benchmarks whose fitted bandwidth exceeds the link's bound, or ""."""
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
-    names = [_describe_sweep(row) for row in rows.itertuples()]
+    names = [_describe_benchmark(row) for row in rows.itertuples()]
     why = (
         "their times do not follow a line, for example because links let bursts through: read their "
         "bandwidth with their deviation"
     )
     text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {why}."
-    return Note("faster-than-link", text, sweeps=names) if names else ""
+    return Note("faster-than-link", text, benchmarks=names) if names else ""
 
 
 def _format_intervals(data: pd.DataFrame, name: str, factor: float) -> list[str]:

@@ -15,35 +15,35 @@ from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import read
 from plan.campaign import Campaign, load_campaign
+from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
 from plan.identity import link_rate, unsupported_reason
-from plan.sweeps import KEYS, Sweep, key, output, required_sweeps
 from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 
 
-def planned_columns(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
+def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
     """Return the columns of a benchmark that are known before it is run."""
     return {
         "study": campaign.study.name,
         "site": campaign.site.name,
-        "collective": sweep.collective,
-        "framework": sweep.framework,
-        "nodes": sweep.nodes,
-        "ranks": sweep.geometry.ranks,
-        **{name: sweep.run.levels[name] for name in ("device", "bandwidth")},
+        "collective": benchmark.collective,
+        "framework": benchmark.framework,
+        "nodes": benchmark.nodes,
+        "ranks": benchmark.geometry.ranks,
+        **{name: benchmark.run.levels[name] for name in ("device", "bandwidth")},
         "placement": campaign.site.placement,
-        "link_bytes_s": link_rate(campaign.site, sweep.run.levels),
+        "link_bytes_s": link_rate(campaign.site, benchmark.run.levels),
     }
 
 
 def missing(file: Path) -> str:
-    """Return why there is no sweep.json for the current key."""
-    if any(file.parents[1].glob("*/sweep.json")):
+    """Return why there is no benchmark.json for the current key."""
+    if any(file.parents[1].glob("*/benchmark.json")):
         return "old: measured with other software, code or settings only"
     return "absent: has not been measured"
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the measured columns of a sweep.json, a row per repetition, by size, round and repetition."""
+    """Return the measured columns of a benchmark.json: a row per repetition, by size, round, repetition."""
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {
@@ -67,16 +67,16 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     """Return network.csv, ordered by framework and nodes.
 
     Raises:
-        InputError: If a sweep.json is broken.
+        InputError: If a benchmark.json is broken.
     """
     rows: list[dict[str, Any]] = []
-    for sweep in required_sweeps(campaign.runs):
-        head = planned_columns(campaign, sweep)
-        if reason := unsupported_reason(campaign.site, sweep.run.levels):
+    for benchmark in required_benchmarks(campaign.runs):
+        head = planned_columns(campaign, benchmark)
+        if reason := unsupported_reason(campaign.site, benchmark.run.levels):
             rows.append({**head, "status": "missing", "reason": reason})
             continue
-        head["key"] = key(campaign.site, sweep)
-        file = output(campaign.results, campaign.site, sweep)
+        head["key"] = key(campaign.site, benchmark)
+        file = output(campaign.results, campaign.site, benchmark)
         if file.exists():
             rows += [head | row for row in measured(read(file))]
         else:
@@ -89,10 +89,11 @@ def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[
 
     `named` as in records.aggregate.summarize.
     """
-    sweeps = table.drop_duplicates(KEYS)
-    bad = sweeps[sweeps["status"] != "ok"]
-    ok = len(sweeps) - len(bad)
-    lines = [Note("sweeps", f"{number_of(len(sweeps), 'sweep')}, {ok} ok", sweeps=len(sweeps), ok=ok)]
+    benchmarks = table.drop_duplicates(KEYS)
+    bad = benchmarks[benchmarks["status"] != "ok"]
+    ok = len(benchmarks) - len(bad)
+    text = f"{number_of(len(benchmarks), 'collective benchmark')}, {ok} ok"
+    lines = [Note("collective-benchmarks", text, benchmarks=len(benchmarks), ok=ok)]
     for row in bad.itertuples():
         text = (
             f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: "
@@ -101,7 +102,7 @@ def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[
         facts = {
             name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")
         }
-        lines.append(Note("sweep-not-ok", text, **facts))
+        lines.append(Note("benchmark-not-ok", text, **facts))
     return [*lines, *repeat_notes(bad["status"], named)]
 
 

@@ -1,4 +1,4 @@
-"""Run one collective benchmark and write its sweep.json (runs.other_measurements), as `python -m network.measure`."""
+"""Run one collective benchmark and write its benchmark.json, as `python -m network.measure`."""
 
 import sys
 import time
@@ -14,26 +14,40 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
 from models.collectives import COLLECTIVES
+from plan.collective_benchmarks import (
+    CollectiveBenchmark,
+    code_digest,
+    environment_digest,
+    output,
+    planned_benchmarks,
+    spec,
+)
+from plan.collective_benchmarks import key as key_of
 from plan.design import plan_design
-from plan.sweeps import Sweep, code_digest, environment_digest, output, planned_sweeps, spec
-from plan.sweeps import key as key_of
 from runs import other_measurements, transport
 from runs.supervise import failure_or_lost, rank_input
 
-KIND = "sweep"
-PROGRAM = "ranks.sweep"
+KIND = "collective_benchmark"
+PROGRAM = "ranks.collective_benchmark"
 
 
-def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:
-    """Run a benchmark unless it can be reused, and return its sweep.json in `results` (results/<study>)."""
-    attempt = partial(attempt_sweep, study, site, sweep)
+def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: Path) -> dict[str, Any]:
+    """Run a benchmark unless it can be reused; return its benchmark.json in `results` (results/<study>)."""
+    attempt = partial(attempt_benchmark, study, site, benchmark)
     return other_measurements.reuse_or_measure(
-        KIND, sweep, spec(site, sweep), output(results, site, sweep), study, site, results, attempt
+        KIND,
+        benchmark,
+        spec(site, benchmark),
+        output(results, site, benchmark),
+        study,
+        site,
+        results,
+        attempt,
     )
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the content of a sweep.json.
+    """Return the content of a benchmark.json.
 
     Raises:
         InputError: If the file is broken.
@@ -41,34 +55,34 @@ def read(file: Path) -> dict[str, Any]:
     return other_measurements.read_measurement(file, KIND)
 
 
-def attempt_sweep(
+def attempt_benchmark(
     study: Study,
     site: Site,
-    sweep: Sweep,
+    benchmark: CollectiveBenchmark,
     environment: Mapping[str, Any],
     launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return its record."""
-    sweep_spec = spec(site, sweep)
+    benchmark_spec = spec(site, benchmark)
     rank_spec = rank_input(
-        sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
+        benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
     write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
-    outcome = launch.run(launcher, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
+    outcome = launch.run(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
-    described = transport.describe_transport(result["transport"], sweep_spec, folder) if result else None
-    status, reason = judge(outcome, result, described, sweep_spec, site, launcher.hosts)
+    described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
+    status, reason = judge(outcome, result, described, benchmark_spec, site, launcher.hosts)
     if status == "failed":
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         "study": study.name,
         "site": site.name,
-        "collective": sweep.collective,
-        "framework": sweep.framework,
-        "nodes": sweep.nodes,
-        "ranks": sweep.geometry.ranks,
+        "collective": benchmark.collective,
+        "framework": benchmark.framework,
+        "nodes": benchmark.nodes,
+        "ranks": benchmark.geometry.ranks,
         "key": folder.parent.name,
         "status": status,
         "reason": reason,
@@ -76,16 +90,16 @@ def attempt_sweep(
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
-        "environment_digest": environment_digest(site, sweep),
-        "code_digest": code_digest(sweep.framework),
+        "environment_digest": environment_digest(site, benchmark),
+        "code_digest": code_digest(benchmark.framework),
         "placement": site.placement,
         "interface": site.interface,
-        "bandwidth_bytes_s": sweep_spec["bandwidth_bytes_s"],
+        "bandwidth_bytes_s": benchmark_spec["bandwidth_bytes_s"],
         "transport": described,
         "hosts": list(dict.fromkeys(rank["host"] for rank in result["ranks"])) if result else [],
         "devices": [rank["device"] for rank in result["ranks"]] if result else [],
         "sent_bytes": _most_sent(result) if result else None,
-        "foreign_cpu_share": result["foreign_cpu_share"] if result else None,
+        "other_cpu_share": result["other_cpu_share"] if result else None,
         "library_version": result["library_version"] if result else None,
         "sizes": result["sizes"] if result else [],
     }
@@ -95,7 +109,7 @@ def judge(
     outcome: launch.Outcome,
     result: Mapping[str, Any] | None,
     described: str | None,
-    sweep_spec: Mapping[str, Any],
+    benchmark_spec: Mapping[str, Any],
     site: Site,
     hosts: Sequence[str],
 ) -> tuple[str, Note | None]:
@@ -105,7 +119,7 @@ def judge(
         outcome: How the launch ended.
         result: What the ranks wrote, if anything.
         described: Description of the transport.
-        sweep_spec: Spec of the benchmark.
+        benchmark_spec: Spec of the benchmark.
         site: The site.
         hosts: Nodes that it was started on.
     """
@@ -113,10 +127,12 @@ def judge(
     if status != "ok" or result is None or described is None:
         return status, reason
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
-    row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
-    leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
+    row = {"epoch": 1, "n_allreduces": 1, "sent_bytes": _most_sent(result)}
+    leaves = COLLECTIVES[benchmark_spec["collective"]].leaves(
+        benchmark_spec["nodes"], benchmark_spec["ranks_per_node"]
+    )
     if objection := transport.wrong_network_reason(
-        described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True
+        described, benchmark_spec, site, [row], leaves * result["message_bytes"], benchmark=True
     ):
         return "invalid", Note(objection.code, f"network: {objection}", **objection.facts)
     return "ok", None
@@ -127,33 +143,38 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-def find(study: Study, site: Site, name: str) -> Sweep:
+def find(study: Study, site: Site, name: str) -> CollectiveBenchmark:
     """Return the benchmark of this name.
 
     Raises:
         InputError: If the study has no such benchmark.
     """
-    sweep: Sweep = other_measurements.find_by_name(
-        KIND, planned_sweeps(plan_design(study, site), site), name, study
+    benchmark: CollectiveBenchmark = other_measurements.find_by_name(
+        KIND, planned_benchmarks(plan_design(study, site), site), name, study
     )
-    return sweep
+    return benchmark
 
 
-def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
-    """Benchmark a collective over message sizes with one framework on some nodes, and write sweep.json.
+def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
+    """Benchmark a collective over message sizes with one framework on some nodes, and write benchmark.json.
 
     Args:
         study: name of a file in config/studies/
         site: name of a file in config/sites/
-        sweep: a sweep of the study, such as pytorch-ddp.n2
-        key: the key that the caller expects the sweep to have
-        out: sweep.json, in the folder of the key
+        benchmark: a collective benchmark of the study, such as pytorch-ddp.n2
+        key: the key that the caller expects the benchmark to have
+        out: benchmark.json, in the folder of the key
     """
     loaded_study, loaded_site = load_study(study), load_site(site)
-    planned_sweep = find(loaded_study, loaded_site, sweep)
-    do = partial(measure, loaded_study, loaded_site, planned_sweep)
+    planned_benchmark = find(loaded_study, loaded_site, benchmark)
+    do = partial(measure, loaded_study, loaded_site, planned_benchmark)
     other_measurements.publish_measurement(
-        f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do
+        f"collective benchmark {planned_benchmark.name}",
+        key_of(loaded_site, planned_benchmark),
+        key,
+        out,
+        loaded_site,
+        do,
     )
 
 

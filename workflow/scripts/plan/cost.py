@@ -38,14 +38,14 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, configured, plan_campaign
+from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
 from plan.identity import cores_per_rank, device
-from plan.sweeps import Sweep, message_sizes, planned_sweeps
 from plan.timings import BUDGET_S, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
 REFERENCE_S = 0.8  # reference benchmark of a run (docs/explanation/measurement.md); longer under a CPU quota
-SIZE_BUDGET_S = 1.2  # time limit of ranks.sweep for one message size
+SIZE_BUDGET_S = 1.2  # time limit of ranks.collective_benchmark for one message size
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of one core and one accelerator in float32 training
 DEPTHWISE_WEIGHT = 60  # a depthwise operation takes as long as 60 others
 N_PASSES = 3  # the backward pass costs twice the forward pass
@@ -102,12 +102,12 @@ class Cost:
     Attributes:
         campaign: The campaign.
         measured: Runs of this site (see ``measured_at``).
-        sweep_times: Seconds of the site's collective benchmarks and timings by name.
+        benchmark_times: Seconds of the site's collective benchmarks and timings by name.
     """
 
     campaign: Campaign
     measured: pd.DataFrame
-    sweep_times: Mapping[str, list[float]]
+    benchmark_times: Mapping[str, list[float]]
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -147,14 +147,14 @@ class Cost:
         return self.total_s - self.seconds(self.runs) + sum(self.estimate(run).run_s for run in self.possible)
 
     @cached_property
-    def sweeps(self) -> list[tuple[Sweep, Estimate]]:
+    def benchmarks(self) -> list[tuple[CollectiveBenchmark, Estimate]]:
         """The collective benchmarks, each with its estimate."""
         site = self.campaign.site
         origin = Note("own-budget", "time limit of the benchmark")
-        budget = Estimate(START_S + len(message_sizes(site.sweep_max_bytes)) * SIZE_BUDGET_S, origin)
+        budget = Estimate(START_S + len(message_sizes(site.collective_max_bytes)) * SIZE_BUDGET_S, origin)
         return [
-            (sweep, self._mean_or_budget(sweep.name, budget, "sweep"))
-            for sweep in planned_sweeps(self.campaign.runs, site)
+            (benchmark, self._mean_or_budget(benchmark.name, budget, "benchmark"))
+            for benchmark in planned_benchmarks(self.campaign.runs, site)
         ]
 
     @cached_property
@@ -169,7 +169,7 @@ class Cost:
 
     def _mean_or_budget(self, name: str, budget: Estimate, noun: str) -> Estimate:
         """Return the mean of earlier measurements of this name, or the budget without any."""
-        times = self.sweep_times.get(name)
+        times = self.benchmark_times.get(name)
         if not times:
             return budget
         origin = Note("measured-before", f"{number_of(len(times), noun)} of the same", count=len(times))
@@ -194,7 +194,9 @@ class Cost:
     @property
     def total_s(self) -> float:
         """Seconds of all runs, collective benchmarks and timings, one after the other."""
-        return self.seconds(self.runs) + sum(estimate.run_s for _, estimate in (*self.sweeps, *self.timings))
+        return self.seconds(self.runs) + sum(
+            estimate.run_s for _, estimate in (*self.benchmarks, *self.timings)
+        )
 
     @property
     def node_hours(self) -> float:
@@ -202,9 +204,9 @@ class Cost:
         if self.campaign.site.placement == "emulated":
             return self.total_s / 3600
         runs = sum(self.estimates[run.run_id].run_s * run.geometry.nodes for run in self.runs)
-        sweeps = sum(estimate.run_s * sweep.nodes for sweep, estimate in self.sweeps)
+        benchmarks = sum(estimate.run_s * benchmark.nodes for benchmark, estimate in self.benchmarks)
         timings = sum(estimate.run_s * timing.geometry.nodes for timing, estimate in self.timings)
-        return (runs + sweeps + timings) / 3600
+        return (runs + benchmarks + timings) / 3600
 
     @property
     def gpu_hours(self) -> float:
@@ -316,14 +318,16 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
     return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
 
 
-def sweep_times_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
+def benchmark_times_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
     """Return the seconds of a site's successful benchmarks and timings, of all studies, by name."""
     seconds: dict[str, list[float]] = {}
-    for file in sorted([*results.glob("*/network/*/*/sweep.json"), *results.glob("*/costs/*/*/timing.json")]):
+    for file in sorted(
+        [*results.glob("*/network/*/*/benchmark.json"), *results.glob("*/costs/*/*/timing.json")]
+    ):
         try:
-            sweep = read_json(file)
-            if (sweep["site"], sweep["status"]) == (site, "ok"):
-                seconds.setdefault(file.parents[1].name, []).append(float(sweep["wall_s"]))
+            benchmark = read_json(file)
+            if (benchmark["site"], benchmark["status"]) == (site, "ok"):
+                seconds.setdefault(file.parents[1].name, []).append(float(benchmark["wall_s"]))
         except (OSError, ValueError, TypeError, KeyError):
             continue
     return seconds
@@ -353,7 +357,7 @@ def title(cost: Cost) -> Note:
 
 def table_rows(cost: Cost) -> list[tuple[str, ...]]:
     """Return the rows of the report's table, HEADER first."""
-    return [HEADER, *_run_rows(cost), *_sweep_rows(cost), *_timing_rows(cost)]
+    return [HEADER, *_run_rows(cost), *_benchmark_rows(cost), *_timing_rows(cost)]
 
 
 def notes(cost: Cost) -> list[Note]:
@@ -457,11 +461,11 @@ def _run_rows(cost: Cost) -> list[tuple[str, ...]]:
     return rows
 
 
-def _sweep_rows(cost: Cost) -> list[tuple[str, ...]]:
+def _benchmark_rows(cost: Cost) -> list[tuple[str, ...]]:
     """Return a row for the collective benchmarks of each framework."""
     groups: dict[tuple[str, str], list[Estimate]] = {}
-    for sweep, estimate in cost.sweeps:
-        groups.setdefault((sweep.framework, estimate.origin), []).append(estimate)
+    for benchmark, estimate in cost.benchmarks:
+        groups.setdefault((benchmark.framework, estimate.origin), []).append(estimate)
     return [
         (framework, "(collective benchmarks)", "", *_times(estimates), origin)
         for (framework, origin), estimates in sorted(groups.items())
@@ -552,7 +556,7 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
     """
     config = load_config(configured(study, site))
     campaign = plan_campaign(load_study(config.study), load_site(config.site)).of_block(block)
-    cost = Cost(campaign, measured_at(campaign.site.name), sweep_times_at(campaign.site.name))
+    cost = Cost(campaign, measured_at(campaign.site.name), benchmark_times_at(campaign.site.name))
     print(to_json(cost) if as_json else report(cost))
 
 

@@ -425,7 +425,7 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
 def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch: int) -> None:
     """Raise InfeasibleCell if the samples of a step cannot be divided by the cell's shares."""
     shares, block = levels["shares"], ranks * local_batch
-    if shares != "equal" and not framework.unlike:
+    if shares != "equal" and not framework.heterogeneous:
         reason = f"shares={shares}: {framework.name} gives all ranks the same number of samples"
         raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "shares"), "set shares: equal")
     if not (fixed := fixed_shares(shares)):

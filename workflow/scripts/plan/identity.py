@@ -218,7 +218,7 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
 
 def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
     """Return why a site cannot train with a framework on this kind of device, or None."""
-    if device_kind == "hybrid" and not framework.unlike:
+    if device_kind == "hybrid" and not framework.heterogeneous:
         return Note(
             "no-hybrid",
             (
@@ -280,7 +280,7 @@ def site_part(site: Site) -> dict[str, Any]:
 @functools.cache
 def _heterogeneous_frameworks() -> list[str]:
     """Return the frameworks that can train on heterogeneous ranks."""
-    return [name for name in framework_names() if load_framework(name).unlike]
+    return [name for name in framework_names() if load_framework(name).heterogeneous]
 
 
 @functools.cache

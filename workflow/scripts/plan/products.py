@@ -12,9 +12,9 @@ from declared.products.traits import Traits
 from declared.records import RECORD_TABLES
 from environments.identity import environment_stamp
 from plan.campaign import Campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import rule_fields
 from plan.strategies import strategy_file
-from plan.sweeps import Sweeps
 from plan.timings import Timings
 
 FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; captions use precision
@@ -47,9 +47,9 @@ class Products:
         programs: Programs that make its tables, without those made on request only.
     """
 
-    def __init__(self, campaign: Campaign, sweeps: Sweeps, timings: Timings) -> None:
+    def __init__(self, campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings) -> None:
         self._campaign = campaign
-        self.traits = campaign_traits(campaign, sweeps, timings)
+        self.traits = campaign_traits(campaign, benchmarks, timings)
         self.figures: dict[str, Declared] = {
             figure.name: figure for figure in campaign.study.drawn(self.traits)
         }
@@ -143,7 +143,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Traits:
+def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings) -> Traits:
     """Return the properties of a study and its campaign, for published tables according to their files."""
 
     def is_recorded(name: str) -> bool:
@@ -152,11 +152,11 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
     costs = (campaign.mode == "campaign" and timings.outputs) or campaign.record_file("costs").exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
-        network_swept=sweeps.has_results,
+        has_collective_benchmark=benchmarks.has_results,
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         power_recorded=is_recorded("power"),
-        costs_timed=bool(campaign.study.searches_strategies and sweeps.has_results and costs),
+        costs_timed=bool(campaign.study.searches_strategies and benchmarks.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
         replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),
     )

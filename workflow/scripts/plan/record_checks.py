@@ -14,7 +14,7 @@ STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
 
 
 def load_record(file: Path) -> dict[str, Any]:
-    """Return a record.json or sweep.json.
+    """Return a record.json or benchmark.json.
 
     Status ``broken`` and the reason if it is unreadable or violates its schema.
     """
@@ -68,16 +68,16 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
         return Note("nothing-measured", "measured is empty" if measured == {} else "measured is null")
     if measured.get("weights_finite") is False:
         return Note("weights-not-finite", "weights_finite is false")
-    share, limit = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
+    share, limit = measured.get("other_cpu_share"), record["max_other_cpu_share"]
     if share is not None and share > limit:
         return Note(
-            "foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {limit}", share=share, limit=limit
+            "other-cpu-time", f"other_cpu_share is {share}, its limit {limit}", share=share, limit=limit
         )
     return None
 
 
 def record_status(record: Path) -> str:
-    """Return the status in a record.json or sweep.json, ``broken`` if it is unreadable or lacks a key.
+    """Return the status in a record.json or benchmark.json, ``broken`` if it is unreadable or lacks a key.
 
     The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of
     Snakemake.

@@ -1,7 +1,8 @@
 """Plan the timings behind a search for strategies: their specifications and keys.
 
-Pure functions of study, site and files in git, as plan.sweeps. If a study uses strategies that a search
-finds, the parts of the layers of each model are timed on one rank, and messages between two ranks.
+Pure functions of study, site and files in git, as plan.collective_benchmarks. If a study uses strategies
+that a search finds, the parts of the layers of each model are timed on one rank, and messages between two
+ranks.
 """
 
 import functools

@@ -12,6 +12,7 @@ from analysis import conditions, tables
 from analysis.measured import cell_levels, cell_words, read_runs, successful, timing_runs
 from common.notes import Note
 from common.options import run_program
+from common.tables import read_results
 from common.text import number_of
 from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
@@ -114,7 +115,7 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
 
 def caption_note(table_csv: Path) -> Note:
     """Return `precision_note` in short, for the caption of a figure, from the CSV of the table."""
-    rows = pd.read_csv(table_csv)
+    rows = read_results(table_csv)
     target, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
     counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
     n_missed, n_chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))

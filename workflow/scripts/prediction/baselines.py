@@ -36,8 +36,12 @@ def ernest(with_benchmark: bool) -> Method:
     """Return non-negative least squares of relative errors on the terms of Ernest."""
 
     def columns(cells: pd.DataFrame, message_s: np.ndarray) -> np.ndarray:
-        steps, exchanges, ranks = cells["steps"], cells["exchanges"], cells["ranks"]
-        tree, ring, message = exchanges * np.log2(ranks), exchanges * (ranks - 1), exchanges * message_s
+        steps, n_allreduces, ranks = cells["steps"], cells["n_allreduces"], cells["ranks"]
+        tree, ring, message = (
+            n_allreduces * np.log2(ranks),
+            n_allreduces * (ranks - 1),
+            n_allreduces * message_s,
+        )
         sent = (
             [message, tree, ring]
             if with_benchmark
@@ -99,7 +103,7 @@ def _fit_method(columns: Columns, fit: Fit, with_benchmark: bool, with_one_node:
         missing = "collective benchmark or the remaining cells" if with_benchmark else "remaining cells"
         text = f"the {missing} of the same treatment do not determine it"
         return Prediction(
-            seconds, problem_if_missing(seconds, Note("not-determined", text, swept=with_benchmark))
+            seconds, problem_if_missing(seconds, Note("not-determined", text, with_benchmark=with_benchmark))
         )
 
     return predict

@@ -44,16 +44,16 @@ GIGABIT = 1e9 / 8
 STRATEGY_COLUMNS = ("framework", *physics.STRATEGY_FACTORS)
 
 
-def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
+def rank_strategies(runs: pd.DataFrame, benchmarks: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each case, link rate and strategy that can be predicted.
 
     A case is a combination of the levels that vary besides strategies. Columns: the varying factors, `rate`
-    in bytes/s, `swept` (whether the benchmark ran at this rate), `strategy` as text, `predicted_s`, `place`
-    (1: fastest), `measured_s` (NaN without a run at this rate) and `measured_place`.
+    in bytes/s, `benchmarked` (whether the benchmark ran at this rate), `strategy` as text, `predicted_s`,
+    `place` (1: fastest), `measured_s` (NaN without a run at this rate) and `measured_place`.
 
     Args:
         runs: runs.csv of the study.
-        sweeps: Points of the collective benchmark (`law.benchmark_points`).
+        benchmarks: Points of the collective benchmark (`law.benchmark_points`).
     """
     measured, cells = physics.measured_cells(runs, include_meshes=True), physics.planned_cells(runs)
     case, strategy_factors = (
@@ -61,7 +61,7 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     )
     cells["strategy"] = _strategy_labels(cells)
     one_node = measured[measured["nodes"] == 1]
-    model = generalize(physics.base_model(pd.concat([one_node, cells], ignore_index=True), sweeps))
+    model = generalize(physics.base_model(pd.concat([one_node, cells], ignore_index=True), benchmarks))
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
@@ -71,7 +71,7 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
         [*case, "strategy", "rate", "epoch_time_s"]
     ]
     candidates = candidates.assign(
-        predicted_s=model.predict(candidates), swept=candidates["rate"].isin(sweeps["link_bytes_s"])
+        predicted_s=model.predict(candidates), benchmarked=candidates["rate"].isin(benchmarks["link_bytes_s"])
     )
     candidates = candidates.dropna(subset="predicted_s")
     candidates = candidates.merge(
@@ -85,7 +85,7 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     candidates = candidates.sort_values([*case, "rate", "place"]).reset_index(drop=True)
     columns = [*case, *(name for name in strategy_factors if name not in case)]
     return candidates[
-        [*columns, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]
+        [*columns, "rate", "benchmarked", "strategy", "predicted_s", "place", "measured_s", "measured_place"]
     ]
 
 
@@ -132,7 +132,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
             group_starts.append(len(shown_rows))
         shown_rows.append((case_levels[case[0]], _table_row(case_levels, own)))
     text_columns = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
-    notes = [PREDICTED, *([EXTRAPOLATED] if not rows["swept"].all() else []), *filter(None, site_notes)]
+    notes = [PREDICTED, *([EXTRAPOLATED] if not rows["benchmarked"].all() else []), *filter(None, site_notes)]
     return tables.Table(
         TITLE, rows, pd.DataFrame([row for _, row in shown_rows]), notes, text_columns, group_starts[1:]
     )
@@ -147,7 +147,7 @@ def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     case_columns = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
     return {
         **case_columns,
-        "links": rate_text(float(str(levels["rate"]))) + ("" if first["swept"] else "*"),
+        "links": rate_text(float(str(levels["rate"]))) + ("" if first["benchmarked"] else "*"),
         "fastest": first["strategy"],
         "predicted (s)": tables.number(first["predicted_s"]),
         "next": slower[0]["strategy"] if slower else tables.DASH,

@@ -45,7 +45,7 @@ def hypothetical_cells(cases: pd.DataFrame, rates: Sequence[float], max_nodes: i
     local = cells["batch_size"] / nodes.where(cells["batch_scope"] == "global", 1.0)
     steps = cells["samples"] / (nodes * local)
     counted = {"ranks": nodes, "replicas": nodes, "nodes": nodes, "local_batch": local, "steps": steps}
-    hypothetical = cells.assign(**counted, exchanges=steps / cells["sync_every"])
+    hypothetical = cells.assign(**counted, n_allreduces=steps / cells["sync_every"])
     return hypothetical[(steps >= 1) & (local >= 1)].reset_index(drop=True)
 
 
@@ -126,7 +126,7 @@ def summarize_curves(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def refit_resampled(
-    cells: pd.DataFrame, sweeps: pd.DataFrame, model: PhysicalModel, rng: np.random.Generator
+    cells: pd.DataFrame, benchmarks: pd.DataFrame, model: PhysicalModel, rng: np.random.Generator
 ) -> PhysicalModel:
     """Return the model fitted to cells and benchmarks resampled with their measured log-normal noise.
 
@@ -144,20 +144,22 @@ def refit_resampled(
     times = cells["epoch_time_s"] * np.exp(
         cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells))
     )
-    seconds = sweeps["seconds"] * np.exp(benchmark_noise(sweeps, model) * rng.standard_normal(len(sweeps)))
-    return generalize(physics.fit_model(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
+    seconds = benchmarks["seconds"] * np.exp(
+        benchmark_noise(benchmarks, model) * rng.standard_normal(len(benchmarks))
+    )
+    return generalize(physics.fit_model(cells.assign(epoch_time_s=times), benchmarks.assign(seconds=seconds)))
 
 
-def benchmark_noise(sweeps: pd.DataFrame, model: PhysicalModel) -> np.ndarray:
+def benchmark_noise(benchmarks: pd.DataFrame, model: PhysicalModel) -> np.ndarray:
     """Return the standard deviation of the logarithm of each benchmark point, [points].
 
     It is the misfit of the carrier's law, or the spread between rounds if that is larger or alone known; 0
     with one place and one round.
     """
-    names = zip(physics.carriers(sweeps), sweeps["collective"], strict=True)
+    names = zip(physics.carriers(benchmarks), benchmarks["collective"], strict=True)
     misfit = np.array([law.misfit if (law := model.law(*name)) else np.nan for name in names])
-    keys = [sweeps[name] for name in ("collective", "framework", "device")]
-    squares = (sweeps["error"].astype(float) ** 2).groupby(keys).transform("mean")
+    keys = [benchmarks[name] for name in ("collective", "framework", "device")]
+    squares = (benchmarks["error"].astype(float) ** 2).groupby(keys).transform("mean")
     return np.nan_to_num(np.fmax(misfit, np.sqrt(squares.to_numpy(float))))
 
 

@@ -18,20 +18,20 @@ class Fold:
         title: What is left out.
         kind: The factor that is left out, one of `held_out.KINDS`.
         train: Cells to fit (`physics.measured_cells`).
-        sweeps: Points of the collective benchmark to fit (`law.benchmark_points`).
+        benchmarks: Points of the collective benchmark to fit (`law.benchmark_points`).
         test: Cells to predict.
     """
 
     title: str
     kind: str
     train: pd.DataFrame
-    sweeps: pd.DataFrame
+    benchmarks: pd.DataFrame
     test: pd.DataFrame
 
     @functools.cached_property
     def base_model(self) -> physics.PhysicalModel:
         """The physical model before anything is fitted to cells on several nodes."""
-        return physics.base_model(self.train, self.sweeps)
+        return physics.base_model(self.train, self.benchmarks)
 
 
 @dataclass(frozen=True)

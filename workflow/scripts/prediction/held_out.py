@@ -33,7 +33,7 @@ from common.tables import read_table
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
 from models.collectives import COLLECTIVES
-from prediction import exchange, law, physics
+from prediction import communication, law, physics
 from prediction.fold import Fold, Method, Prediction
 from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
@@ -81,12 +81,12 @@ EMULATED = Note(
 )
 
 
-def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
+def make_folds(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> Iterator[Fold]:
     """Yield the folds of a study; the first one holds out nothing.
 
     Args:
         cells: The study's `physics.measured_cells`.
-        sweeps: Its `law.benchmark_points`.
+        benchmarks: Its `law.benchmark_points`.
     """
     is_multi_node = cells["nodes"] > 1
     nodes, batches, rates = (
@@ -100,12 +100,14 @@ def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
             for factor, levels in held_levels.items()
         ]
         is_used = ~(
-            sweeps["nodes"].isin(held_levels.get("nodes", []))
-            | sweeps["link_bytes_s"].isin(held_levels.get("rate", []))
+            benchmarks["nodes"].isin(held_levels.get("nodes", []))
+            | benchmarks["link_bytes_s"].isin(held_levels.get("rate", []))
         )
         train = cells[~np.logical_or.reduce(is_held_out)] if is_held_out else cells
         test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
-        return Fold(name, kind, train.reset_index(drop=True), sweeps[is_used], test.reset_index(drop=True))
+        return Fold(
+            name, kind, train.reset_index(drop=True), benchmarks[is_used], test.reset_index(drop=True)
+        )
 
     yield make_fold("nothing", IN_SAMPLE)
     if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
@@ -135,7 +137,7 @@ def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
 
 
 def evaluate(
-    cells: pd.DataFrame, sweeps: pd.DataFrame, by_name: Mapping[str, Method]
+    cells: pd.DataFrame, benchmarks: pd.DataFrame, by_name: Mapping[str, Method]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every prediction of every held-out cell, and a row for each fold and method.
 
@@ -144,7 +146,7 @@ def evaluate(
     fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
     predictions: dict[str, Prediction] = {}
-    for fold in make_folds(cells, sweeps):
+    for fold in make_folds(cells, benchmarks):
         if fold.test.empty:
             continue
         predictions = {name: method(fold) for name, method in by_name.items()}
@@ -254,7 +256,9 @@ def summarize_method(
     }
 
 
-def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
+def table(
+    runs: pd.DataFrame, cells: pd.DataFrame, benchmarks: pd.DataFrame, rows: pd.DataFrame
+) -> tables.Table:
     """Return the table of a study; `rows` from `evaluate`."""
     text_columns = ["left out", "method", "worst cell"]
     plain = successful(runs)["epoch_time_s"].astype(float)
@@ -317,7 +321,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         Note("error", error),
         counted if ALL in set(rows["left_out"]) else "",
         "" if incomplete.empty else COMMON_CELLS,
-        _method_note(cells, sweeps),
+        _method_note(cells, benchmarks),
         _mesh_note(cells[cells["is_mesh"]]),
         *(
             Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
@@ -389,9 +393,9 @@ def _mesh_note(include_meshes: pd.DataFrame) -> str:
     return Note("meshes", f"{MESHES} {GROUP_ON_NODE}" if within else MESHES, ranks_within_nodes=within)
 
 
-def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
+def _method_note(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> str:
     """Return a note on the physical model and its fit to all cells."""
-    model = physics.fit_model(cells, sweeps)
+    model = physics.fit_model(cells, benchmarks)
     fitted = [
         f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {model.scatter[name]:.2f}"
         + (f", hidden share {model.hidden[name]:.2f}" if model.hidden[name] else ", nothing hidden")
@@ -420,7 +424,7 @@ def _laws_text(model: physics.PhysicalModel, carrier: physics.Carrier) -> str:
     """Return the laws of the collectives in a carrier's gradient all-reduce as text."""
     laws = model.laws[carrier]
     if model.shards(carrier):
-        laws = {name: laws[name] for name in exchange.SHARDS}
+        laws = {name: laws[name] for name in communication.SHARDS}
     has_several = len(laws) > 1
     return ", ".join(
         (
@@ -452,13 +456,13 @@ def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) ->
     """
     python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
     measured = read_timing_runs(runs)
-    cells, sweeps = (
+    cells, benchmarks = (
         physics.measured_cells(measured, include_meshes=True),
         law.benchmark_points(read_table(network, "network")),
     )
-    every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
+    every, rows = evaluate(cells, benchmarks, methods(set(cells["framework"]), python))
     tables.write_csv(every, out.with_name(f"{out.name}_cells.csv"))
-    tables.write(table(measured, cells, sweeps, rows), out)
+    tables.write(table(measured, cells, benchmarks, rows), out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Table `hybrid`: predicted epoch times of heterogeneous ranks, and whether adding a slower device pays.
 
-    T = max_r c(n_r) / k_r + X exchange        c(n) = a + b n
+    T = max_r c(n_r) / k_r + X allreduce       c(n) = a + b n
 
 c(n) is the epoch time of one rank alone with n samples a step, from the single-device runs; k_r is the
 strength of rank r relative to that one. The X gradient all-reduces take what the collective benchmark says,
@@ -46,7 +46,7 @@ class Ranks:
     Attributes:
         alone_s: Constant part a of an epoch of one rank alone.
         sample_s: Epoch seconds b for each sample of a step.
-        exchange_s: Gradient all-reduces of an epoch.
+        allreduce_s: Gradient all-reduces of an epoch.
         block: Samples of a step over all ranks.
         shares: Level of the factor `shares`.
         strengths: Speed of each rank relative to the rank of `alone_s` and `sample_s`.
@@ -54,7 +54,7 @@ class Ranks:
 
     alone_s: float
     sample_s: float
-    exchange_s: float
+    allreduce_s: float
     block: int
     shares: str
     strengths: tuple[float, ...]
@@ -74,7 +74,7 @@ class Ranks:
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the time of an epoch with these samples of each rank in a step."""
         computed = (self.alone_s + self.sample_s * n for n in samples)
-        return max(own / k for own, k in zip(computed, self.strengths, strict=True)) + self.exchange_s
+        return max(own / k for own, k in zip(computed, self.strengths, strict=True)) + self.allreduce_s
 
 
 def cells_with_strengths(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
@@ -120,11 +120,11 @@ def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame
         return cells
     model = physics.base_model(cells, law.benchmark_points(network))
     alone, with_sample = (model.computed(cells.assign(local_batch=float(n))).sum(axis=1) for n in (0, 1))
-    exchange_s = np.full(len(cells), np.nan)
-    exchange_s[(cells["replicas"] == 1).to_numpy()] = 0.0
+    allreduce_s = np.full(len(cells), np.nan)
+    allreduce_s[(cells["replicas"] == 1).to_numpy()] = 0.0
     for place, part in model.parts(cells):
-        exchange_s[place] = part.exposed(0.0)
-    cells = cells.assign(alone_s=alone, sample_s=with_sample - alone, exchange_s=exchange_s)
+        allreduce_s[place] = part.exposed(0.0)
+    cells = cells.assign(alone_s=alone, sample_s=with_sample - alone, allreduce_s=allreduce_s)
     cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
     return cells
 
@@ -187,7 +187,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
                 "strengths": "/".join(f"{k / max(ranks.strengths):.4g}" for k in ranks.strengths),
                 "samples": "/".join(map(str, samples)),
                 "measured_samples": measured_samples.get(own["cell"]),
-                "exchange_s": ranks.exchange_s,
+                "allreduce_s": ranks.allreduce_s,
                 "epoch_time_s": own["epoch_time_s"],
                 "n": own["n"],
                 "predicted_s": predicted_s,
@@ -207,7 +207,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
 def _ranks(row: pd.Series) -> Ranks:
     return Ranks(
-        **{name: row[name] for name in ("alone_s", "sample_s", "exchange_s", "block", "shares", "strengths")}
+        **{name: row[name] for name in ("alone_s", "sample_s", "allreduce_s", "block", "shares", "strengths")}
     )
 
 
@@ -240,7 +240,7 @@ def break_even(ranks: Ranks, before_s: float) -> float:
         extended = replace(ranks, strengths=(*other_strengths, strength))
         return extended.seconds(extended.samples())
 
-    if math.isnan(before_s) or math.isnan(ranks.exchange_s):
+    if math.isnan(before_s) or math.isnan(ranks.allreduce_s):
         return math.nan
     if seconds(MAX_STRENGTH) >= before_s:
         return math.inf
@@ -316,8 +316,8 @@ def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
         network: network.csv of the study, if there is a collective benchmark
     """
     columns = list(schema("network")["properties"])
-    sweeps = read_table(network, "network") if network else pd.DataFrame(columns=columns)
-    tables.write(table(read_runs(runs), sweeps), out)
+    benchmarks = read_table(network, "network") if network else pd.DataFrame(columns=columns)
+    tables.write(table(read_runs(runs), benchmarks), out)
 
 
 if __name__ == "__main__":

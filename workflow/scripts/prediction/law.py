@@ -52,7 +52,7 @@ class Law:
         start_s: Latency of a collective in seconds.
         step_s: Latency of each step of the algorithm in seconds.
         link: Time on the link relative to its full rate.
-        cost_s: Processor time per byte in seconds.
+        cost_s: CPU time per byte in seconds.
         log_sizes: Logarithms of the measured sizes in bytes, [sizes].
         factors: Correction by size, [places + 1, sizes]; the last row is for places that were not measured.
         places: (nodes, ranks, rate) of the rows of `factors`.
@@ -169,26 +169,26 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     return points.reset_index().astype(dict.fromkeys(keys[3:], float))
 
 
-def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
+def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     """Return the law of one collective of one carrier, or None without two message sizes.
 
     A later mode replaces an earlier one only if it reduces the misfit by MIN_GAIN; SUM must not exceed the
     link rate. A tree is told from a ring only with three numbers of ranks.
 
     Args:
-        sweeps: Points of `benchmark_points`.
+        benchmarks: Points of `benchmark_points`.
         largest_bytes: Size of the largest message that will be predicted.
     """
-    used = sweeps[
-        sweeps["bytes"]
-        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))
+    used = benchmarks[
+        benchmarks["bytes"]
+        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(benchmarks["bytes"].unique())[:2].max(initial=0))
     ]
     if used["bytes"].nunique() < 2:
         return None
     rate = used["link_bytes_s"].fillna(np.inf).to_numpy()
     limited = [rate <= slowest for slowest in np.unique(rate)[::-1]]
     has_rates = len(limited) > 1
-    # Each split says for which points bytes take link time and for which they take processor time.
+    # Each split says for which points bytes take link time and for which they take CPU time.
     split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
     modes = [
         (PIPELINED, *split[0]),
@@ -236,11 +236,11 @@ class _BenchmarkPoints:
 
     @classmethod
     def from_table(
-        cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str
+        cls, benchmarks: pd.DataFrame, algorithms: Sequence[str], collective: str
     ) -> "_BenchmarkPoints":
         """Return the points of a table of `benchmark_points`, with their `law_terms` for each algorithm."""
         size, nodes, ranks, rate, seconds = (
-            sweeps[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
+            benchmarks[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
         )
         log_sizes, column = np.unique(np.log(size), return_inverse=True)
         places, row = np.unique(

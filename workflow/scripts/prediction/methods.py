@@ -21,7 +21,7 @@ from analysis.terms import MODELS, Columns, split_estimable
 from common.errors import InputError
 from common.notes import Note
 from models.collectives import MESH_COLLECTIVES
-from prediction import baselines, exchange, law, physics
+from prediction import baselines, communication, law, physics
 from prediction.fold import Fold, Method, Prediction, predict_none, problem_if_missing
 from prediction.law import Law
 
@@ -33,7 +33,7 @@ FEW_LEVELS = Note(
     "few-levels",
     f"it needs {MIN_LEVELS} values of each parameter; with fewer it still fits a model, with a warning.",
 )
-NO_SWEEP = Note("no-sweep", "no collective benchmark at the remaining nodes and rates")
+NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark at the remaining nodes and rates")
 NO_SINGLE_NODE = Note("no-run-on-one-node", "no run on one node")
 NO_RATE = Note("no-link-rate", "the site declares no link rate")
 NO_CELL = Note("no-cell", "no cell remains")
@@ -49,7 +49,9 @@ def physical_method(*terms: str) -> Method:
     def predict(fold: Fold) -> Prediction:
         model = physics.fit_terms(fold.base_model, fold.train, terms)
         seconds = model.predict(fold.test)
-        return Prediction(seconds, problem_if_missing(seconds, NO_SINGLE_NODE) if model.laws else NO_SWEEP)
+        return Prediction(
+            seconds, problem_if_missing(seconds, NO_SINGLE_NODE) if model.laws else NO_BENCHMARK
+        )
 
     return predict
 
@@ -203,11 +205,11 @@ def methods(frameworks: Iterable[str], python: Path | None = None) -> dict[str, 
         PHYSICS: physical_method(*physics.TERMS),
         "without waiting": physical_method("hidden", "dispatch"),
     }
-    if any(exchange.can_overlap(name) for name in frameworks):
+    if any(communication.can_overlap(name) for name in frameworks):
         by_name["without hiding"] = physical_method("scatter", "dispatch")
     by_name["by hand"] = predict_by_hand
     for with_benchmark in (False, True):
-        suffix = " with the sweep" if with_benchmark else ""
+        suffix = " with the benchmark" if with_benchmark else ""
         by_name |= {
             f"Ernest{suffix}": baselines.ernest(with_benchmark),
             f"log-linear{suffix}": baselines.log_linear(with_benchmark),

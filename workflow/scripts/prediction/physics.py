@@ -4,10 +4,10 @@
 
 S batches and X all-reduces an epoch; c(b) = alpha + beta b is the computation of a batch of b samples and u
 that of an update, both from runs on one replica. `exposed` is communication that outlasts the backward pass
-(prediction.exchange), by a law of the collective benchmark (prediction.law). The fourth term is waiting for
+(prediction.communication), by a law of the collective benchmark (prediction.law). The fourth term is waiting for
 the slowest of p ranks: if the time of a batch has a standard deviation of sigma c, the S / X batches before
 an all-reduce have sqrt(S / X) times as much, and the largest of p normal numbers is expected E(p) standard
-deviations above their mean. `extra`: see exchange.Rule.
+deviations above their mean. `extra`: see communication.Rule.
 
 prediction.strategies has computation and messages with model parallelism. Where a tensor axis or a pipeline
 makes ranks wait in every batch, S replaces X in the waiting term.
@@ -42,8 +42,8 @@ from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
 from declared.models import model_graph
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from models.graph import Graph
-from prediction import exchange, law, strategies
-from prediction.exchange import Tensors
+from prediction import communication, law, strategies
+from prediction.communication import Tensors
 from prediction.law import Law
 
 # Factors that change the number of batches and all-reduces, or their network, but not the computation of
@@ -54,9 +54,9 @@ NOT_COMPUTATION = (
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
 COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
-MEASURE_COLUMNS = ["local_batch", "steps", "exchanges", "rate", "samples"]
-COMPUTATION_COLUMNS = ["steps", "exchanges", "local_batch", "epoch_time_s"]
-PART_COLUMNS = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
+MEASURE_COLUMNS = ["local_batch", "steps", "n_allreduces", "rate", "samples"]
+COMPUTATION_COLUMNS = ["steps", "n_allreduces", "local_batch", "epoch_time_s"]
+PART_COLUMNS = ["nodes", "ranks", "rate", "steps", "n_allreduces", "training_loop"]
 TERMS = ("hidden", "scatter", "dispatch")
 CONFOUNDED = {"hidden", "scatter"}  # with equal ranks and accumulation steps in all cells
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
@@ -81,15 +81,15 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     ok = ok.assign(is_mesh=has_mesh, computes=lbann_layout(ok))
     ok = ok if include_meshes else ok[~has_mesh]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
-    ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
+    ok = ok.assign(steps=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
     by_cell = ok.groupby("cell", sort=False)
-    level_columns = [name for name in [*factors(), "base"] if name not in COUNT_COLUMNS]
+    level_columns = [name for name in [*factors(), "baseline"] if name not in COUNT_COLUMNS]
     cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # the level "site" has no number
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
-    cells = cells.dropna(subset=["steps", "exchanges"])
+    cells = cells.dropna(subset=["steps", "n_allreduces"])
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
     return cells.astype(kinds).reset_index()
 
@@ -107,10 +107,10 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the planned cells on several nodes, run or not, as `measured_cells` without measurements."""
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
-    exchanges = samples / cells["effective_batch"].astype(float)
+    n_allreduces = samples / cells["effective_batch"].astype(float)
     counts = {
-        "steps": exchanges * cells["sync_every"].astype(int),
-        "exchanges": exchanges,
+        "steps": n_allreduces * cells["sync_every"].astype(int),
+        "n_allreduces": n_allreduces,
         "local_batch": batch,
     }
     description = {
@@ -120,7 +120,7 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     }
     kinds = dict.fromkeys(COUNT_COLUMNS, int)
     return (
-        cells[["cell", *factors(), "base", "ranks", "replicas"]]
+        cells[["cell", *factors(), "baseline", "ranks", "replicas"]]
         .assign(samples=samples, **counts, **description)
         .astype(kinds)
     )
@@ -132,7 +132,7 @@ def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
     `include_meshes`, with model parallelism.
     """
-    counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
+    counts = successful(runs).groupby("cell", sort=False)[["steps", "n_allreduces"]].count()
     uncounted = counts.index[(counts == 0).any(axis=1)].tolist()
     cells = {
         "batches or all-reduces were not counted": uncounted,
@@ -198,7 +198,7 @@ def expected_maximum(count: int) -> float:
 def model_gradients(model: str, dataset: str) -> Tensors | None:
     """Return the gradients of a model for a data set; None for a model that Ringside does not describe."""
     graph = _load_graph(model, dataset)
-    return exchange.gradient_tensors(graph) if graph else None
+    return communication.gradient_tensors(graph) if graph else None
 
 
 Levels = tuple[object, ...]  # the framework, then the levels of `PhysicalModel.keys`
@@ -241,13 +241,13 @@ class PhysicalModel:
         return self.laws.get(carrier, {}).get(collective)
 
     def shards(self, carrier: Carrier) -> list[Law]:
-        """Return the laws of exchange.SHARDS if a carrier sends these and both were benchmarked, else []."""
-        laws = [law for name in exchange.SHARDS if (law := self.law(carrier, name))]
+        """Return the laws of communication.SHARDS if a carrier sends these and both were benchmarked, else []."""
+        laws = [law for name in communication.SHARDS if (law := self.law(carrier, name))]
         return (
             laws
-            if exchange.is_sharded(carrier[0])
+            if communication.is_sharded(carrier[0])
             and not self.single_allreduce
-            and len(laws) == len(exchange.SHARDS)
+            and len(laws) == len(communication.SHARDS)
             else []
         )
 
@@ -292,47 +292,53 @@ class PhysicalModel:
 
     def can_overlap(self, carrier: Carrier) -> bool:
         """Return whether messages can overlap computation, as far as they are known."""
-        return exchange.can_overlap(carrier[0]) and bool(
-            self.shards(carrier) or not exchange.is_sharded(carrier[0])
+        return communication.can_overlap(carrier[0]) and bool(
+            self.shards(carrier) or not communication.is_sharded(carrier[0])
         )
 
     def _multi_node_part(
         self, carrier: Carrier, cells: Mapping[str, np.ndarray], computed_s: np.ndarray, gradients: Tensors
     ) -> "Part":
-        rule, place = exchange.message_rule(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
-        steps, exchanges = cells["steps"], cells["exchanges"]
+        rule, place = communication.message_rule(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
+        steps, n_allreduces = cells["steps"], cells["n_allreduces"]
         batch_s = computed_s[:, 0] / steps
-        backward_s = exchange.BACKWARD_SHARE * batch_s
+        backward_s = communication.BACKWARD_SHARE * batch_s
         allreduce, shards = (
             self.laws[carrier][ALL_REDUCE].at(*place),
             [exposed_s.at(*place) for exposed_s in self.shards(carrier)],
         )
         extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
-        extra_s = steps * extra * allreduce.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
+        extra_s = steps * extra * allreduce.seconds(np.full(len(steps), communication.NUMBER_BYTES))
         rank_counts, index = np.unique(cells["ranks"], return_inverse=True)
         slowest = np.array([expected_maximum(int(count)) for count in rank_counts])[index]
 
         def exposed(hidden: float) -> np.ndarray:
             if shards:
                 gather, scatter = shards
-                units = exchange.join_units(gradients, rule.limits_bytes[1])
-                exposed_s = exchange.exposed_units_s(
-                    units, gather, scatter, backward_s, hidden, steps / exchanges
+                units = communication.join_units(gradients, rule.limits_bytes[1])
+                exposed_s = communication.exposed_units_s(
+                    units, gather, scatter, backward_s, hidden, steps / n_allreduces
                 )
             else:
-                exposed_s = exchange.exposed_s(rule, gradients, allreduce, backward_s, hidden)
-            return exchanges * exposed_s + extra_s
+                exposed_s = communication.exposed_s(rule, gradients, allreduce, backward_s, hidden)
+            return n_allreduces * exposed_s + extra_s
 
-        return Part(carrier, computed_s.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, exposed)
+        return Part(
+            carrier, computed_s.sum(axis=1), np.sqrt(steps * n_allreduces) * batch_s * slowest, exposed
+        )
 
     def _mesh_parts(
         self, carrier: Carrier, cells: pd.DataFrame, places: np.ndarray
     ) -> Iterator[tuple[np.ndarray, "Part"]]:
         """Yield the cells at `places` whose messages were all benchmarked, each as a part of its own."""
-        rule, coefficients = exchange.message_rule(carrier[0]), self.coefficients(cells, self.divisible)
+        rule, coefficients = communication.message_rule(carrier[0]), self.coefficients(cells, self.divisible)
         for place in places:
             row = cells.iloc[place].to_dict()
-            mesh, steps, exchanges = mesh_of(row["parallelism"], row["ranks"]), row["steps"], row["exchanges"]
+            mesh, steps, n_allreduces = (
+                mesh_of(row["parallelism"], row["ranks"]),
+                row["steps"],
+                row["n_allreduces"],
+            )
             place_of_cell = strategies.Place(row["nodes"], row["ranks"], row["rate"])
             graph, batch = model_graph(row["model"], row["dataset"]), round(row["local_batch"])
             law_of = functools.partial(self.law, carrier)
@@ -342,16 +348,16 @@ class PhysicalModel:
             if step is None:
                 continue
             batch_s, groups = step.computed_s / row["sync_every"], steps / row["sync_every"]
-            waits = steps if mesh.tensor * mesh.pipeline > 1 else exchanges
+            waits = steps if mesh.tensor * mesh.pipeline > 1 else n_allreduces
 
             yield (
                 np.array([place]),
                 Part(
                     carrier,
-                    np.array([groups * step.computed_s + exchanges * step.update_s]),
+                    np.array([groups * step.computed_s + n_allreduces * step.update_s]),
                     np.array([math.sqrt(steps * waits) * batch_s * expected_maximum(row["ranks"])]),
                     functools.partial(
-                        _exposed_mesh_s, step, groups, exchanges, exchange.BACKWARD_SHARE * batch_s
+                        _exposed_mesh_s, step, groups, n_allreduces, communication.BACKWARD_SHARE * batch_s
                     ),
                     groups * step.divided,
                 ),
@@ -360,9 +366,11 @@ class PhysicalModel:
     def computed(self, cells: pd.DataFrame) -> np.ndarray:
         """Return seconds of an epoch in batches and in updates, [cells, 2], by framework or baseline."""
         coefficients = self.coefficients(cells, self.computation)
-        steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
+        steps, n_allreduces, batch = (
+            cells[name].to_numpy() for name in ("steps", "n_allreduces", "local_batch")
+        )
         return np.column_stack(
-            [steps * (coefficients[:, 0] + coefficients[:, 1] * batch), exchanges * coefficients[:, 2]]
+            [steps * (coefficients[:, 0] + coefficients[:, 1] * batch), n_allreduces * coefficients[:, 2]]
         )
 
     def coefficients(self, cells: pd.DataFrame, costs: Mapping[Levels, np.ndarray]) -> np.ndarray:
@@ -375,8 +383,8 @@ class PhysicalModel:
         missing = np.full(3, np.nan)
         coefficients: np.ndarray = np.array(
             [
-                costs.get((framework, *levels), costs.get((base, *levels), missing))
-                for framework, base, *levels in cells[["framework", "base", *self.keys]].itertuples(
+                costs.get((framework, *levels), costs.get((baseline, *levels), missing))
+                for framework, baseline, *levels in cells[["framework", "baseline", *self.keys]].itertuples(
                     index=False, name=None
                 )
             ]
@@ -385,10 +393,10 @@ class PhysicalModel:
 
 
 def _exposed_mesh_s(
-    step: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float
+    step: strategies.Step, groups: float, n_allreduces: float, backward_s: float, hidden: float
 ) -> float:
     """Return seconds of an epoch in messages that are not overlapped."""
-    return groups * step.waited_s + exchanges * max(step.parameters_s - hidden * backward_s, 0.0)
+    return groups * step.waited_s + n_allreduces * max(step.parameters_s - hidden * backward_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -414,12 +422,12 @@ class Part:
         return self.computed + self.exposed(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
-def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
+def base_model(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> PhysicalModel:
     """Return the model from cells on one node and benchmarks, without overlap or waiting.
 
     Args:
         cells: Cells of `measured_cells`; those on several nodes say only which laws are needed.
-        sweeps: Points of `law.benchmark_points`.
+        benchmarks: Points of `law.benchmark_points`.
     """
     costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *STRATEGY_FACTORS)), "computes"]
     keys = tuple(name for name in costs if cells[name].nunique(dropna=False) > 1)
@@ -437,7 +445,7 @@ def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
         trained = set(zip(group["model"], group["dataset"], strict=True)) & set(gradients)
         gradient_bytes = max((gradients[name].total_bytes for name in trained), default=math.inf)
         mesh_bytes = _largest_message_bytes(group[group["is_mesh"]])
-        points = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
+        points = benchmarks[(benchmarks["framework"] == carrier[0]) & (benchmarks["device"] == carrier[1])]
         largest_bytes = dict.fromkeys(
             filter(set(points["collective"]).__contains__, COLLECTIVES), gradient_bytes
         )
@@ -462,9 +470,9 @@ def _largest_message_bytes(meshes: pd.DataFrame) -> dict[str, float]:
     return largest
 
 
-def fit_model(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
+def fit_model(cells: pd.DataFrame, benchmarks: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
     """Return the model fitted to cells and benchmarks; `terms`: the numbers that may be fitted."""
-    return fit_terms(base_model(cells, sweeps), cells, terms)
+    return fit_terms(base_model(cells, benchmarks), cells, terms)
 
 
 def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
@@ -484,7 +492,7 @@ def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = 
         }
         are_separable = (
             carrier_cells["ranks"].nunique() > 1
-            or (carrier_cells["steps"] / carrier_cells["exchanges"]).round(6).nunique() > 1
+            or (carrier_cells["steps"] / carrier_cells["n_allreduces"]).round(6).nunique() > 1
         )
         numbers_of_carrier[carrier] = _select_terms(
             parts, [name for name in terms if is_possible.get(name, True)], are_separable
@@ -500,9 +508,9 @@ def _fit_computation(cells: pd.DataFrame) -> np.ndarray:
 
     Inseparable coefficients are 0.
     """
-    steps, exchanges, batch, seconds = (cells[name].to_numpy() for name in COMPUTATION_COLUMNS)
-    columns = np.column_stack([steps, steps * batch, exchanges])
-    is_estimable = [len(set(batch)) > 1, True, len(set(np.round(exchanges / steps, 6))) > 1]
+    steps, n_allreduces, batch, seconds = (cells[name].to_numpy() for name in COMPUTATION_COLUMNS)
+    columns = np.column_stack([steps, steps * batch, n_allreduces])
+    is_estimable = [len(set(batch)) > 1, True, len(set(np.round(n_allreduces / steps, 6))) > 1]
     coefficients = np.zeros(3)
     coefficients[is_estimable] = nnls(columns[:, is_estimable] / seconds[:, None], np.ones(len(cells)))[0]
     return coefficients

@@ -14,7 +14,7 @@ from typing import Any
 from common.errors import InputError
 from common.text import alternatives
 from models.graph import BYTES
-from prediction import exchange, law
+from prediction import communication, law
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MAX_NODES = 1024
@@ -123,7 +123,7 @@ def ask(
         if name in LIMITS and value is not None:
             _check_range(name, value)
     _check_name("algorithm", algorithm, law.GROWTH)
-    _check_name("framework", framework, exchange.described_frameworks())
+    _check_name("framework", framework, communication.described_frameworks())
     _check_combination(options, from_)
     defaults = STEP_DEFAULTS | NETWORK_DEFAULTS
     values: dict[str, Any] = {

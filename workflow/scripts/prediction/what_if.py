@@ -26,7 +26,7 @@ from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
-from prediction import exchange, law, physics
+from prediction import communication, law, physics
 from prediction.law import Law
 from traces import questions
 from traces.questions import Question, Retime
@@ -59,7 +59,7 @@ class Study:
     """A study's runs (all of them), `law.benchmark_points` and kept steps (replay_steps.csv)."""
 
     runs: pd.DataFrame
-    sweeps: pd.DataFrame
+    benchmarks: pd.DataFrame
     steps: pd.DataFrame
 
     @cached_property
@@ -75,7 +75,7 @@ class Study:
     @cached_property
     def model(self) -> physics.PhysicalModel:
         """The physical model from one replica and the benchmarks."""
-        return physics.base_model(physics.measured_cells(self.timing_runs), self.sweeps)
+        return physics.base_model(physics.measured_cells(self.timing_runs), self.benchmarks)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -142,8 +142,8 @@ class Cell:
         gradients = self.study.model.gradients.get((self.row["model"], self.row["dataset"]))
         if gradients is None:
             return np.ones(count)
-        rule = exchange.message_rule(self.row["framework"])
-        bucket_bytes = exchange.join_buckets(gradients, rule.limits_bytes).bytes
+        rule = communication.message_rule(self.row["framework"])
+        bucket_bytes = communication.join_buckets(gradients, rule.limits_bytes).bytes
         return (
             bucket_bytes
             if len(bucket_bytes) == count
@@ -177,26 +177,26 @@ class Cell:
         return [chain for own in self.chains.values() for chain in own]
 
     @property
-    def exchanges(self) -> int:
+    def n_allreduces(self) -> int:
         """The largest number of all-reduces in a step."""
-        return max((len(step.exchanges) for chain in self.every_chain for step in chain.steps), default=0)
+        return max((len(step.allreduces) for chain in self.every_chain for step in chain.steps), default=0)
 
     def by_links(self, faster: float) -> Retime:
         """Return message times with faster links; without a known rate, all time of bytes is the links'."""
         if self.law is None:
             return questions.scale_moving(1 / faster)
         law = replace(self.law, cost_s=self.law.cost_s / faster) if np.isnan(self.rate) else self.law
-        after = self.messages(law, self.sizes(self.exchanges), self.rate * faster)
+        after = self.messages(law, self.sizes(self.n_allreduces), self.rate * faster)
         return questions.retime_by_law(
-            self.alone(self.exchanges), after, limited_by_processors=self.row["devices"] == "cpu"
+            self.alone(self.n_allreduces), after, limited_by_processors=self.row["devices"] == "cpu"
         )
 
     def by_bytes(self, share: float) -> Retime:
         """Return message times with this share of the bytes."""
         if self.law is None:
             return questions.scale_moving(share)
-        after = self.messages(self.law, share * self.sizes(self.exchanges), self.rate)
-        return questions.retime_by_law(self.alone(self.exchanges), after)
+        after = self.messages(self.law, share * self.sizes(self.n_allreduces), self.rate)
+        return questions.retime_by_law(self.alone(self.n_allreduces), after)
 
     @cached_property
     def computed_s(self) -> Callable[[float], float] | None:
@@ -206,7 +206,7 @@ class Cell:
         """
         model, row = self.study.model, self.row
         levels = tuple(row[name] for name in model.keys)
-        for framework in (row["framework"], row["base"]):
+        for framework in (row["framework"], row["baseline"]):
             if (framework, *levels) in model.computation:
                 alpha, beta, update = model.computation[(framework, *levels)]
                 return lambda size: float(alpha + beta * size + update)
@@ -222,7 +222,7 @@ class Cell:
     def questions(self) -> Iterator[Question]:
         """Yield the questions: the study's other levels, or usual changes."""
         own, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
-        if self.exchanges:
+        if self.n_allreduces:
             if own["placement"] != "emulated" and own["nodes"] > 1:
                 rates = {
                     row["bandwidth_bytes_s"] / self.rate: level for level, row in tried["bandwidth"].items()
@@ -432,14 +432,16 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         out: files to write, without their suffix
     """
     measured = read_runs(runs)
-    sweeps = (
-        law.benchmark_points(read_table(network, "network")) if network else law.benchmark_points(_no_sweep())
+    benchmarks = (
+        law.benchmark_points(read_table(network, "network"))
+        if network
+        else law.benchmark_points(_no_benchmark())
     )
-    study = Study(measured, sweeps, read_table(replay_steps, "replay_steps"))
+    study = Study(measured, benchmarks, read_table(replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), out)
 
 
-def _no_sweep() -> pd.DataFrame:
+def _no_benchmark() -> pd.DataFrame:
     return pd.DataFrame(columns=list(schema("network")["properties"]))
 
 

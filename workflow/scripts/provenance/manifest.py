@@ -20,8 +20,8 @@ from common.files import display_path, read_json, write_json
 from common.options import run_program
 from common.schemas import check
 from plan.campaign import Campaign, measured_campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import decision_file
-from plan.sweeps import Sweeps
 from plan.timings import Timings
 from provenance import sources
 from report.checkout import state
@@ -75,7 +75,9 @@ def manifest(
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     other_records = (
-        [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
+        [*CollectiveBenchmarks(campaign).available(), *Timings(campaign).available()]
+        if campaign.published is None
+        else []
     )
     other_records += [str(decision_file(campaign.results, decision.block)) for decision in campaign.decisions]
     checkout = state()

@@ -82,12 +82,12 @@ def run(folder: Path) -> None:
     context.group.barrier()
     load = Load(context.group)
     messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
-    foreign_cpu_share, _ = load.shares()
+    other_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
         "ranks": context.group.all_gather(mine),
         "transport": transport,
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "messages": messages,
         "python_version": platform.python_version(),
         "library_version": versions(context.input["modules"]),

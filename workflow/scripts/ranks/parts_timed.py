@@ -276,11 +276,11 @@ def run(folder: Path) -> None:
     torch.manual_seed(context.spec["seed"])
     (node_memory, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     measured = timed(context, device)
-    foreign_cpu_share, _ = load.shares()
+    other_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
         "ranks": context.group.all_gather(mine),
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "node_memory_bytes": node_memory,
         "resident_bytes": resident,
         **measured,

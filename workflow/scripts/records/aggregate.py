@@ -51,16 +51,16 @@ from runs.epochs import read_lines
 MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
     "device_memory_peak_bytes", "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j",
-    "energy_node_j", "energy_j", "energy_scope", "foreign_cpu_share", "steal_share", "paused_s",
+    "energy_node_j", "energy_j", "energy_scope", "other_cpu_share", "steal_share", "paused_s",
     "python_version", "library_version",
 )  # fmt: skip
 RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
-    "cores_per_rank", "oversubscribed", "max_foreign_cpu_share", "wall_s",
+    "cores_per_rank", "oversubscribed", "max_other_cpu_share", "wall_s",
 )  # fmt: skip
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
-    "exchanges",
+    "n_allreduces",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 # How reasons of runs begin that can run here (runs.attempts.absence_reason).
@@ -94,7 +94,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes])
         or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
-        "base": run.framework.base,
+        "baseline": run.framework.baseline,
     }
 
 
@@ -422,7 +422,7 @@ def summarize(
     if disturbed and not counts["ok"]:
         text = (
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other "
-            "programs on the machine, or raise max_foreign_cpu_share (other programs) or max_steal_share (a "
+            "programs on the machine, or raise max_other_cpu_share (other programs) or max_steal_share (a "
             f"hypervisor) in {site}; captions say how much it was"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))

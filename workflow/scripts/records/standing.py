@@ -19,9 +19,9 @@ from common.notes import Note
 from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import rule_fields
 from plan.design import Run
-from plan.sweeps import Sweeps
 from plan.timings import Timings
 from records.time_left import Reader, estimate_time_left, parse_date
 from records.ways import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
@@ -134,7 +134,7 @@ class Standing:
     problems: list[Problem]
     repeat: str
     run: str
-    sweeps: dict[str, int]
+    collective_benchmarks: dict[str, int]
     timings: dict[str, int]
     environments: list[str]
     datasets: list[str]
@@ -156,7 +156,13 @@ class Standing:
     def begun(self) -> bool:
         """Whether anything was measured, or is being measured."""
         stopped = any(problem.status != "not here" for problem in self.problems)
-        return bool(self.done or self.under_way or self.sweeps["done"] or self.timings["done"] or stopped)
+        return bool(
+            self.done
+            or self.under_way
+            or self.collective_benchmarks["done"]
+            or self.timings["done"]
+            or stopped
+        )
 
     @property
     def ended(self) -> bool:
@@ -164,7 +170,9 @@ class Standing:
         return not self.left and not self.under_way and not (self.precision and self.precision.open)
 
 
-def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, reader: Reader) -> Standing:
+def read_standing(
+    campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings, reader: Reader
+) -> Standing:
     """Return where `campaign` stands now.
 
     Args:
@@ -191,7 +199,10 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         ),
     }
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
-    labels = {**dict.fromkeys(benchmarks.outputs, "sweep "), **dict.fromkeys(timings.outputs, "timing ")}
+    labels = {
+        **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
+        **dict.fromkeys(timings.outputs, "timing "),
+    }
     jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
     under_way, stopped = [], []
     for name, published in started.items():
@@ -239,7 +250,7 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         repeat=repeat_commands([record["status"] for _, record in not_ok], arguments),
         run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or run_command(arguments),
-        sweeps=count_measurements(len(benchmarks.outputs), benchmark_records),
+        collective_benchmarks=count_measurements(len(benchmarks.outputs), benchmark_records),
         timings=count_measurements(len(timings.outputs), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
@@ -388,7 +399,7 @@ def read_sessions(results: Path) -> dict[str, Any]:
 def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
     """Return a function that reads where a campaign stands, to be called repeatedly."""
     read_disturbance = disturbance.share_meter(campaign.site)
-    benchmarks, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
+    benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
 
     def read() -> Standing:
         standing = read_standing(campaign.now(), benchmarks, timings, reader)

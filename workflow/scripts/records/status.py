@@ -107,7 +107,7 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     if len(standing.under_way) > MAX_LISTED:
         yield "", f"and {len(standing.under_way) - MAX_LISTED} more"
     for name, counted, content in (
-        ("sweeps", standing.sweeps, "collective benchmarks"),
+        ("benchmarks", standing.collective_benchmarks, "of collectives"),
         ("timings", standing.timings, "of parts and messages"),
     ):
         if counted["planned"]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from plan.campaign import Campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.record_checks import load_record
-from plan.sweeps import Sweeps
 
 RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 
@@ -43,7 +43,7 @@ class Reader:
 
 def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
     """Return a function that estimates the time left in seconds while nothing is under way."""
-    reader, outputs = Reader(), Sweeps(campaign).outputs
+    reader, outputs = Reader(), CollectiveBenchmarks(campaign).outputs
 
     def estimate() -> float | None:
         current = campaign.now()

@@ -16,7 +16,7 @@ from reference.markdown import code, codes, escaped, table
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
 SIZES = ("parameters", "MMACs", "gradients, MB", "activations, MB")
-EXCHANGES = {
+MESSAGES = {
     "ends": "one message with all gradients, after the backward pass",
     "buckets": "buckets of tensors, during the backward pass",
     "fusion": "fused messages of the gradients that are ready",
@@ -61,7 +61,7 @@ def models_page() -> str:
                     "* MMACs: millions of multiply-accumulate operations of the forward pass of one "
                     "sample, in convolutions, dense operators, attention (as if it were not causal) and "
                     "LSTMs.",
-                    "* gradients: size of what one exchange carries, float32.",
+                    "* gradients: payload of a gradient all-reduce, float32.",
                     "* activations: size of the outputs of all operators for one sample, which training "
                     "keeps, float32.",
                     f"* stem: some models have a stem for small images (up to {SMALL} pixels) and the "
@@ -181,7 +181,7 @@ def frameworks_page() -> str:
                     "framework",
                     "what it is",
                     "environment",
-                    "base of speed-ups",
+                    "baseline of speed-ups",
                     "ranks on a node",
                     "epochs timed by",
                 ],
@@ -190,7 +190,7 @@ def frameworks_page() -> str:
                         code(framework.name),
                         framework.title,
                         f"[`{framework.environment}`](#environments)",
-                        "itself" if framework.base == framework.name else code(framework.base),
+                        "itself" if framework.baseline == framework.name else code(framework.baseline),
                         _ranks(framework),
                         {"ranks": "all ranks", "master": "its master"}[framework.timing_scope],
                     ]
@@ -215,20 +215,20 @@ def frameworks_page() -> str:
             "A cell is possible if it fits one line of its framework: every factor that the line names has "
             "one of the levels in it. Factors that no line names are not restricted.",
             "\n\n".join(_abilities(framework) for framework in frameworks),
-            "## How they exchange gradients",
-            "What the [predictions](tables.md#prediction) presume of the messages of one exchange, and "
-            "what the network can be swept for with the framework's own library. All-reduce is swept in "
+            "## How they communicate gradients",
+            "What the [predictions](tables.md#prediction) presume of the messages of one gradient all-reduce, and "
+            "what can be benchmarked with the framework's own library. All-reduce is benchmarked in "
             "every study with several nodes, the others in those with a framework that sends them.",
             table(
-                ["framework", "messages", "size of the first and of further messages", "can be swept for"],
+                ["framework", "messages", "size of the first and of further messages", "can be benchmarked"],
                 [
                     [
                         code(framework.name),
-                        EXCHANGES[framework.exchange.messages]
-                        if framework.exchange
+                        MESSAGES[framework.communication.messages]
+                        if framework.communication
                         else "one message, after the backward pass",
-                        " and ".join(f"{limit:g} MiB" for limit in framework.exchange.limits_mib)
-                        if framework.exchange and framework.exchange.limits_mib
+                        " and ".join(f"{limit:g} MiB" for limit in framework.communication.limits_mib)
+                        if framework.communication and framework.communication.limits_mib
                         else "",
                         titles(framework.collectives) or "nothing",
                     ]
@@ -243,7 +243,7 @@ def frameworks_page() -> str:
 def _ranks(framework: Framework) -> str:
     if framework.distributed:
         return "`ranks_per_node` of the site" + (", started by MPI" if framework.mpi else "")
-    return "one, with a replica on every device" if framework.mirrored else "one, undistributed"
+    return "one, with a replica on every device" if framework.mirrored else "one"
 
 
 def _abilities(framework: Framework) -> str:

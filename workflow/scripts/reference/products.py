@@ -54,7 +54,7 @@ LAYOUT = {
     "idle/SESSION/DEVICE/idle.json": (
         "power before the first run of a session on a device, where a machine has a meter"
     ),
-    "network/SWEEP/KEY/sweep.json": "the record of a network sweep; its attempts lie beside it",
+    "network/BENCHMARK/KEY/benchmark.json": "record of a collective benchmark; its attempts lie beside it",
     "costs/TIMING/KEY/timing.json": (
         "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
     ),
@@ -84,7 +84,7 @@ def figures_page() -> str:
             ),
             "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a "
             "column or a page, with a caption (`.caption.md`). The caption says what is shown, the number "
-            "of replicates, how intervals are made, the base of speed-ups, placement, batch scope and "
+            "of replicates, how intervals are made, the baseline of speed-ups, placement, batch scope and "
             "timing scope, and what is missing. A framework has the same colour in all figures.",
             "## Keys",
             table(
@@ -226,9 +226,9 @@ def files_page() -> str:
             "## block-N.json",
             "What was decided after a block, where the study says a precision.",
             _columns("decision"),
-            "## sweep.json",
-            "The record of one network sweep.",
-            _columns("sweep"),
+            "## benchmark.json",
+            "The record of one collective benchmark.",
+            _columns("collective_benchmark"),
             "## timing.json",
             "The record of one timing, of the parts of a model's layers or of messages.",
             _columns("timing"),
@@ -245,7 +245,7 @@ def _records(name: str, described: RecordTable) -> Iterator[str]:
 def _columns(name: str) -> str:
     heads = (
         ["field", "value", "meaning"]
-        if name in ("record", "decision", "sweep", "timing")
+        if name in ("record", "collective_benchmark", "decision", "timing")
         else ["column", "value", "meaning"]
     )
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]

@@ -209,7 +209,7 @@ def factors() -> str:
                     ["`device: cuda`, `precision: tf32`", "a site with `device: cuda`"],
                     [
                         "`device: hybrid`",
-                        "a site with `device: cuda`, and a framework whose ranks may be unlike: "
+                        "a site with `device: cuda`, and a framework whose ranks may be heterogeneous: "
                         "`pytorch-hybrid`",
                     ],
                     ["`bandwidth` other than 0", "the virtual cluster (`./ringside cluster up`)"],

@@ -69,7 +69,7 @@ MEASUREMENTS = (
     Measurement("perplexity", "perplexity"),
     Measurement("startup_s", "start-up (s)"),
     Measurement("wall_s", "whole run (s)"),
-    Measurement("foreign_cpu_share", "foreign CPU (%)", 100),
+    Measurement("other_cpu_share", "other CPU (%)", 100),
 )
 
 

@@ -351,17 +351,19 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         ),
         frameworks=framework_order(facts.runs),
     )
-    bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][
-        ["framework", "base"]
+    pairs = facts.runs[facts.runs["baseline"].isin(facts.runs["framework"])][
+        ["framework", "baseline"]
     ].drop_duplicates()
-    users = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
-    base_texts = [
-        f"{to_latex(str(base))} for {to_latex(join_words(own))}" for base, own in users.items() if own
+    users = {
+        baseline: sorted(set(rows["framework"]) - {baseline}) for baseline, rows in pairs.groupby("baseline")
+    }
+    baseline_texts = [
+        f"{to_latex(str(baseline))} for {to_latex(join_words(own))}" for baseline, own in users.items() if own
     ]
-    if base_texts:
+    if baseline_texts:
         yield Note(
-            "speedup-bases",
-            f"Speed-ups are relative to a single-device baseline: {join_words(base_texts)}.",
+            "speedup-baselines",
+            f"Speed-ups are relative to a single-device baseline: {join_words(baseline_texts)}.",
             frameworks=users,
         )
     installed = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
@@ -641,7 +643,7 @@ def _network(facts: Facts) -> Iterator[str]:
             name for name in COLLECTIVES if name != ALL_REDUCE and name in set(benchmarks["collective"])
         ]
         yield Note(
-            "collectives-swept",
+            "collectives-benchmarked",
             f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} "
             "timed through the library of each "
             f"distributed framework{' that has them' if collectives else ''}, on {nodes} nodes, "
@@ -786,7 +788,7 @@ def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
 
 def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
     """Yield how much CPU time successful runs lost to others."""
-    if (largest := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
+    if (largest := ok["other_cpu_share"].max()) > conditions.NOTABLE_OTHER_SHARE:
         yield Note(
             "other-programs",
             (
@@ -875,7 +877,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
-            "network-swept-once",
+            "network-benchmarked-once",
             (
                 "Each collective benchmark was run once, in one set of processes: its intervals do not cover "
                 "changes from day to day."

@@ -23,7 +23,7 @@ from analysis.measured import read_timing_runs
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.options import run_program
-from common.tables import read_table
+from common.tables import read_results, read_table
 from common.text import number_of
 from declared.datasets import load_dataset
 from declared.site import load_site
@@ -281,7 +281,7 @@ def main(
         site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,
-        checks=pd.read_csv(checks[0]) if checks else None,
+        checks=read_results(checks[0]) if checks else None,
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)

@@ -54,11 +54,11 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
         for assumption, holds, detail in checks.judge_assumptions(material.data("checks")):
             name = Note("assumption", assumption, assumption=assumption)
             yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, detail, "table-checks")
-    if ok["foreign_cpu_share"].notna().any():
-        disturbed = int((ok["foreign_cpu_share"] > conditions.NOTABLE_FOREIGN_SHARE).sum())
+    if ok["other_cpu_share"].notna().any():
+        disturbed = int((ok["other_cpu_share"] > conditions.NOTABLE_OTHER_SHARE).sum())
         detail = (
             f"during {disturbed} of {len(ok)} runs they used more than "
-            f"{100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
+            f"{100 * conditions.NOTABLE_OTHER_SHARE:g} %"
         )
         name = Note("other-programs", "no other processes", disturbed=disturbed, runs=len(ok))
         yield Mark(name, BAD if disturbed else GOOD, detail, "environment")

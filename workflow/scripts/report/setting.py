@@ -122,15 +122,15 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
             )),
             ("the site's own software", _site_software(ok)),
             ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used "
-             f"more than {_foreign_limit_text(ok, site)} of the CPU time, or CPU steal was more "
+             f"more than {_other_cpu_limit_text(ok, site)} of the CPU time, or CPU steal was more "
              f"than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in pairs if text]
 
 
-def _foreign_limit_text(ok: pd.DataFrame, site: Site) -> str:
+def _other_cpu_limit_text(ok: pd.DataFrame, site: Site) -> str:
     """Return the limit for CPU time of other processes that applied to the runs."""
-    limits = sorted(set(ok["max_foreign_cpu_share"].dropna())) or [site.max_foreign_cpu_share]
+    limits = sorted(set(ok["max_other_cpu_share"].dropna())) or [site.max_other_cpu_share]
     return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
 
 

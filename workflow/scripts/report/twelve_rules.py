@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import bases, distinct_names, one_line, title, unsuccessful, varying
+from analysis.measured import baseline_frameworks, distinct_names, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.notes import Note
 from common.text import number_of
@@ -42,7 +42,7 @@ BOUNDED = {
     "by_nodes": "epoch time by nodes",
     "scaling": "scaling",
     "network": "the network",
-    "outlook": "scaling projection",
+    "projection": "scaling projection",
 }
 Links = tuple[tuple[str, str], ...]  # anchor on the page, words
 
@@ -65,8 +65,8 @@ class Rule:
     judge: Callable[[Material], Verdict]
 
 
-def check_speedup_bases(material: Material) -> Verdict:
-    """Check rule 1: speed-ups state their base."""
+def check_speedup_baselines(material: Material) -> Verdict:
+    """Check rule 1: speed-ups state their baseline."""
     links: Links = (("table-speedup", "table of speed-up"),)
     data = material.data("speedup")
     if (material.runs["replicas"] <= 1).all():
@@ -79,38 +79,38 @@ def check_speedup_bases(material: Material) -> Verdict:
             "no-speedup", "no cell with several replicas has a successful run, so there is no speed-up."
         )
         return Verdict(NOT_MET, note, links)
-    n_without_base = int(parallel["base_cell"].isna().sum())
-    if n_without_base:
+    n_without_baseline = int(parallel["baseline_cell"].isna().sum())
+    if n_without_baseline:
         return Verdict(
             NOT_MET,
             Note(
-                "bases-missing",
+                "baselines-missing",
                 (
-                    f"{n_without_base} of {number_of(len(parallel), 'cell')} with several replicas have no "
-                    "successful baseline."
+                    f"{n_without_baseline} of {number_of(len(parallel), 'cell')} with several replicas have "
+                    "no successful baseline."
                 ),
-                without=n_without_base,
+                without=n_without_baseline,
                 cells=len(parallel),
             ),
             links,
         )
-    n_own = int((parallel["base_framework"] == parallel["framework"]).sum())
-    single_device = sorted(set(parallel["base_framework"]) & set(bases(material.runs)))
+    n_own = int((parallel["baseline_framework"] == parallel["framework"]).sum())
+    single_device = sorted(set(parallel["baseline_framework"]) & set(baseline_frameworks(material.runs)))
     n_other = len(parallel) - n_own
     kinds = [
         f"{n_other} a single-device baseline ({', '.join(single_device)})" if n_other else "",
         f"{n_own} the same framework on one replica" if n_own else "",
     ]
-    seconds = column(parallel, "base_epoch_time_s")
+    seconds = column(parallel, "baseline_epoch_time_s")
     return Verdict(
         MET,
         Note(
-            "speedups-have-bases",
+            "speedups-have-baselines",
             f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: "
             f"{', '.join(kind for kind in kinds if kind)}. Each baseline is in the same row, in seconds "
             f"({_range(seconds)} s per epoch).",
             cells=len(parallel),
-            undistributed=single_device,
+            single_device=single_device,
             own=n_own,
             least_s=seconds.min(),
             greatest_s=seconds.max(),
@@ -222,7 +222,10 @@ def check_ratios(material: Material) -> Verdict:
     links: Links = (("table-speedup", "table of speed-up"), ("table-effects", "table of effects"))
     speedup, effects = material.data("speedup"), material.data("effects")
     pairs = [
-        (column(speedup, "speedup"), column(speedup, "base_epoch_time_s") / column(speedup, "epoch_time_s")),
+        (
+            column(speedup, "speedup"),
+            column(speedup, "baseline_epoch_time_s") / column(speedup, "epoch_time_s"),
+        ),
         (column(effects, "ratio"), column(effects, "to_s") / column(effects, "from_s")),
     ]
     count = sum(int(in_table.notna().sum()) for in_table, _ in pairs)
@@ -531,7 +534,7 @@ def check_bounds(material: Material) -> Verdict:
         )
         return Verdict(NOT_MET, note, links)
     text = f"{'; '.join(part for part in parts if part)}."
-    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), sweeps=len(shares)), links)
+    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), benchmarks=len(shares)), links)
 
 
 def check_plots(material: Material) -> Verdict:
@@ -571,7 +574,7 @@ def check_plots(material: Material) -> Verdict:
 
 
 RULES = [
-    Rule(1, "Speed-ups state their baseline and its time", check_speedup_bases),
+    Rule(1, "Speed-ups state their baseline and its time", check_speedup_baselines),
     Rule(2, "The report says what was left out, and why", check_subsets),
     Rule(3, "Times are averaged arithmetically, rates harmonically", check_means),
     Rule(4, "Ratios are computed from means, and are not averaged", check_ratios),

@@ -105,7 +105,7 @@ def predict(
     ./ringside predict --model resnet-50 --step-time 0.25 --batch-size 64
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
-    from figures import outlook
+    from figures import projection
     from prediction.question import ask
 
     question = ask(
@@ -127,7 +127,7 @@ def predict(
         scatter=scatter,
         nodes=nodes,
     )
-    outlook.predict(question, out)
+    projection.predict(question, out)
 
 
 def strategies(

@@ -53,7 +53,7 @@ def reuse_or_measure(
     """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
 
     Args:
-        kind: "sweep" or "timing", also the name of the record's schema.
+        kind: "collective_benchmark" or "timing", also the name of the record's schema.
         measurement: What is measured.
         spec: Its specification for the ranks.
         out: File of the published record.
@@ -63,7 +63,7 @@ def reuse_or_measure(
         measure: Function that measures, given environment, launcher and the attempt's folder.
     """
     folder = out.parent
-    with attempts.exclusive(folder, f"{kind} {measurement.name}"):
+    with attempts.exclusive(folder, f"{kind.replace('_', ' ')} {measurement.name}"):
         attempt_folder = attempts.finished(folder)
         if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
             environment = read_built(environment_of(site, measurement.run.framework))
@@ -110,7 +110,7 @@ def judge(
         return "failed", Note("no-result", "ended without a result")
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
-    shares = result["foreign_cpu_share"], 0.0  # these ranks do not measure CPU steal
+    shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
     reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
     return ("invalid", reason) if reason else ("ok", None)
 
@@ -124,7 +124,7 @@ def find_by_name(kind: str, planned: Sequence[Any], name: str, study: Study) -> 
     for measurement in planned:
         if measurement.name == name:
             return measurement
-    problem = f"no longer has {kind} {name}"
+    problem = f"no longer has {kind.replace('_', ' ')} {name}"
     raise InputError(
         "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
     )

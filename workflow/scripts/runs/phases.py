@@ -18,7 +18,7 @@ from common.files import display_path, written_whole
 from common.notes import Note
 from ranks.worker.operators import RAW
 from ranks.worker.phases import CLOCKS as CLOCK_COLUMNS
-from ranks.worker.phases import COLUMNS, EXCHANGE, MAX_TRACED_STEPS
+from ranks.worker.phases import COLUMNS, COMMUNICATION, MAX_TRACED_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd  # Importing it takes half of a supervisor's start, and only traced runs need it.
@@ -33,7 +33,7 @@ WAIT, BARRIER, BETWEEN = "wait", "barrier", "between"
 START = ("interpreter", "rendezvous", "import", "join", "speeds", "build", BARRIER, BETWEEN)
 STEP = ("data", "forward", "backward", WAIT, "metrics", "optimizer")
 EPOCH = (BARRIER, "validation", BETWEEN)
-NAMES = frozenset((*START, *STEP, *EPOCH, EXCHANGE))
+NAMES = frozenset((*START, *STEP, *EPOCH, COMMUNICATION))
 _TYPES = {"rank": "int64", "epoch": "int64", "step": "int64", "start": "float64", "end": "float64"}
 
 
@@ -201,7 +201,7 @@ def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int)
     traced = range(1, steps + 1, -(-steps // MAX_TRACED_STEPS) or 1)
     required = (
         (intervals["epoch"] > 0)
-        & ~intervals["phase"].isin((WAIT, EXCHANGE, BETWEEN))
+        & ~intervals["phase"].isin((WAIT, COMMUNICATION, BETWEEN))
         & intervals["step"].isin((0, *traced))
     )
     phases = intervals.loc[required, ["rank", "epoch", "step", "phase"]].drop_duplicates()

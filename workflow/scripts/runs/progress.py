@@ -105,7 +105,7 @@ class Session:
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
-        if event == "job_info" and rule in ("run", "sweep", "timing"):
+        if event == "job_info" and rule in ("run", "collective_benchmark", "timing"):
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -135,16 +135,18 @@ class Session:
     def _unseen_by_ranks(self, job: int) -> Note | None:
         """Return the path that a rank's node did not see in the last attempt of a job."""
         wildcards = self._running.get(job, {})
-        for kind, folder in (("run_id", "runs"), ("sweep", "network"), ("timing", "costs")):
+        for kind, folder in (("run_id", "runs"), ("benchmark", "network"), ("timing", "costs")):
             if kind in wildcards:
                 stopped = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
                 return unseen_path(stopped[-1]["reason"]) if stopped else None
         return None
 
     def _print_end(self, run: dict[str, str]) -> None:
-        """Print the line of an ended run, sweep or timing."""
-        if "sweep" in run:
-            print_line(_sweep_line(self._results / "network" / run["sweep"] / run["key"], run["sweep"]))
+        """Print the line of an ended run, collective benchmark or timing."""
+        if "benchmark" in run:
+            print_line(
+                _benchmark_line(self._results / "network" / run["benchmark"] / run["key"], run["benchmark"])
+            )
             return
         if "timing" in run:
             print_line(_timing_line(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
@@ -203,7 +205,7 @@ class Session:
         if len(self._disturbed) == N_FIRST_RUNS and all(self._disturbed):
             text = (
                 f"the first {N_FIRST_RUNS} runs were all disturbed. Interrupt with Ctrl-C (completed runs "
-                "are kept), end other programs, or raise max_foreign_cpu_share (other programs) or "
+                "are kept), end other programs, or raise max_other_cpu_share (other programs) or "
                 f"max_steal_share (hypervisor) in the site's file; then {repeat}"
             )
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)
@@ -377,10 +379,11 @@ def _result_text(record: Mapping[str, Any], folder: Path) -> str:
     return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
 
 
-def _sweep_line(folder: Path, name: str) -> str:
-    sweep = json.loads((folder / "sweep.json").read_text())
-    measured = f"{len(sweep['sizes'])} message sizes in {sweep['wall_s']:.1f} s over {sweep['transport']}"
-    return f"sweep {name}: {sweep['status']}: {sweep['reason'] or measured}"
+def _benchmark_line(folder: Path, name: str) -> str:
+    benchmark = json.loads((folder / "benchmark.json").read_text())
+    n_sizes, wall_s = len(benchmark["sizes"]), benchmark["wall_s"]
+    measured = f"{n_sizes} message sizes in {wall_s:.1f} s over {benchmark['transport']}"
+    return f"collective benchmark {name}: {benchmark['status']}: {benchmark['reason'] or measured}"
 
 
 def _timing_line(folder: Path, name: str) -> str:

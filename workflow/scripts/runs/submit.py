@@ -23,8 +23,8 @@ from common.shell import Unanswered, ask_patiently, check_node
 from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.scheduling import allocation_options
-from plan.sweeps import Sweeps
 from sites import slurm
 from sites.readiness import check_launch, node_paths
 
@@ -95,7 +95,7 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool, optio
     """
     snakemake = [
         "snakemake",
-        "sweeps",
+        "collective_benchmarks",
         "runs",
         *options,
         "--profile",
@@ -148,10 +148,10 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     }
 
 
-def missing_sweeps(campaign: Campaign) -> bool:
+def missing_benchmarks(campaign: Campaign) -> bool:
     """Return whether a collective benchmark has no record yet."""
-    sweeps = Sweeps(campaign)
-    return len(sweeps.available()) < len(sweeps.outputs)
+    benchmarks = CollectiveBenchmarks(campaign)
+    return len(benchmarks.available()) < len(benchmarks.outputs)
 
 
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
@@ -164,13 +164,13 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
     logs = campaign.results / "logs" / "submit"
     logs.mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
-    sweeps = missing_sweeps(campaign)
+    benchmarks = missing_benchmarks(campaign)
     undecided = _first_undecided(campaign)
     for block in campaign.blocks:
         open_ = undecided is not None and block >= undecided
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
         todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
-        last = block == campaign.blocks[-1] and sweeps and not numbers
+        last = block == campaign.blocks[-1] and benchmarks and not numbers
         if not open_ and not (runs and (todo or last)):
             continue
         waits = (
@@ -221,17 +221,21 @@ def environment() -> dict[str, str]:
 
 
 def wait(campaign: Campaign) -> None:
-    """Wait until no job of the study is left. Raise InputError if runs or sweeps have no record then."""
+    """Wait until no job of the study is left.
+
+    Raises:
+        InputError: If runs or collective benchmarks have no record then.
+    """
     while jobs(campaign):
         time.sleep(POLL_S)
     campaign = campaign.now()
     done = len(campaign.available())
-    if done < len(campaign.records) or campaign.open or missing_sweeps(campaign):
+    if done < len(campaign.records) or campaign.open or missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",
             f"{done} of {len(campaign.records)} runs have a record"
             f"{', more replicates are not decided yet' if campaign.open else ''}"
-            f"{', collective benchmarks are missing' if missing_sweeps(campaign) else ''}",
+            f"{', collective benchmarks are missing' if missing_benchmarks(campaign) else ''}",
             file=campaign.results,
             got=done,
             hint=f"see {campaign.results}/logs/submit; run ./ringside submit again for the others",

@@ -172,7 +172,7 @@ def describe_run(planned: Planned, environment: Mapping[str, Any]) -> dict[str, 
         "timing_scope": planned.framework.timing_scope,
         "cores_per_rank": spec["cores_per_rank"],
         "oversubscribed": oversubscribed(site, spec),
-        "max_foreign_cpu_share": site.max_foreign_cpu_share,
+        "max_other_cpu_share": site.max_other_cpu_share,
         "deployment": environment["deployment"],
         "image": {name: image[name] for name in ("sha256", "base", "made_by")} if image else None,
         "installed": {"executable": installed["executable"], "modules": installed.get("modules", [])}
@@ -283,7 +283,7 @@ def measurement(
         "weights_finite": None if None in finite else all(finite),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
         **epoch_energy(epochs, run_spec["device"]),
-        "foreign_cpu_share": result["foreign_cpu_share"],
+        "other_cpu_share": result["other_cpu_share"],
         "steal_share": result["steal_share"],
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
@@ -348,7 +348,7 @@ def judge(
             return "invalid", Note("loss-not-finite", text, epoch=row["epoch"])
     if measured["weights_finite"] is False:
         return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
-    shares = measured["foreign_cpu_share"], measured["steal_share"]
+    shares = measured["other_cpu_share"], measured["steal_share"]
     # Ranks record no pause below MIN_PAUSE_S (ranks.worker.heartbeat), so any pause counts here.
     if (paused_s := measured["paused_s"]) > 0:
         return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
@@ -385,7 +385,7 @@ def misplaced_or_disturbed_reason(
         )
         return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
     for code, share, limit, description in (
-        ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to other processes"),
+        ("other-cpu-time", shares[0], site.max_other_cpu_share, "went to other processes"),
         ("cpu-steal", shares[1], site.max_steal_share, "was taken by the hypervisor (steal)"),
     ):
         if share > limit:

@@ -50,7 +50,7 @@ def wrong_network_reason(
     site: Site,
     epochs: Sequence[Mapping[str, Any]],
     least_bytes: float,
-    sweep: bool = False,
+    benchmark: bool = False,
 ) -> Note | None:
     """Return why a run did not measure the site's network, or None.
 
@@ -60,7 +60,7 @@ def wrong_network_reason(
         site: The site.
         epochs: Rows of epochs.csv as numbers, or the row of a collective benchmark with all its messages.
         least_bytes: Bytes that the busiest node sends at least in each all-reduce, whatever the algorithm.
-        sweep: Whether this is a collective benchmark.
+        benchmark: Whether this is a collective benchmark.
     """
     by_nccl = spec["device"] == "cuda" and not transport.startswith(SILENT_LIBRARIES)
     if by_nccl and spec["ranks"] > 1 and not transport.startswith("nccl "):
@@ -80,11 +80,11 @@ def wrong_network_reason(
     if "mesh" in spec:  # how many bytes a node sends depends on the axes of the mesh and their placement
         return None
     for row in epochs:
-        expected_bytes = row["exchanges"] * least_bytes
+        expected_bytes = row["n_allreduces"] * least_bytes
         if row["sent_bytes"] is not None and row["sent_bytes"] < MIN_SENT_SHARE * expected_bytes:
             sent_mb, expected_mb = row["sent_bytes"] / 1e6, expected_bytes / 1e6
             period, content = (
-                ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
+                ("the benchmark", "messages") if benchmark else (f"epoch {row['epoch']:.0f}", "gradients")
             )
             text = (
                 f"{sent_mb:.1f} MB were sent through {site.interface} in {period}, "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.notes import Note
+from common.renamed import rename_columns
 from declared.site import Site
 from sites import node_report
 from sites.slurm import hosts
@@ -17,8 +18,7 @@ MIN_REPORTED_SHARE = 0.05  # of the CPU time
 MIN_DEGREES_OF_FREEDOM = 6  # of disturbed runs and of other runs, for a comparison of their spreads
 MIN_INTERVAL_S = 0.5  # over which shares are measured
 
-# withheld: CPU steal as share of the time that programs requested; others: share of all CPUs; None if
-# unknown.
+# steal: CPU steal as share of the time that programs requested; others: share of all CPUs; None if unknown.
 Shares = Mapping[str, float | None]
 
 
@@ -82,8 +82,8 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
 def _disturbances(shares: Shares, site: Site) -> Iterator[Note]:
     """Yield a note for each share that is worth reporting."""
     for name, clause, limit, key in (
-        ("withheld", "the hypervisor takes", site.max_steal_share, "max_steal_share"),
-        ("others", "other programs use", site.max_foreign_cpu_share, "max_foreign_cpu_share"),
+        ("steal", "the hypervisor takes", site.max_steal_share, "max_steal_share"),
+        ("others", "other programs use", site.max_other_cpu_share, "max_other_cpu_share"),
     ):
         share = shares.get(name) or 0.0
         if share > min(MIN_REPORTED_SHARE, limit):
@@ -120,7 +120,7 @@ def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
     times: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
     for row in rows:
         if row["status"] == "ok" and row["epoch_time_s"] and row["steal_share"]:
-            share = float(row["steal_share"]) + float(row["foreign_cpu_share"] or 0)
+            share = float(row["steal_share"]) + float(row["other_cpu_share"] or 0)
             times[share > MIN_REPORTED_SHARE][row["cell"]].append(math.log(float(row["epoch_time_s"])))
     variances = []
     for by_cell in times.values():
@@ -138,8 +138,10 @@ def _rows(runs_csv: Path) -> list[dict[str, str]]:
     """Return the rows of a runs.csv, or [] if it does not exist or is unusable."""
     try:
         with open(runs_csv, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            header, *lines = csv.reader(file)
+        names = rename_columns(header)
+        rows = [dict(zip(names, line, strict=True)) for line in lines]
     except (OSError, ValueError, csv.Error):
         return []
-    required = {"status", "cell", "epoch_time_s", "steal_share", "foreign_cpu_share"}
-    return rows if rows and required <= set(rows[0]) else []
+    required = {"status", "cell", "epoch_time_s", "steal_share", "other_cpu_share"}
+    return rows if required <= set(names) else []

@@ -93,8 +93,8 @@ def used() -> dict[str, float]:
 def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     """Return CPU steal per requested CPU time, and CPU time of other processes as a share of all CPUs."""
     elapsed, busy, stolen, own = (now[name] - before[name] for name in ("at", "busy", "stolen", "own"))
-    foreign = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
-    return {"withheld": stolen / (busy + stolen) if stolen else 0.0, "others": foreign}
+    others = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
+    return {"steal": stolen / (busy + stolen) if stolen else 0.0, "others": others}
 
 
 def not_writable(folder: str) -> str | None:

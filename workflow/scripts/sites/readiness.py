@@ -33,7 +33,7 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     Args:
         campaign: The campaign.
         executor: Name of Snakemake's executor.
-        runs: Whether there are runs, and not only timings and sweeps.
+        runs: Whether there are runs, and not only timings and collective benchmarks.
 
     Raises:
         InputError: If it cannot.

@@ -221,7 +221,7 @@ def machine_site(report: Report) -> list[Section]:
     ]
     limits = [
         Entry("time_limit_s", LOCAL_RUN_S, "ASSUMED: no run takes longer; more for large models"),
-        *_foreign(),
+        *_disturbance_limits(),
     ]
     described = Entry("description", f"{gpus}, {words}" if gpus else words, "free text")
     return [
@@ -342,7 +342,7 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
             [
                 Entry(
                     "cpu_share", share,
-                    "the virtual cluster's settings (CPU): processor time of one node, in cores"
+                    "the virtual cluster's settings (CPU): CPU time of one node, in cores"
                 )
             ]
             if share else []
@@ -520,8 +520,12 @@ def _torch(cuda: bool) -> list[Entry]:
     ]
 
 
-def _foreign() -> list[Entry]:
-    return [Entry("max_foreign_cpu_share", 0.05, "a default: with more time of others a run is invalid")]
+def _disturbance_limits() -> list[Entry]:
+    return [
+        Entry(
+            "max_other_cpu_share", 0.05, "a default: if other processes use more CPU time, a run is invalid"
+        )
+    ]
 
 
 def _limits(answers: SlurmAnswers) -> list[Entry]:
@@ -537,7 +541,7 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
             f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes "
             "are short"
         )
-    return [Entry("time_limit_s", limit_s, source), *_foreign()]
+    return [Entry("time_limit_s", limit_s, source), *_disturbance_limits()]
 
 
 def account(answers: SlurmAnswers) -> tuple[str, str] | None:

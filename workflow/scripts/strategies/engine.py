@@ -1363,23 +1363,23 @@ def search(
 @compiled
 def sent_bytes(problem: Problem, state: State) -> tuple[int, int]:
     """Return the bytes sent in a step: of outputs and their gradients, and of gradients of weights."""
-    exchanged = gradients = 0
+    activations = gradients = 0
     for layer in range(len(problem.shape)):
         config = state.config[layer]
         chain, degree = problem.chain_stride[config], problem.chain_degree[config]
         for part in range(problem.parts[config]):
             device = state.device[layer, part]
             if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
-                exchanged += problem.state_bytes[config]
+                activations += problem.state_bytes[config]
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
                 n_overlaps = find_overlaps(problem, state, edge, layer, part)
                 for i in range(state.cursor[0], state.cursor[0] + n_overlaps):
                     if state.device[problem.source[edge], state.overlap_parts[i]] != device:
-                        exchanged += state.overlap_bytes[i]
+                        activations += state.overlap_bytes[i]
         size = problem.shard_bytes[config]
         if size == 0 or problem.owner[layer] != layer:
             continue
         for shard in range(problem.shards[config]):
             # A ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 others.
             gradients += 2 * (gather_devices(problem, state, layer, shard) - 1) * size
-    return 2 * exchanged, gradients
+    return 2 * activations, gradients

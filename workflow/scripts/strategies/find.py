@@ -316,7 +316,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 "start": answer["start"],
                 "step_s": answer["seconds"],
                 "speedup": base / answer["seconds"] if base and answer["seconds"] else None,
-                "exchanged_bytes": answer["exchanged_bytes"],
+                "sent_activation_bytes": answer["sent_activation_bytes"],
                 "gradient_bytes": answer["gradient_bytes"],
                 "memory_bytes": answer["memory_bytes"],
                 "accepted": answer["ended"]["accepted"] if "ended" in answer else None,
@@ -333,7 +333,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 for value in rows["step_s"]
             ],
             "speed-up": [tables.DASH if pd.isna(value) else f"{value:.2f}" for value in rows["speedup"]],
-            "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["exchanged_bytes"]],
+            "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["sent_activation_bytes"]],
             "gradients sent (MB)": [tables.number(value / 1e6) for value in rows["gradient_bytes"]],
             "memory (GB)": [tables.number(value / 1e9) for value in rows["memory_bytes"]],
         }

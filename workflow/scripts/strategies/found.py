@@ -118,7 +118,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "found_s": best["seconds"],
         "method": best["method"] or "",  # empty if a start is the fastest
         "start": best["start"],
-        **{name: best[name] for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")},
+        **{name: best[name] for name in ("sent_activation_bytes", "gradient_bytes", "memory_bytes")},
     }
 
 
@@ -157,7 +157,7 @@ def answer_columns() -> list[str]:
         "found_s",
         "method",
         "start",
-        "exchanged_bytes",
+        "sent_activation_bytes",
         "gradient_bytes",
         "memory_bytes",
     ]

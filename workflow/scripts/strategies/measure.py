@@ -95,7 +95,7 @@ def attempt_timing(
         ),
         **{
             name: measured.get(name)
-            for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")
+            for name in ("node_memory_bytes", "resident_bytes", "other_cpu_share", "library_version")
         },
         **{name: measured.get(name, default) for name, default in NO_TIMES.items()},
     }  # fmt: skip

@@ -138,7 +138,7 @@ def measured_topology(
         )
         raise MissingMeasurement(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
     sent, summed = (fit_collective(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
-    burst = link_burst_bytes(select_sweep(network, run, POINT_TO_POINT))
+    burst = link_burst_bytes(select_benchmark(network, run, POINT_TO_POINT))
     steps = 2 * (geometry.ranks - 1)
     link = Level(
         geometry.nodes,
@@ -152,7 +152,7 @@ def measured_topology(
     return Topology(device, (link,))
 
 
-def select_sweep(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
+def select_benchmark(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
     """Return the rows of network.csv of a collective by the run's framework, on its nodes and links."""
     levels = {
         "collective": collective,
@@ -174,7 +174,7 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     Raises:
         MissingMeasurement: If it was not measured, or its times do not grow with size.
     """
-    rows = select_sweep(network, run, collective)
+    rows = select_benchmark(network, run, collective)
     rate = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
     subject = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{rate}"
     request = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}

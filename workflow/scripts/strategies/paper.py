@@ -133,7 +133,7 @@ def strategy_rows(answers: Mapping[Point, list[dict[str, Any]]]) -> pd.DataFrame
                     "gradients": point.gradients,
                     "line": line,
                     "seconds": by_line[line]["seconds"],
-                    "exchanged_bytes": by_line[line]["exchanged_bytes"],
+                    "sent_activation_bytes": by_line[line]["sent_activation_bytes"],
                     "gradient_bytes": by_line[line]["gradient_bytes"],
                     "rate": SAMPLES_PER_DEVICE / by_line[line]["seconds"]
                     if by_line[line]["seconds"]
@@ -178,11 +178,11 @@ def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
         selection = {"network": network, "cluster": cluster, "devices": devices, "gradients": MESSAGES}
         for place, line in enumerate(LINES):
             (row,) = panels.rows_at(frame, {**selection, "line": line}).to_dict("records")
-            gradients, exchanged = row["gradient_bytes"] / 1e9, row["exchanged_bytes"] / 1e9
+            gradients, activations = row["gradient_bytes"] / 1e9, row["sent_activation_bytes"] / 1e9
             ax.bar(place, gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8)
             ax.bar(
                 place,
-                exchanged,
+                activations,
                 bottom=gradients,
                 color=style.TREATMENT_STYLES[place].colour,
                 width=0.8,

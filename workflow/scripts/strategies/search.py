@@ -6,7 +6,7 @@ stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (sampl
 (names of `starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
-"devices"}}), "seconds" of a step (null: not enough memory), "exchanged_bytes" and "gradient_bytes" of a step,
+"devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a step,
 "memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
 END_NAMES), "wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest
 strategy so far.
@@ -62,11 +62,11 @@ def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
     """Return a strategy's parts, step time, bytes sent and memory."""
     state = posed.state(strategy)
     time = engine.simulate_strategy(posed.arrays, state)
-    exchanged_bytes, gradient_bytes = engine.sent_bytes(posed.arrays, state)
+    sent_activation_bytes, gradient_bytes = engine.sent_bytes(posed.arrays, state)
     return {
         "parts": {name: asdict(part) for name, part in strategy.items()},
         "seconds": None if time == engine.NEVER else time / PICOSECONDS,
-        "exchanged_bytes": int(exchanged_bytes),
+        "sent_activation_bytes": int(sent_activation_bytes),
         "gradient_bytes": int(gradient_bytes),
         "memory_bytes": int(state.used_bytes.max()),
     }

@@ -95,7 +95,7 @@ def build_rows(
         step = scale_estimate(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
         sent = {
             name: simulated.get(name, math.nan)
-            for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")
+            for name in ("sent_activation_bytes", "gradient_bytes", "memory_bytes")
         }
         seconds = simulated.get("seconds") or math.nan
         rows.append(
@@ -270,7 +270,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
     texts["error (%)"] = [
         tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]
     ]
-    sent = rows["exchanged_bytes"] + rows["gradient_bytes"]
+    sent = rows["sent_activation_bytes"] + rows["gradient_bytes"]
     texts["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
     models = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
     notes = [

@@ -37,7 +37,8 @@ MIN_OVERLAP_SHARE = 0.5
 #: Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
 ACCUMULATION_STEPS = 4
 NO_BENCHMARK = Note(
-    "no-sweep", "There is no collective benchmark, so latency and other libraries are not judged."
+    "no-collective-benchmark",
+    "There is no collective benchmark, so latency and other libraries are not judged.",
 )
 #: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
 MIN_CAUSE_SHARE = 0.5
@@ -113,8 +114,10 @@ class Cell:
 
     @property
     def packs(self) -> str | None:
-        """How its library makes messages of gradients (framework.yaml, exchange.messages), if known."""
-        return self.framework.exchange.messages if self.framework and self.framework.exchange else None
+        """How its library makes messages of gradients (framework.yaml, communication.messages), if known."""
+        return (
+            self.framework.communication.messages if self.framework and self.framework.communication else None
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -285,12 +288,12 @@ def _larger_messages_help(cell: Cell) -> Note:
 def _equal_ranks_help(cell: Cell) -> Note:
     """Return what makes ranks end together."""
     equal = "equal ranks: the same processors, cores and load"
-    if cell.framework is not None and cell.framework.unlike:
+    if cell.framework is not None and cell.framework.heterogeneous:
         return Note(
             "measured-shares",
             f"{equal}; or a smaller share of the batch for the slower one (shares: measured)",
         )
-    able = [name for name in framework_names() if load_framework(name).unlike]
+    able = [name for name in framework_names() if load_framework(name).heterogeneous]
     text = f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
     return Note("equal-ranks", text, able=able)
 
@@ -312,7 +315,7 @@ def _communication_evidence(cell: Cell) -> Note:
         f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only "
         f"{cell.ms(busy)}."
     )
-    return Note("exchange-longest", text, exposed=cell.step("exposed"), busy=busy / cell.steps)
+    return Note("communication-longest", text, exposed=cell.step("exposed"), busy=busy / cell.steps)
 
 
 def _library_evidence(cell: Cell) -> Note:
@@ -322,7 +325,7 @@ def _library_evidence(cell: Cell) -> Note:
         moves = f"Bytes move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap; "
     text = f"{moves}in the benchmark, the same messages take {cell.ms(seconds)} in the library of {library}."
     moving = cell.step("moving" if cell.has_many_messages else "exposed_moving")
-    return Note("faster-library", text, moving=moving, library=library, by_sweep=seconds / cell.steps)
+    return Note("faster-library", text, moving=moving, library=library, by_benchmark=seconds / cell.steps)
 
 
 def _frequency_evidence(cell: Cell) -> Note:
@@ -330,7 +333,7 @@ def _frequency_evidence(cell: Cell) -> Note:
         f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; bytes "
         f"move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
     )
-    return Note("exchanges-often", text, every=cell.every, exposed_moving=cell.step("exposed_moving"))
+    return Note("allreduces-often", text, every=cell.every, exposed_moving=cell.step("exposed_moving"))
 
 
 def _overlap_evidence(cell: Cell) -> Note:
@@ -352,7 +355,7 @@ def _latency_evidence(cell: Cell) -> Note:
         f"{SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest "
         "message takes in the benchmark."
     )
-    return Note("messages-small", text, exchanges=cell.counted, each=message_s, latency=cell.latency_s)
+    return Note("messages-small", text, n_allreduces=cell.counted, each=message_s, latency=cell.latency_s)
 
 
 def _slow_rank_evidence(cell: Cell) -> Note:
@@ -412,7 +415,7 @@ RULES = (
         _faster_computation_help,
     ),
     Rule(
-        "exchange longer than computation",
+        "communication longer than computation",
         lambda cell: cell.mean("exposed") > float(cell.busy.mean()),
         lambda cell: cell.by_run("exposed"),
         _communication_evidence,
@@ -426,14 +429,14 @@ RULES = (
         _library_help,
     ),
     Rule(
-        "frequent exchanges",
+        "frequent all-reduces",
         lambda cell: cell.counted > 0 and cell.every < ACCUMULATION_STEPS,
         lambda cell: cell.by_run("exposed_moving") * (1 - cell.every / ACCUMULATION_STEPS),
         _frequency_evidence,
         _fewer_allreduces_help,
     ),
     Rule(
-        "exchange behind computation, not beside it",
+        "communication after computation, not overlapped",
         _is_poorly_overlapped,
         lambda cell: np.minimum(
             cell.by_run("exposed_moving"), (cell.by_run("backward") - cell.hidden).clip(lower=0)
@@ -463,7 +466,7 @@ RULES = (
         _fixed_help(
             "less-noise",
             (
-                "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it "
+                "less noise: ranks bound to cores, no other programs; fewer all-reduces, over which it "
                 "averages out"
             ),
         ),
@@ -505,16 +508,16 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
         return {}
     seconds = (
         measured.wide("step")
-        .join(measured.wide("exchange").drop(columns=STEP, errors="ignore"), how="left")
+        .join(measured.wide("communication").drop(columns=STEP, errors="ignore"), how="left")
         .fillna(0.0)
     )
-    counts = measured.wide("exchange", "count").get("communication", pd.Series(dtype=float))
+    counts = measured.wide("communication", "count").get("communication", pd.Series(dtype=float))
     baselines, ok = one_replica_cells_by_local_batch(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
-    at_steps, at_exchange = (measured.current["scope"] == scope for scope in ("step", "exchange"))
+    at_steps, at_communication = (measured.current["scope"] == scope for scope in ("step", "communication"))
     ranks = _by_rank(measured, at_steps & (measured.current["phase"] != WAIT))
-    waiting = _by_rank(measured, at_exchange & (measured.current["phase"] == "exposed_waiting"))
+    waiting = _by_rank(measured, at_communication & (measured.current["phase"] == "exposed_waiting"))
     described = {}
     for cell in measured.order:
         run_ids = [run for run in seconds.index if measured.cell_of.get(run) == cell]
@@ -611,7 +614,7 @@ def _incomplete_note(measured: Measured, network: pd.DataFrame) -> str:
     text = (
         f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
     )
-    return Note("exchange-not-told", text, cells=incomplete) if incomplete else ""
+    return Note("communication-not-traced", text, cells=incomplete) if incomplete else ""
 
 
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:

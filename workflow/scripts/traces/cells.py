@@ -29,11 +29,11 @@ COMMUNICATION_PARTS = {
 STEP = "step"  # the sum of its phases
 SCOPES = {
     "step": "phase of a step",
-    "exchange": "communication",
+    "communication": "communication",
     "epoch": "after the steps",
     "start": "start-up, once",
 }
-ORDERS = {"step": PHASES, "exchange": COMMUNICATION_PARTS, "epoch": EPOCH, "start": START}  # of rows
+ORDERS = {"step": PHASES, "communication": COMMUNICATION_PARTS, "epoch": EPOCH, "start": START}  # of rows
 NO_PHASES = Note("no-phases", "no traced run has phases")
 TITLE = "Phases of a training step, of start-up and of epoch ends, with 95 % intervals"
 
@@ -188,7 +188,7 @@ def summarize(measured: Measured) -> pd.DataFrame:
                     continue
                 at = (cell, phase)
                 missing = Estimate(math.nan)
-                per_step = scope in ("step", "exchange")
+                per_step = scope in ("step", "communication")
                 rows.append(
                     {
                         "cell": cell,
@@ -207,7 +207,7 @@ def summarize(measured: Measured) -> pd.DataFrame:
 
 def phase_label(scope: str, phase: str) -> str:
     """Return a phase's label in tables and figures."""
-    labels = PHASES if scope == "step" else COMMUNICATION_PARTS if scope == "exchange" else {}
+    labels = PHASES if scope == "step" else COMMUNICATION_PARTS if scope == "communication" else {}
     return "whole step" if phase == STEP else labels.get(phase, phase)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import display_path, read_json, written_whole
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces.timeline import STEP, Timeline, step_bounds
 
 UNIT_NS = 1000  # the format's microsecond
@@ -37,7 +37,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
             yield _metadata_event("thread_sort", rank, thread, sort_index=thread)
             yield from _step_events(rank, thread, track)
             for row in track.itertuples():
-                kind = EXCHANGE if row.phase == EXCHANGE else "phase"
+                kind = COMMUNICATION if row.phase == COMMUNICATION else "phase"
                 yield _interval_event(
                     rank, thread, row.phase, kind, row.begin_ns, row.end_ns, epoch=row.epoch, step=row.step
                 )

@@ -33,7 +33,9 @@ BY_TIMES = Note(
     "of a step's phases except waiting, compared with one rank (shared caches, memory and cores, a busy "
     "network), over the step. Exposed and slower together should equal the share by times.",
 )
-NO_COMMUNICATION = Note("no-exchange-told", "No traced cell on several replicas has traced communication.")
+NO_COMMUNICATION = Note(
+    "no-traced-communication", "No traced cell on several replicas has traced communication."
+)
 
 
 def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
@@ -52,10 +54,10 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     ratios = cost.build_rows(runs).set_index("cell")
     replicas = cell_levels(measured.runs).set_index("cell")["replicas"]
     baselines = one_replica_cells_by_local_batch(measured.runs)
-    exposed, steps = measured.estimates("exchange", "share"), measured.wide("step", "step_s")
+    exposed, steps = measured.estimates("communication", "share"), measured.wide("step", "step_s")
     cell_of_run = measured.cell_of.reindex(steps.index)
     computing = steps[STEP] - steps.get(WAIT, 0.0)
-    exposed_s = measured.wide("exchange", "step_s").get("exposed", pd.Series(dtype=float))
+    exposed_s = measured.wide("communication", "step_s").get("exposed", pd.Series(dtype=float))
     has_replicas = cell_of_run.map(replicas).gt(1).to_numpy()
     spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(
         has_replicas, 0.0
@@ -83,7 +85,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         if (timed_cell := untraced.get(cell, cell)) in by_times.index:
             row = by_times.loc[timed_cell]
             by_times_share = Estimate(
-                row["exchange"], row["exchange_low"], row["exchange_high"], int(row["n"])
+                row["communication"], row["communication_low"], row["communication_high"], int(row["n"])
             )
         rows.append(
             {

@@ -25,7 +25,7 @@ from otf2.enums import GroupType, LocationGroupType, Paradigm, RegionRole
 from common.errors import InputError
 from common.files import display_path
 from common.text import number_of
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from runs.phases import INTERVALS, TABLE, write_intervals
 from traces import chrome
 from traces.timeline import NS, STEP, Timeline
@@ -37,7 +37,7 @@ MAX_UPTIME_S = 1e9  # 31 years; a larger clock value is a time of day
 UNNAMED = "other"  # time of a step outside of its regions
 PHASES = (
     "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait",
-    "metrics", "optimizer", "barrier", "validation", EXCHANGE,
+    "metrics", "optimizer", "barrier", "validation", COMMUNICATION,
 )  # fmt: skip
 WAIT = "wait"
 WAITING_CALLS = ("MPI_Wait", "MPI_Waitall", "MPI_Waitany", "MPI_Waitsome")
@@ -102,7 +102,7 @@ def region_phase(region: Any, has_position: bool) -> str | None:
     is_instant = (
         name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
     )
-    return EXCHANGE if region.region_role in DATA_ROLES and not is_instant else None
+    return COMMUNICATION if region.region_role in DATA_ROLES and not is_instant else None
 
 
 @dataclass
@@ -125,7 +125,7 @@ class _Region:
 
     def until(self, time: int, last: bool = False) -> Iterator[Interval]:
         """Yield its own time, without regions inside it, as a phase of the main thread."""
-        phase = {EXCHANGE: WAIT, STEP: UNNAMED, EPOCH: None}.get(str(self.phase), self.phase)
+        phase = {COMMUNICATION: WAIT, STEP: UNNAMED, EPOCH: None}.get(str(self.phase), self.phase)
         short = last and phase != UNNAMED and time == self.entered
         if phase is not None and (time > self.since or short):
             yield self.position, phase, self.since, time
@@ -151,7 +151,7 @@ class _Rank:
                 self.begun[event.request_id] = self._position(), event.time
             case _ if isinstance(event, COMPLETE_EVENTS) and event.request_id in self.begun:
                 position, begin = self.begun.pop(event.request_id)
-                yield position, EXCHANGE, begin, event.time
+                yield position, COMMUNICATION, begin, event.time
 
     def _position(self) -> Position:
         stack = self.stacks[self.main]
@@ -182,8 +182,8 @@ class _Rank:
         if not stack:
             return  # entered before the measurement started
         ended = stack.pop()
-        if ended.phase == EXCHANGE:
-            yield ended.position, EXCHANGE, ended.entered, time
+        if ended.phase == COMMUNICATION:
+            yield ended.position, COMMUNICATION, ended.entered, time
         if location == self.main and ended.phase is not None:
             yield from ended.until(time, last=True)
             around = next((region for region in reversed(stack) if region.phase is not None), None)

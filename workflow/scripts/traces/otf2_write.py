@@ -23,13 +23,13 @@ from otf2.enums import (
     Type,
 )
 
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces.timeline import NS, STEP, Timeline, step_bounds
 
 NAME = "trace"
 ROLES = {  # other regions are functions
     STEP: RegionRole.LOOP,
-    EXCHANGE: RegionRole.COLL_ALL2ALL,
+    COMMUNICATION: RegionRole.COLL_ALL2ALL,
     "wait": RegionRole.THREAD_WAIT,
     "barrier": RegionRole.BARRIER,
     "data": RegionRole.DATA_TRANSFER,
@@ -37,7 +37,7 @@ ROLES = {  # other regions are functions
 KINDS = {  # groups of regions: Vampir gives each a colour
     "computing": ("forward", "backward", "metrics", "optimizer", "validation"),
     "waiting": ("wait", "barrier", "data"),
-    "exchanging": (EXCHANGE,),
+    "communicating": (COMMUNICATION,),
 }
 
 
@@ -117,7 +117,7 @@ def marks(track: pd.DataFrame) -> Iterator[Mark]:
     """Yield the begins and ends of a track's intervals in order, inside regions of steps."""
     step_rows = (
         {}
-        if (track["phase"] == EXCHANGE).any()
+        if (track["phase"] == COMMUNICATION).any()
         else {(row.epoch, row.step): row for row in step_bounds(track).itertuples()}
     )
     open_step = None

@@ -12,13 +12,12 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
 from common.notes import Note
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces import cells
 from traces.cells import PHASES, STEP, Measured
 
 TITLE = "The critical path through a training step, over ranks"
-ORDER = ("data", "forward", "backward", EXCHANGE, "metrics", "optimizer")
-WORDS = {**PHASES, EXCHANGE: "communication"}
+ORDER = ("data", "forward", "backward", COMMUNICATION, "metrics", "optimizer")
 PATH = Note(
     "path",
     "The path goes through the rank that is the last to only wait for the step's last all-reduce, until "
@@ -48,14 +47,16 @@ def summarize(measured: Measured) -> pd.DataFrame:
         if cell not in total.index:
             continue
         parts = {name: cells.estimate(seconds.loc[(cell, name)]) for name in names}
-        exchange = parts.get(EXCHANGE, Estimate(0.0)).value
+        allreduce = parts.get(COMMUNICATION, Estimate(0.0)).value
         rows.append(
             {
                 "cell": cell,
                 "n": int(total.at[cell, "n"]),
                 **{key: value for name in names for key, value in columns(f"{name}_s", parts[name]).items()},
                 **columns(f"{STEP}_s", cells.estimate(total.loc[cell])),
-                "exchange_share": exchange / total.at[cell, "value"] if total.at[cell, "value"] else math.nan,
+                "communication_share": allreduce / total.at[cell, "value"]
+                if total.at[cell, "value"]
+                else math.nan,
             }
         )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "n"])
@@ -69,11 +70,11 @@ def table(measured: Measured) -> tables.Table:
     columns = cells.level_columns(measured.runs, data["cell"])
     texts = {
         **{
-            f"{WORDS.get(name, name)} (ms)": tables.interval_texts(data, f"{name}_s", 1e3)
+            f"{PHASES.get(name, name)} (ms)": tables.interval_texts(data, f"{name}_s", 1e3)
             for name in path_parts(measured)
         },
         "whole path (ms)": tables.interval_texts(data, f"{STEP}_s", 1e3),
-        "exchange (%)": [tables.percent(share) for share in data["exchange_share"]],
+        "communication (%)": [tables.percent(share) for share in data["communication_share"]],
     }
     notes = [
         cells.runs_note(measured, "In brackets the interval over runs."),

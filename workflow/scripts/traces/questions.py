@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from traces.replay import FINISH, Alone, Chain, Exchange, Messages, Operation, Step, Work
+from traces.replay import FINISH, AllReduce, Alone, Chain, Messages, Operation, Step, Work
 
 SAMPLE_PHASES = ("data", "forward", "backward", "metrics")  # grow with the batch size
 OPTIMIZER = "optimizer"
@@ -23,7 +23,7 @@ NAMES = (
     "data",
 )  # of questions, in the order of tables
 
-Retime = Callable[[Exchange, int], Exchange]  # changes the k-th all-reduce of a step
+Retime = Callable[[AllReduce, int], AllReduce]  # changes the k-th all-reduce of a step
 MIN_SPEED = 0.05  # an all-reduce that ends during computation has progressed
 
 
@@ -80,13 +80,15 @@ def change_each_step(change: Callable[[Step], Step]) -> Callable[[Chain], Chain]
 
 def retime_messages(step: Step, retime: Retime) -> Step:
     """Return the step with other times of moving bytes."""
-    return replace(step, exchanges=tuple(retime(exchange, k) for k, exchange in enumerate(step.exchanges)))
+    return replace(
+        step, allreduces=tuple(retime(allreduce, k) for k, allreduce in enumerate(step.allreduces))
+    )
 
 
 def scale_moving(share: float) -> Retime:
     """Return a change of all moving times to a share of them."""
-    return lambda exchange, _: replace(
-        exchange, moving=share * exchange.moving, least_s=share * exchange.least_s
+    return lambda allreduce, _: replace(
+        allreduce, moving=share * allreduce.moving, least_s=share * allreduce.least_s
     )
 
 
@@ -103,16 +105,16 @@ def retime_by_law(before: Messages, after: Messages, limited_by_processors: bool
             faster links.
     """
 
-    def retime(exchange: Exchange, k: int) -> Exchange:
+    def retime(allreduce: AllReduce, k: int) -> AllReduce:
         before_s, after_s = (
-            (messages.occupied if exchange.behind else messages.seconds)[k] for messages in (before, after)
+            (messages.occupied if allreduce.behind else messages.seconds)[k] for messages in (before, after)
         )
-        by_network, ratio = np.minimum(exchange.moving, before_s), after_s / before_s
+        by_network, ratio = np.minimum(allreduce.moving, before_s), after_s / before_s
         return replace(
-            exchange,
-            moving=by_network * ratio + (exchange.moving - by_network),
-            least_s=exchange.least_s * after.seconds[k] / before.seconds[k],
-            speed=exchange.speed * min(ratio, 1.0) if limited_by_processors else exchange.speed,
+            allreduce,
+            moving=by_network * ratio + (allreduce.moving - by_network),
+            least_s=allreduce.least_s * after.seconds[k] / before.seconds[k],
+            speed=allreduce.speed * min(ratio, 1.0) if limited_by_processors else allreduce.speed,
         )
 
     return retime
@@ -130,11 +132,11 @@ def speed_during_computation(chains: Sequence[Chain], alone: Alone) -> float:
     law_s = overlapped_s = 0.0
     for chain in chains:
         for step, overlaps in zip(chain.steps, chain.overlaps(), strict=True):
-            law = alone(len(step.exchanges))
-            for k, (exchange, overlap) in enumerate(zip(step.exchanges, overlaps, strict=True)):
-                moving_s = float(exchange.moving.max())
+            law = alone(len(step.allreduces))
+            for k, (allreduce, overlap) in enumerate(zip(step.allreduces, overlaps, strict=True)):
+                moving_s = float(allreduce.moving.max())
                 overlapped_part = min(overlap, moving_s)
-                law_s += (law.occupied if exchange.behind else law.seconds)[k] * (overlapped_part > 0) - (
+                law_s += (law.occupied if allreduce.behind else law.seconds)[k] * (overlapped_part > 0) - (
                     moving_s - overlapped_part
                 ) * (overlapped_part > 0)
                 overlapped_s += overlapped_part
@@ -154,7 +156,7 @@ def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
 
 
 def links(faster: float, retime: Retime, **answer: Any) -> Question:
-    """Ask for links `faster` times as fast; `retime` keeps latency and processor time per byte."""
+    """Ask for links `faster` times as fast; `retime` keeps latency and CPU time per byte."""
     text = f"links {faster:g} times as fast" if faster > 1 else f"links {1 / faster:g} times as slow"
     return Question(
         "links",
@@ -179,7 +181,7 @@ def hidden() -> Question:
     """Ask for communication without time for bytes; ranks still wait for the slowest one."""
     return Question(
         "hidden",
-        "exchange fully hidden",
+        "communication fully overlapped",
         "ranks still wait for the slowest",
         change_each_step(lambda step: retime_messages(step, scale_moving(0.0))),
     )
@@ -244,7 +246,7 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
 
     return Question(
         "accumulation",
-        f"an exchange every {every} batches",
+        f"an all-reduce every {every} batches",
         "work of a batch stays"
         if batch_s is None
         else "a batch without an all-reduce takes as long as on one replica",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 
 WAIT = "wait"
 FINISH = "finish"  # the rest of a wait after its last all-reduce, such as copying gradients
@@ -41,7 +41,7 @@ class HandOver:
     It does so `lag_s` from now, or from the end of all-reduce `after` if that is later.
     """
 
-    exchange: int
+    allreduce: int
     lag_s: float = 0.0
     after: int | None = None
 
@@ -50,14 +50,14 @@ class HandOver:
 class Wait:
     """A rank waits until these all-reduces have ended."""
 
-    exchanges: tuple[int, ...]
+    allreduces: tuple[int, ...]
 
 
 Operation = Work | HandOver | Wait
 
 
 @dataclass(frozen=True)
-class Exchange:
+class AllReduce:
     """The k-th all-reduce of a step, over all ranks.
 
     Attributes:
@@ -92,7 +92,7 @@ class Step:
     """A step: operations of each rank in order, and the all-reduces that they refer to by index."""
 
     ranks: tuple[tuple[Operation, ...], ...]
-    exchanges: tuple[Exchange, ...]
+    allreduces: tuple[AllReduce, ...]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Chain:
         return float(now.mean() - self.starts.mean())
 
     def overlaps(self) -> list[np.ndarray]:
-        """Return how long a rank computes during each all-reduce of each replayed step, s [exchanges]."""
+        """Return how long a rank computes during each all-reduce of each replayed step, s [allreduces]."""
         overlaps, now = [], self.starts
         for step in self.steps:
             now, overlap = play(step, now)
@@ -134,15 +134,15 @@ class Chain:
         """
         steps = []
         for step, overlaps in zip(self.steps, self.overlaps(), strict=True):
-            exchanges = tuple(
+            allreduces = tuple(
                 replace(
-                    exchange,
+                    allreduce,
                     speed=speed,
-                    moving=exchange.moving - (1 - speed) * np.minimum(overlap, exchange.moving),
+                    moving=allreduce.moving - (1 - speed) * np.minimum(overlap, allreduce.moving),
                 )
-                for exchange, overlap in zip(step.exchanges, overlaps, strict=True)
+                for allreduce, overlap in zip(step.allreduces, overlaps, strict=True)
             )
-            steps.append(replace(step, exchanges=exchanges))
+            steps.append(replace(step, allreduces=allreduces))
         return replace(self, steps=tuple(steps))
 
 
@@ -154,9 +154,9 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         starts: When each rank begins it, s [ranks].
 
     Returns:
-        Ends, s [ranks], and overlaps, s [exchanges].
+        Ends, s [ranks], and overlaps, s [allreduces].
     """
-    ranks, count = len(step.ranks), len(step.exchanges)
+    ranks, count = len(step.ranks), len(step.allreduces)
     now = np.array(starts, float)
     handed_over = np.full((count, ranks), np.nan)
     ended = np.full((count, ranks), np.nan)
@@ -172,26 +172,26 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 match operations[next_operation[rank]]:
                     case Work(seconds=seconds):
                         now[rank] += seconds
-                    case Wait(exchanges=awaited):
+                    case Wait(allreduces=awaited):
                         ends = ended[list(awaited), rank]
                         if np.isnan(ends).any():
                             break
                         now[rank] = max(now[rank], *ends)
-                    case HandOver(exchange=number) as give if give.after is None:
+                    case HandOver(allreduce=number) as give if give.after is None:
                         handed_over[number, rank] = now[rank] + give.lag_s
                     case HandOver() as give:
                         delayed.append((rank, give, now[rank]))
                 next_operation[rank] += 1
                 moved = True
         for rank, give, since in delayed:
-            handed_over[give.exchange, rank] = np.maximum(since, ended[give.after, rank] + give.lag_s)
-        for number, exchange in enumerate(step.exchanges):
+            handed_over[give.allreduce, rank] = np.maximum(since, ended[give.after, rank] + give.lag_s)
+        for number, allreduce in enumerate(step.allreduces):
             free = ended[number - 1].max() if number else -np.inf
             if np.isnan(ended[number, 0]) and not np.isnan([*handed_over[number], free]).any():
                 last = handed_over[number].max()
                 computing = now.max()  # every rank waits now, or has ended the step
                 overlap[number] = max(computing - max(last, free), 0.0)
-                ended[number] = exchange.ends(last, free, computing)
+                ended[number] = allreduce.ends(last, free, computing)
                 moved = True
         if not moved:
             return now, overlap
@@ -244,26 +244,26 @@ def _join_steps(parts: Sequence[tuple[Step, np.ndarray, np.ndarray]]) -> Chain:
 
 def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.ndarray, np.ndarray] | None:
     """Return a step and when its ranks began and ended it, s [ranks]; None if it is incomplete."""
-    speed = rows["phase"] == EXCHANGE
+    speed = rows["phase"] == COMMUNICATION
     main = [own[["phase", "start", "end"]] for _, own in rows[~speed].sort_values("start").groupby("rank")]
-    own_exchanges = [
+    own_allreduces = [
         own[["start", "end"]].to_numpy() for _, own in rows[speed].sort_values("start").groupby("rank")
     ]
     if (
         len(main) < ranks
-        or len({len(own) for own in own_exchanges}) > 1
-        or len(own_exchanges) not in (0, ranks)
+        or len({len(own) for own in own_allreduces}) > 1
+        or len(own_allreduces) not in (0, ranks)
     ):
         return None
     times = (
-        np.stack(own_exchanges, axis=1) if own_exchanges else np.empty((0, ranks, 2))
-    )  # [exchanges, ranks, start and end]
+        np.stack(own_allreduces, axis=1) if own_allreduces else np.empty((0, ranks, 2))
+    )  # [allreduces, ranks, start and end]
     operations = tuple(
         tuple(_rank_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
         for rank, own in enumerate(main)
     )
     starts, ends = (np.array([edge(own) for own in main]) for edge in (_first_start, _last_end))
-    return Step(operations, tuple(_serialize_exchanges(times, alone(len(times))))), starts, ends
+    return Step(operations, tuple(_serialize_allreduces(times, alone(len(times))))), starts, ends
 
 
 def _first_start(own: pd.DataFrame) -> float:
@@ -274,11 +274,11 @@ def _last_end(own: pd.DataFrame) -> float:
     return float(own["end"].iloc[-1])
 
 
-def _serialize_exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchange]:
+def _serialize_allreduces(times: np.ndarray, alone: Messages) -> Iterator[AllReduce]:
     """Yield the all-reduces one after the other.
 
     Args:
-        times: Start and end, [exchanges, ranks, 2].
+        times: Start and end, [allreduces, ranks, 2].
         alone: Times of the messages without others.
     """
     last, ends = times[:, :, 0].max(axis=1), times[:, :, 1]
@@ -300,7 +300,7 @@ def _serialize_exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchang
             least_s = (
                 min(float(alone.seconds[number]), float(all_ended.min()) - last[number]) if behind else 0.0
             )
-            yield Exchange(moving, behind, max(least_s, 0.0))
+            yield AllReduce(moving, behind, max(least_s, 0.0))
             free = start + moving.max()
         first = after
 
@@ -310,7 +310,7 @@ def _rank_operations(phases: Sequence[tuple[str, float, float]], times: np.ndarr
 
     Args:
         phases: Its phases in order: name, start, end.
-        times: Start and end of its all-reduces in order, [exchanges, 2].
+        times: Start and end of its all-reduces in order, [allreduces, 2].
     """
     number = 0
     for place, (phase, start, end) in enumerate(phases, start=1):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from common.files import read_json
 from environments import scorep
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from traces import otf2_read
 from traces.timeline import Timeline
 
@@ -32,10 +32,10 @@ def add_communication(timeline: Timeline, attempt: Path) -> Timeline:
         - own.loc[own["rank"] == 0, "start"].min()
         - recorded.began
     )
-    exchanges = recorded.intervals[recorded.intervals["phase"] == EXCHANGE]
-    exchanges = exchanges.assign(start=exchanges["start"] - clock_offset, end=exchanges["end"] - clock_offset)
+    calls = recorded.intervals[recorded.intervals["phase"] == COMMUNICATION]
+    calls = calls.assign(start=calls["start"] - clock_offset, end=calls["end"] - clock_offset)
     with_position = [
-        _assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in exchanges.groupby("rank")
+        _assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in calls.groupby("rank")
     ]
     all_intervals = pd.concat([own.astype({"phase": str}), *with_position], ignore_index=True)
     return replace(
@@ -43,14 +43,14 @@ def add_communication(timeline: Timeline, attempt: Path) -> Timeline:
     )
 
 
-def _assign_steps(exchanges: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+def _assign_steps(calls: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     """Return the all-reduces of a rank with epoch and step; between steps with the last epoch and step 0."""
     by_step = phases[phases["step"] > 0].groupby(["epoch", "step"])
     steps = by_step.agg(start=("start", "min"), end=("end", "max")).reset_index().sort_values("start")
-    last = np.searchsorted(steps["start"], exchanges["start"], side="right") - 1
+    last = np.searchsorted(steps["start"], calls["start"], side="right") - 1
     if steps.empty:
-        return exchanges.assign(epoch=0, step=0)
+        return calls.assign(epoch=0, step=0)
     step_rows = steps.iloc[np.maximum(last, 0)]
-    inside = exchanges["start"].to_numpy() < step_rows["end"].to_numpy()
+    inside = calls["start"].to_numpy() < step_rows["end"].to_numpy()
     epoch, step = step_rows["epoch"].to_numpy(), step_rows["step"].to_numpy()
-    return exchanges.assign(epoch=np.where(last < 0, 0, epoch), step=np.where((last < 0) | ~inside, 0, step))
+    return calls.assign(epoch=np.where(last < 0, 0, epoch), step=np.where((last < 0) | ~inside, 0, step))

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from runs.phases import WAIT
 from traces.intervals import Cover, Intervals
 
@@ -36,25 +36,25 @@ class Traced:
     @cached_property
     def phases(self) -> pd.DataFrame:
         """The phases of traced steps of timed epochs, with `length` in s and `place`, a row of `numbers`."""
-        return self._with_places(self.intervals["phase"] != EXCHANGE)
+        return self._with_places(self.intervals["phase"] != COMMUNICATION)
 
     @cached_property
-    def exchanges(self) -> pd.DataFrame:
+    def allreduces(self) -> pd.DataFrame:
         """The all-reduces of these steps, like `phases`, by rank, step and start.
 
         `turn` counts those of a rank's step from 0; `moves` is when the last rank has started it, in s.
         """
-        exchanges = self._with_places(self.intervals["phase"] == EXCHANGE).sort_values(
+        allreduces = self._with_places(self.intervals["phase"] == COMMUNICATION).sort_values(
             ["rank", "place", "start"], kind="stable"
         )
-        exchanges["turn"] = exchanges.groupby(["rank", "place"]).cumcount()
-        exchanges["moves"] = exchanges.groupby(["place", "turn"])["start"].transform("max")
-        return exchanges
+        allreduces["turn"] = allreduces.groupby(["rank", "place"]).cumcount()
+        allreduces["moves"] = allreduces.groupby(["place", "turn"])["start"].transform("max")
+        return allreduces
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """Epoch and step of every traced step of a timed epoch, in order."""
-        of_steps = self.intervals[self._is_timed_step & (self.intervals["phase"] != EXCHANGE)]
+        of_steps = self.intervals[self._is_timed_step & (self.intervals["phase"] != COMMUNICATION)]
         return (
             of_steps[["epoch", "step"]]
             .drop_duplicates()
@@ -86,7 +86,7 @@ class Traced:
     def rows(self) -> pd.DataFrame:
         """Return the run's rows of phases.csv: rank, scope, phase, count, step_s, seconds."""
         parts = [self._startup_rows(), self._step_rows(), self._epoch_rows()]
-        if len(self.exchanges):
+        if len(self.allreduces):
             parts.append(self._communication_rows())
         if len(self.numbers):
             parts.append(self.path())
@@ -99,7 +99,7 @@ class Traced:
     def _epoch_rows(self) -> pd.DataFrame:
         around = self.intervals[(self.intervals["epoch"] > self.warm_up) & (self.intervals["step"] == 0)]
         return self._sum_phases(
-            around[around["phase"] != EXCHANGE], "epoch", max(1, around["epoch"].nunique())
+            around[around["phase"] != COMMUNICATION], "epoch", max(1, around["epoch"].nunique())
         )
 
     def _sum_phases(self, rows: pd.DataFrame, scope: str, n_epochs: int) -> pd.DataFrame:
@@ -136,9 +136,9 @@ class Traced:
 
         The parts are communication, moving, waiting, exposed, exposed_moving and exposed_waiting.
         """
-        exchanges, steps = self.exchanges, len(self.numbers)
-        group = np.searchsorted(self.ranks, exchanges["rank"]) * steps + exchanges["place"].to_numpy()
-        start, end, moves = (exchanges[name].to_numpy() for name in ("start", "end", "moves"))
+        allreduces, steps = self.allreduces, len(self.numbers)
+        group = np.searchsorted(self.ranks, allreduces["rank"]) * steps + allreduces["place"].to_numpy()
+        start, end, moves = (allreduces[name].to_numpy() for name in ("start", "end", "moves"))
         communication = Intervals(group, start, end).union()
         moving = Intervals(group, np.maximum(start, moves), end).union()
         size = steps * len(self.ranks)
@@ -167,18 +167,18 @@ class Traced:
 
     def _communication_rows(self) -> pd.DataFrame:
         """Return rows for the parts of `by_step`, and `until_first`: from step start to first all-reduce."""
-        count = self.exchanges.groupby("rank").size().reindex(self.ranks, fill_value=0) / len(self.numbers)
+        count = self.allreduces.groupby("rank").size().reindex(self.ranks, fill_value=0) / len(self.numbers)
         parts = [
             self._per_step(
                 pd.Series(self.ranks),
                 pd.Series([name] * len(self.ranks)),
                 pd.Series(values.mean(axis=1)),
                 count.to_numpy(),
-                "exchange",
+                "communication",
             )
             for name, values in self.by_step.items()
         ]
-        firsts = self.exchanges[self.exchanges["turn"] == 0].merge(
+        firsts = self.allreduces[self.allreduces["turn"] == 0].merge(
             self.step_times, on=["place", "rank"], suffixes=("", "_step")
         )
         until = (firsts["start"] - firsts["start_step"]).groupby(firsts["rank"]).mean()
@@ -188,7 +188,7 @@ class Traced:
                 pd.Series(["until_first"] * len(until)),
                 until.reset_index(drop=True),
                 count[until.index].to_numpy(),
-                "exchange",
+                "communication",
             )
         )
         return pd.concat(parts, ignore_index=True)
@@ -205,18 +205,18 @@ class Traced:
         path = pd.DataFrame(
             {"last": ends["rank"], "first": ends["rank"], "moves": ends["end"], "over": ends["end"]}
         )
-        if self.exchanges.empty:
+        if self.allreduces.empty:
             return path
-        exchanges = self.exchanges
-        latest = exchanges.loc[exchanges.groupby("place")["moves"].idxmax()].set_index("place")
-        last_exchange = exchanges.merge(latest[["turn"]].reset_index(), on=["place", "turn"])
-        last_exchange["ready"] = np.maximum(last_exchange["start"], self._wait_starts(last_exchange))
-        ready = last_exchange.loc[last_exchange.groupby("place")["ready"].idxmax()].set_index("place")
-        own_end = last_exchange.set_index(["place", "rank"])["end"].reindex(
+        allreduces = self.allreduces
+        latest = allreduces.loc[allreduces.groupby("place")["moves"].idxmax()].set_index("place")
+        last_allreduce = allreduces.merge(latest[["turn"]].reset_index(), on=["place", "turn"])
+        last_allreduce["ready"] = np.maximum(last_allreduce["start"], self._wait_starts(last_allreduce))
+        ready = last_allreduce.loc[last_allreduce.groupby("place")["ready"].idxmax()].set_index("place")
+        own_end = last_allreduce.set_index(["place", "rank"])["end"].reindex(
             pd.MultiIndex.from_arrays([path.index, path["last"]])
         )
         ended = pd.Series(own_end.to_numpy(), index=path.index).fillna(
-            last_exchange.groupby("place")["end"].max()
+            last_allreduce.groupby("place")["end"].max()
         )
         exposed = self.by_step["exposed"][np.searchsorted(self.ranks, path["last"]), path.index]
         waited = pd.Series(exposed > 0, index=path.index) & (ended <= path["over"])
@@ -225,15 +225,15 @@ class Traced:
         path["over"] = ended.where(waited, path["over"])
         return path
 
-    def _wait_starts(self, exchanges: pd.DataFrame) -> pd.Series:
+    def _wait_starts(self, allreduces: pd.DataFrame) -> pd.Series:
         """Return when each rank last began to wait before its all-reduce ended, or the all-reduce's start.
 
         An all-reduce may be recorded from its first gradient on, while others are still computed.
         """
         waits = self.phases.loc[self.phases["phase"] == WAIT, ["place", "rank", "start"]]
-        pairs = exchanges[["place", "rank", "end"]].reset_index().merge(waits, on=["place", "rank"])
+        pairs = allreduces[["place", "rank", "end"]].reset_index().merge(waits, on=["place", "rank"])
         wait_start = pairs[pairs["start"] <= pairs["end"]].groupby("index")["start"].max()
-        return wait_start.reindex(exchanges.index).fillna(exchanges["start"])
+        return wait_start.reindex(allreduces.index).fillna(allreduces["start"])
 
     def path(self) -> pd.DataFrame:
         """Return the composition of the critical path, mean over steps, as rows without rank.
@@ -245,11 +245,11 @@ class Traced:
         start, end, rank = phases["start"].to_numpy(), phases["end"].to_numpy(), phases["rank"].to_numpy()
         before = np.maximum(np.minimum(end, steps["moves"]) - start, 0) * (rank == steps["first"])
         after = np.maximum(end - np.maximum(start, steps["over"]), 0) * (rank == steps["last"])
-        name = phases["phase"].astype(str).replace(WAIT, EXCHANGE).to_numpy()
+        name = phases["phase"].astype(str).replace(WAIT, COMMUNICATION).to_numpy()
         lengths = pd.Series((before + after).to_numpy()).groupby(name).sum()
         moving = float((self.through["over"] - self.through["moves"]).sum())
         if moving:
-            lengths[EXCHANGE] = lengths.get(EXCHANGE, 0.0) + moving
+            lengths[COMMUNICATION] = lengths.get(COMMUNICATION, 0.0) + moving
         lengths = lengths[lengths > 0] / len(self.numbers)
         no_rank = pd.Series([pd.NA] * len(lengths), dtype="Int64")
         return self._per_step(

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.measured import with_phases
 from common.errors import InputError
 from common.files import display_path, read_json
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from runs.attempts import attempt_folder
 from runs.phases import TABLE, read_intervals
 
@@ -62,12 +62,14 @@ class Timeline:
         rows = self.intervals[self.intervals["rank"] == rank]
         for name, end in (("begin_ns", "start"), ("end_ns", "end")):
             rows = rows.assign(**{name: np.rint(rows[end] * NS).astype(np.int64)})
-        is_exchange = rows["phase"] == EXCHANGE
-        yield "phases", _until_steps(rows[~is_exchange]).sort_values(["begin_ns", "end_ns"])
-        exchanges = rows[is_exchange].sort_values(["begin_ns", "end_ns"])
-        lane = np.array(assign_lanes(exchanges["begin_ns"].tolist(), exchanges["end_ns"].tolist()), dtype=int)
+        is_communication = rows["phase"] == COMMUNICATION
+        yield "phases", _until_steps(rows[~is_communication]).sort_values(["begin_ns", "end_ns"])
+        communication = rows[is_communication].sort_values(["begin_ns", "end_ns"])
+        lane = np.array(
+            assign_lanes(communication["begin_ns"].tolist(), communication["end_ns"].tolist()), dtype=int
+        )
         for number in range(lane.max(initial=-1) + 1):
-            yield f"{EXCHANGE} {number + 1}", exchanges[lane == number]
+            yield f"{COMMUNICATION} {number + 1}", communication[lane == number]
 
 
 def _until_steps(phases: pd.DataFrame) -> pd.DataFrame:

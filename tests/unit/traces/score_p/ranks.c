@@ -1,5 +1,5 @@
 /* What Score-P 8.4 wrote the archive beside this of, with Open MPI 4.1: two ranks train two epochs of two steps, in sleeps, with the
- * exchanges that libraries make.
+ * all-reduces that libraries make.
  *
  *     scorep --user --thread=pthread --nocompiler mpicc -O1 -o ranks ranks.c
  *     SCOREP_ENABLE_TRACING=true SCOREP_ENABLE_PROFILING=false mpirun -n 2 ./ranks
@@ -12,8 +12,8 @@
 
 static MPI_Comm others;
 
-/* As Horovod does: a thread of its own exchanges what has been handed to it. */
-static void *exchange(void *gradient) {
+/* As Horovod does: a thread of its own all-reduces what has been handed to it. */
+static void *all_reduce(void *gradient) {
     usleep(2000);
     MPI_Allreduce(MPI_IN_PLACE, gradient, 1, MPI_DOUBLE, MPI_SUM, others);
     return NULL;
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
             SCOREP_USER_REGION_END(forward)
             SCOREP_USER_REGION_BEGIN(backward, "backward", SCOREP_USER_REGION_TYPE_COMMON)
             MPI_Iallreduce(MPI_IN_PLACE, &gradients[0], 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD, &request);
-            pthread_create(&thread, NULL, exchange, &gradients[1]);
+            pthread_create(&thread, NULL, all_reduce, &gradients[1]);
             usleep(rank == 1 ? 12000 : 6000); /* rank 1 is the slow one */
             MPI_Allreduce(MPI_IN_PLACE, &gradients[2], 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD); /* inside of backward */
             SCOREP_USER_REGION_END(backward)

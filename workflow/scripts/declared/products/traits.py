@@ -23,11 +23,11 @@ class Traits:
         strategies_searched: The study asks for strategies of layers that are searched.
         heterogeneous: Ranks or nodes may differ in speed.
         replicates_by_precision: The study sets a precision target in place of a number of replicates.
-        network_swept: There is a collective benchmark of the network, or will be.
+        has_collective_benchmark: There is a collective benchmark of the network, or will be.
         traced: There are phases of traced runs, or will be.
         reference_timed: A reference benchmark is timed beside every run.
         power_recorded: power.csv can be had.
-        costs_timed: The parts of layers were timed, or will be, and links were swept.
+        costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
         replay_steps_recorded: replay_steps.csv can be had.
     """
@@ -40,7 +40,7 @@ class Traits:
     strategies_searched: bool = False
     heterogeneous: bool = False
     replicates_by_precision: bool = False
-    network_swept: bool = True
+    has_collective_benchmark: bool = True
     traced: bool = False
     reference_timed: bool = True
     power_recorded: bool = True

@@ -32,7 +32,7 @@ from ranks.worker.context import Context
 from ranks.worker.group import free_port
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.operators import Event, moved, show_clock
-from ranks.worker.phases import EXCHANGE
+from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
 
@@ -414,7 +414,7 @@ class JaxTrainer(Trainer):
             if phase in stamps:
                 phases.enter(phase, stamps[phase])
         if "wait" in stamps:
-            phases.put(EXCHANGE, stamps["wait"], stamps["optimizer"])
+            phases.put(COMMUNICATION, stamps["wait"], stamps["optimizer"])
         stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:

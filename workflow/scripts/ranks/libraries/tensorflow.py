@@ -26,7 +26,7 @@ from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.operators import Event, moved, show_clock, unix_ahead
-from ranks.worker.phases import EXCHANGE, Stamps
+from ranks.worker.phases import COMMUNICATION, Stamps
 from ranks.worker.trainer import Trainer
 
 keras = tf.keras
@@ -344,7 +344,7 @@ class TensorFlowTrainer(Trainer):
                 self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
         self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
         if context.phases.is_traced:
-            self.mark_exchange()
+            self.mark_communication()
         self.updates, self._rate = 0, context.learning_rate(0)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
@@ -372,7 +372,7 @@ class TensorFlowTrainer(Trainer):
             tf.Variable(tf.zeros_like(v), trainable=False, **local) for v in self.model.trainable_variables
         ]
 
-    def mark_exchange(self) -> None:
+    def mark_communication(self) -> None:
         """Let the optimizer mark its communication in a traced run (a hook)."""
         add_up = self.optimizer.gradient_aggregator
 
@@ -497,7 +497,7 @@ class TensorFlowTrainer(Trainer):
             if phase in marks:
                 phases.enter(phase, marks[phase])
         if "wait" in marks:
-            phases.put(EXCHANGE, marks["wait" if self.one_message else "backward"], marks["optimizer"])
+            phases.put(COMMUNICATION, marks["wait" if self.one_message else "backward"], marks["optimizer"])
 
     def set_learning_rate(self) -> None:
         """Set the rate of the optimizer's next step, and make Keras' optimizers equal to PyTorch's.
@@ -582,7 +582,7 @@ class TensorFlowTrainer(Trainer):
         options.autotune.enabled = False
         in_memory = self.context.samples_in_memory()
         data = self._blocks().unbatch() if in_memory is None else self._batches_in_memory(*in_memory)
-        # Without an end there is no exchange, step by step, about whether some rank has run dry.
+        # Without an end, ranks need not communicate in each step whether one has run dry.
         return data.repeat().prefetch(1).with_options(options)
 
     def _batches_in_memory(self, inputs: np.ndarray, labels: np.ndarray) -> Any:

@@ -33,7 +33,7 @@ def run(folder: Path) -> Training:
     gc.enable()
     meter = Meter(context)
     trainer.train(meter)
-    foreign_cpu_share, steal_share = meter.load.shares()
+    other_cpu_share, steal_share = meter.load.shares()
     mine: dict[str, Any] = {
         "host": host(),
         "machine": machine(),
@@ -55,7 +55,7 @@ def run(folder: Path) -> Training:
         "clock_step_s": meter.clock_step_s(),
         "ranks": context.group.all_gather(mine),
         "transport": trainer.transport,
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "steal_share": steal_share,
         "python_version": platform.python_version(),
         "library_version": trainer.library_version(),

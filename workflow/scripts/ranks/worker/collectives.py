@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Collectives(abc.ABC):
-    """Exchange arrays between all ranks as the framework's training does.
+    """Communicate arrays between all ranks as the framework's training does.
 
     Every method but `result` is collective.
     """

@@ -18,7 +18,7 @@ from ranks.worker.phases import CLOCKS
 
 COLUMNS = (
     "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
-    "exchanges", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+    "n_allreduces", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
     "throttled_s", "sent_bytes", *(f"energy_{scope}_j" for scope in SCOPES), "opened_at",
 )  # fmt: skip
 
@@ -194,7 +194,7 @@ class Meter:
             "imbalance_s": max(own) - min(own),
             "validation_time_s": max(validation),
             "steps": spec["steps"],
-            "exchanges": len(self.context.accumulation_groups),
+            "n_allreduces": len(self.context.accumulation_groups),
             "samples_trained": samples,
             **_means("train", trained, self.context.positions),
             **_means("validation", validated, self.context.positions),

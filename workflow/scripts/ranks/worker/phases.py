@@ -19,7 +19,7 @@ COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MAX_TRACED_STEPS = 500  # per epoch
 WINDOW_STEPS = 4  # that a library's own profiler records; at least one group of accumulated batches
-EXCHANGE = "exchange"
+COMMUNICATION = "communication"
 UNTRACED = "untraced"
 
 Stamps = Sequence[Any]
@@ -137,7 +137,7 @@ class Phases(Untraced):
         """See Untraced."""
         if not self.is_traced:
             return _ignore
-        interval = [self.epoch, self.number, EXCHANGE, self._clock(), None]
+        interval = [self.epoch, self.number, COMMUNICATION, self._clock(), None]
         self._parallel.append(interval)
 
         def end(at: Any = None) -> None:

@@ -42,12 +42,12 @@ def trainer(context: Context) -> Trainer:
                 backward_passes_per_step=context.levels["sync_every"],
             )
             if context.phases.is_traced:
-                mark_exchange(context.phases, self.optimizer)
+                mark_communication(context.phases, self.optimizer)
 
     return HorovodTrainer(context)
 
 
-def mark_exchange(phases: Untraced, optimizer: Any) -> None:
+def mark_communication(phases: Untraced, optimizer: Any) -> None:
     """Mark the all-reduces that Horovod's optimizer hands to the background thread, and the rank's waits.
 
     Horovod has no callback for a finished all-reduce. So earlier ones are polled whenever the next gradient
@@ -101,15 +101,15 @@ def collectives(context: Context) -> Collectives:
             self.transport = transport(context, hvd)
 
         def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.allreduce_(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+            return hvd.allreduce_(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
 
         def all_gather(self, share: torch.Tensor) -> torch.Tensor:
-            return hvd.allgather(share, name=f"sweep.{len(share)}")
+            return hvd.allgather(share, name=f"benchmark.{len(share)}")
 
         def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
 
         def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
-            return hvd.alltoall(shares, name=f"sweep.{len(shares)}")
+            return hvd.alltoall(shares, name=f"benchmark.{len(shares)}")
 
     return HorovodCollectives()

@@ -52,7 +52,7 @@ def trainer(context: Context) -> Trainer:
             ):  # Adam needs the number of optimizer steps; Horovod counts every batch.
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
-        def mark_exchange(self) -> None:
+        def mark_communication(self) -> None:
             pass  # Horovod has reduced the gradients that the optimizer aggregates.
 
         def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
@@ -60,7 +60,7 @@ def trainer(context: Context) -> Trainer:
             with tape:
                 scaled = loss * (sync_every / length)
             missing = sync_every - length if last else 0
-            self._pass(tape, scaled, exchanges=last and not missing)
+            self._pass(tape, scaled, reduces=last and not missing)
             self._flush(missing)
 
         def _flush(self, passes: int) -> None:
@@ -68,19 +68,19 @@ def trainer(context: Context) -> Trainer:
             for left in reversed(range(passes)):
                 with tf.GradientTape() as tape:
                     zero_loss = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
-                self._pass(tape, zero_loss, exchanges=left == 0)
+                self._pass(tape, zero_loss, reduces=left == 0)
 
-        def _pass(self, tape: Any, loss: Any, exchanges: bool) -> None:
+        def _pass(self, tape: Any, loss: Any, reduces: bool) -> None:
             compute = tape.gradient
 
             def marked(*args: Any, **named: Any) -> Any:
                 return self.computed(compute(*args, **named))
 
-            if exchanges:
+            if reduces:
                 tape.gradient = marked  # Horovod calls it before it reduces.
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
-            if exchanges:
+            if reduces:
                 self.reduced(gradients)
             self.updated(
                 self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))
@@ -103,15 +103,15 @@ def collectives(context: Context) -> Collectives:
             self.transport = transport(context, hvd)
 
         def all_reduce(self, summand: Any) -> Any:
-            return hvd.allreduce(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+            return hvd.allreduce(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
 
         def all_gather(self, share: Any) -> Any:
-            return hvd.allgather(share, name=f"sweep.{share.shape[0]}")
+            return hvd.allgather(share, name=f"benchmark.{share.shape[0]}")
 
         def reduce_scatter(self, summand: Any) -> Any:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
 
         def all_to_all(self, shares: Any) -> Any:
-            return hvd.alltoall(shares, name=f"sweep.{shares.shape[0]}")
+            return hvd.alltoall(shares, name=f"benchmark.{shares.shape[0]}")
 
     return HorovodCollectives()

@@ -212,7 +212,7 @@ def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
         "epoch_time_s": epoch.train["run time"],
         "validation_time_s": epoch.validation["run time"],
         "steps": epoch.steps,
-        "exchanges": epoch.steps,
+        "n_allreduces": epoch.steps,
         "samples_trained": epoch.samples,
         "train_loss": epoch.train[LOSS],
         "train_accuracy": epoch.train["accuracy"],

@@ -118,7 +118,7 @@ def collectives(context: Context) -> Collectives:
             communicator = tnt.SynchCommunicator(tnt.Group())
             weighted = (
                 context.ranks * summand,
-                SimpleNamespace(name=f"sweep.{summand.shape[0]}", shape=summand.shape),
+                SimpleNamespace(name=f"benchmark.{summand.shape[0]}", shape=summand.shape),
             )
             communicator.setup_infrastructure([weighted])
             self._communicators.append(communicator)

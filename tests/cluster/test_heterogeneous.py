@@ -1,4 +1,4 @@
-"""A campaign on nodes of unlike processors, in a private corner of the machine: shares follow speeds, and the
+"""A campaign on heterogeneous nodes, in a private corner of the machine: shares follow speeds, and the
 table is made.
 """
 
@@ -19,17 +19,17 @@ ALONE = "exclude: [{nodes: 1, shares: measured}]\n"
 
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Iterator[Sandbox]:
-    """A cluster of three unlike nodes."""
+    """A cluster of three heterogeneous nodes."""
     up(corner, f"--cpu={SHARES}")
     yield corner
     down(corner)
     assert corner.left() == NOTHING
 
 
-class UnlikeCampaign(Campaign):
-    """A study at the site virtual-unlike, in a checkout that all nodes see."""
+class HeterogeneousCampaign(Campaign):
+    """A study at the site virtual-heterogeneous, in a checkout that all nodes see."""
 
-    site = "virtual-unlike"
+    site = "virtual-heterogeneous"
 
     def __init__(self, corner: Sandbox, folder: Path, text: str) -> None:
         super().__init__(folder, text)
@@ -43,7 +43,7 @@ class UnlikeCampaign(Campaign):
 @pytest.mark.long
 def test_a_cut_of_hybrid_virtual(cluster: Sandbox, shared_folder: Path) -> None:
     text = study("pytorch-hybrid", nodes="[1, 3]", epochs=3).replace("batch_size: 32", f"batch_size: {BLOCK}")
-    campaign = UnlikeCampaign(cluster, shared_folder, text + FACTORS + ALONE)
+    campaign = HeterogeneousCampaign(cluster, shared_folder, text + FACTORS + ALONE)
     snakemake = campaign.start("tables", "--config", f"site={campaign.site}")
     assert campaign.finish(snakemake, 900) == 0, campaign.output()
     rows = {(row["nodes"], row["shares"]): row for row in campaign.rows()}

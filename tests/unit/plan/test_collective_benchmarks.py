@@ -1,4 +1,4 @@
-"""Which sweeps a study has, and what makes one another measurement."""
+"""Which collective benchmarks a study has, and what makes one another measurement."""
 
 from dataclasses import replace
 
@@ -8,8 +8,16 @@ from common.normal_form import digest_source
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.collectives import COLLECTIVES
+from plan.collective_benchmarks import (
+    CollectiveBenchmark,
+    code_digest,
+    key,
+    message_sizes,
+    planned_benchmarks,
+    required_benchmarks,
+    spec,
+)
 from plan.design import plan_design
-from plan.sweeps import Sweep, code_digest, key, message_sizes, planned_sweeps, required_sweeps, spec
 
 
 @pytest.fixture
@@ -22,20 +30,20 @@ def study():
     return load_study("quickstart")
 
 
-def named(sweeps):
-    return [sweep.name for sweep in sweeps]
+def named(benchmarks):
+    return [benchmark.name for benchmark in benchmarks]
 
 
-def test_every_distributed_framework_has_a_sweep_for_every_number_of_nodes_from_two_on(study, site):
+def test_each_framework_is_benchmarked_from_two_nodes_on(study, site):
     nodes = replace(study, factors=study.factors | {"nodes": [1, 2, 3]}, exclude=tuple(
         {**entry, "nodes": [2, 3]} if "nodes" in entry else entry for entry in study.exclude
     ))  # fmt: skip
     frameworks = ("horovod-pytorch", "horovod-tensorflow", "pytorch-ddp", "tensorflow-multiworker")
     runs = plan_design(nodes, replace(site, nodes=3))
-    assert named(planned_sweeps(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
+    assert named(planned_benchmarks(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
 
 
-def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
+def test_what_one_framework_sends_is_benchmarked_by_all_that_can(study, site):
     frameworks = [
         "pytorch-fsdp",
         "horovod-pytorch",
@@ -44,7 +52,7 @@ def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
         "tensorflow-single",
     ]
     runs = plan_design(replace(study, factors=study.factors | {"framework": frameworks}), site)
-    assert named(planned_sweeps(runs, site)) == [
+    assert named(planned_benchmarks(runs, site)) == [
         "horovod-pytorch.n2",
         "horovod-pytorch.n2.all_gather",
         "horovod-pytorch.n2.reduce_scatter",
@@ -73,24 +81,24 @@ def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
         if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2
     )
     meshed = replace(run, levels=run.levels | {"parallelism": level})
-    assert [sweep.collective for sweep in required_sweeps([meshed])] == ["all_reduce", *sent]
+    assert [benchmark.collective for benchmark in required_benchmarks([meshed])] == ["all_reduce", *sent]
 
 
-def test_each_collective_is_a_sweep_of_its_own(study, site):
+def test_each_collective_is_a_benchmark_of_its_own(study, site):
     run = next(run for run in plan_design(study, site) if run.geometry.nodes == 2)
-    assert len({key(site, Sweep(run, name)) for name in COLLECTIVES}) == len(COLLECTIVES)
+    assert len({key(site, CollectiveBenchmark(run, name)) for name in COLLECTIVES}) == len(COLLECTIVES)
 
 
-def test_a_study_on_one_node_has_no_sweep(study, site):
+def test_a_study_on_one_node_has_no_benchmark(study, site):
     alone = replace(study, factors=study.factors | {"nodes": [1]}, exclude=study.exclude[1:])
-    assert planned_sweeps(plan_design(alone, site), site) == []
+    assert planned_benchmarks(plan_design(alone, site), site) == []
 
 
 def test_what_the_site_lacks_is_wanted_but_not_planned(study, site):
     poor = replace(site, frameworks=("pytorch-single", "pytorch-ddp"))
     runs = plan_design(study, poor)
-    assert named(planned_sweeps(runs, poor)) == ["pytorch-ddp.n2"]
-    assert len(required_sweeps(runs)) == 4
+    assert named(planned_benchmarks(runs, poor)) == ["pytorch-ddp.n2"]
+    assert len(required_benchmarks(runs)) == 4
 
 
 def test_sizes_grow_by_four_up_to_the_sites_largest():
@@ -105,44 +113,45 @@ def test_sizes_grow_by_four_up_to_the_sites_largest():
         {"interface": "eth7"},
         {"cores": 4},
         {"bandwidth_bytes_s": 1e9},
-        {"sweep_max_bytes": 4096},
+        {"collective_max_bytes": 4096},
         {"ranks_per_node": 2},
         {"python_abi": "cp399-linux_x86_64"},
     ],
 )
 def test_what_changes_the_measurement_changes_the_key(study, site, change):
-    sweep, changed_site = planned_sweeps(plan_design(study, site), site)[0], replace(site, **change)
+    benchmark, changed_site = planned_benchmarks(plan_design(study, site), site)[0], replace(site, **change)
     (again,) = [
         candidate
-        for candidate in planned_sweeps(plan_design(study, changed_site), changed_site)
-        if candidate.name == sweep.name
+        for candidate in planned_benchmarks(plan_design(study, changed_site), changed_site)
+        if candidate.name == benchmark.name
     ]
-    assert key(changed_site, again) != key(site, sweep)
+    assert key(changed_site, again) != key(site, benchmark)
 
 
 def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
-    sweep = planned_sweeps(plan_design(study, site), site)[0]
+    benchmark = planned_benchmarks(plan_design(study, site), site)[0]
     other_study = replace(
         study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]}
     )
     changed_site = replace(
-        site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example"
+        site, time_limit_s=7, max_other_cpu_share=1, torch_index="https://elsewhere.example"
     )
-    again = planned_sweeps(plan_design(other_study, changed_site), changed_site)[0]
-    assert spec(changed_site, again) == spec(site, sweep)
-    assert key(changed_site, again) == key(site, sweep)
+    again = planned_benchmarks(plan_design(other_study, changed_site), changed_site)[0]
+    assert spec(changed_site, again) == spec(site, benchmark)
+    assert key(changed_site, again) == key(site, benchmark)
 
 
 @pytest.mark.parametrize(
-    "file", ["ranks/sweep.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"]
+    "file",
+    ["ranks/collective_benchmark.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"],
 )
 def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
-    sweep = next(
+    benchmark = next(
         candidate
-        for candidate in planned_sweeps(plan_design(study, site), site)
+        for candidate in planned_benchmarks(plan_design(study, site), site)
         if candidate.framework == "pytorch-ddp"
     )
-    before = key(site, sweep)
+    before = key(site, benchmark)
     ending = "frameworks/pytorch-ddp/adapter.py" if file == "adapter" else file
     monkeypatch.setattr(
         "common.normal_form.digest_source",
@@ -152,6 +161,6 @@ def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     )
     code_digest.cache_clear()
     try:
-        assert key(site, sweep) != before
+        assert key(site, benchmark) != before
     finally:
         code_digest.cache_clear()

@@ -1,7 +1,7 @@
 """Run one collective benchmark, as one of its ranks.
 
-A launcher starts `python -m ranks.sweep ATTEMPT_FOLDER` in the framework's environment. Rank 0 writes
-result.json, the measured part of sweep.json, into the attempt's folder.
+A launcher starts `python -m ranks.collective_benchmark ATTEMPT_FOLDER` in the framework's environment. Rank 0
+writes result.json, the measured part of benchmark.json, into the attempt's folder.
 
 All ranks run one collective with float32 messages of growing size, by the framework's own library. A first
 pass in ascending order checks results and estimates times. Rounds follow: each has every size once, in random
@@ -129,7 +129,7 @@ def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> d
     return seconds
 
 
-def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
+def measure_sizes(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
     """Measure all sizes of the spec, and return `bytes` and `rounds` of each: seconds of all repetitions."""
     one_s = estimated(context, collectives, context.spec["sizes"])
     rounds: dict[int, list[list[float]]] = {size: [] for size in one_s}
@@ -155,15 +155,15 @@ def run(folder: Path) -> None:
     interface = context.spec["interface"]
     context.group.barrier()
     before, load = sent_bytes(interface), Load(context.group)
-    sizes = sweep(context, collectives)
-    foreign_cpu_share, _ = load.shares()
+    sizes = measure_sizes(context, collectives)
+    other_cpu_share, _ = load.shares()
     after = sent_bytes(interface)
     sent = None if before is None or after is None else after - before
     mine = {"host": host(), "machine": machine(), "device": collectives.device, "sent_bytes": sent}
     result = {
         "transport": collectives.transport,
         "ranks": context.group.all_gather(mine),
-        "foreign_cpu_share": foreign_cpu_share,
+        "other_cpu_share": other_cpu_share,
         "message_bytes": message_bytes(sizes),
         "sizes": sizes,
         "python_version": platform.python_version(),

@@ -1,9 +1,9 @@
-"""Plan the collective benchmarks (sweeps) of a campaign: their specifications and keys.
+"""Plan the collective benchmarks of a campaign: their specifications and keys.
 
-Pure functions of study, site and files in git, called while Snakemake parses. A sweep depends on a
+Pure functions of study, site and files in git, called while Snakemake parses. A benchmark depends on a
 collective, a framework, a number of nodes and the levels of SITE_FACTORS, and on nothing else of a run or
-study. A study sweeps all-reduce and the collectives that its runs send, each with every framework that
-supports it.
+study. A study benchmarks all-reduce and the collectives that its runs send, each with every framework
+that supports it.
 """
 
 import functools
@@ -34,15 +34,15 @@ from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
-PROGRAM = CHECKOUT / "workflow" / "scripts" / "ranks" / "sweep.py"
+PROGRAM = CHECKOUT / "workflow" / "scripts" / "ranks" / "collective_benchmark.py"
 # Factors, besides nodes, that decide which ranks communicate and through which link.
 SITE_FACTORS = ("devices_per_node", "device", "bandwidth")
-# Columns of network.csv that identify a sweep.
+# Columns of network.csv that identify a benchmark.
 KEYS = ["collective", "framework", "nodes", "ranks", "device", "bandwidth"]
 
 
 @dataclass(frozen=True)
-class Sweep:
+class CollectiveBenchmark:
     """One collective of one framework on a number of nodes and devices.
 
     ``run`` is a run of the design with this layout.
@@ -68,7 +68,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`, SITE_FACTORS unlike the default, and any collective but all-reduce."""
+        """`<framework>.n<nodes>`, SITE_FACTORS not at their default, and any collective but all-reduce."""
         levels = self.run.levels
         changed = [
             f"{name}={levels[name]}"
@@ -80,22 +80,27 @@ class Sweep:
         )
 
 
-def required_sweeps(runs: Iterable[Run]) -> list[Sweep]:
-    """Return a sweep for each distributed framework, number of nodes, kind of ranks, and collective."""
+def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
+    """Return a benchmark for each distributed framework, number of nodes, kind of ranks, and collective."""
     multi_node = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
     sent = {ALL_REDUCE}.union(
         *({*run.framework.sends, *_mesh_collectives(run.levels["parallelism"])} for run in multi_node)
     )
-    sweeps: dict[str, Sweep] = {}
+    benchmarks: dict[str, CollectiveBenchmark] = {}
     for run in multi_node:
         for collective in run.framework.collectives:
             if collective in sent:
-                sweep = Sweep(run, collective)
-                sweeps.setdefault(sweep.name, sweep)
+                benchmark = CollectiveBenchmark(run, collective)
+                benchmarks.setdefault(benchmark.name, benchmark)
     order = list(COLLECTIVES)
     return sorted(
-        sweeps.values(),
-        key=lambda sweep: (sweep.framework, sweep.nodes, order.index(sweep.collective), sweep.name),
+        benchmarks.values(),
+        key=lambda benchmark: (
+            benchmark.framework,
+            benchmark.nodes,
+            order.index(benchmark.collective),
+            benchmark.name,
+        ),
     )
 
 
@@ -104,9 +109,13 @@ def _mesh_collectives(level: str) -> set[str]:
     return {name for axis in axes_of(level) for name in AXIS_COLLECTIVES[axis]} if is_mesh(level) else set()
 
 
-def planned_sweeps(runs: Iterable[Run], site: Site) -> list[Sweep]:
-    """Return the required sweeps that the site can make."""
-    return [sweep for sweep in required_sweeps(runs) if unsupported_reason(site, sweep.run.levels) is None]
+def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchmark]:
+    """Return the required benchmarks that the site can run."""
+    return [
+        benchmark
+        for benchmark in required_benchmarks(runs)
+        if unsupported_reason(site, benchmark.run.levels) is None
+    ]
 
 
 def message_sizes(largest_bytes: int) -> list[int]:
@@ -117,24 +126,24 @@ def message_sizes(largest_bytes: int) -> list[int]:
     return n_bytes
 
 
-def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
-    """Return all that a sweep depends on but software, with the keys that launchers and the worker need."""
-    name = f"sweep.{sweep.name}"
+def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
+    """Return all that a benchmark depends on but software, with the keys that launchers and ranks need."""
+    name = f"benchmark.{benchmark.name}"
     return {
         "run_id": name,
-        "collective": sweep.collective,
-        "levels": {"framework": sweep.framework, "nodes": sweep.nodes},
+        "collective": benchmark.collective,
+        "levels": {"framework": benchmark.framework, "nodes": benchmark.nodes},
         "seed": int(digest_text(name)[:8], 16) >> 1,
-        "nodes": sweep.nodes,
-        "ranks": sweep.geometry.ranks,
-        "ranks_per_node": sweep.geometry.ranks_per_node,
-        "replicas_per_rank": sweep.geometry.replicas_per_rank,
-        "sizes": message_sizes(site.sweep_max_bytes),
+        "nodes": benchmark.nodes,
+        "ranks": benchmark.geometry.ranks,
+        "ranks_per_node": benchmark.geometry.ranks_per_node,
+        "replicas_per_rank": benchmark.geometry.replicas_per_rank,
+        "sizes": message_sizes(site.collective_max_bytes),
         "step_times": False,
         **site_part(site),
-        **link_settings(site, sweep.run.levels),
-        "device": device(site, sweep.run.levels),
-        **heterogeneous_resources(site, sweep.run.levels, sweep.geometry),
+        **link_settings(site, benchmark.run.levels),
+        "device": device(site, benchmark.run.levels),
+        **heterogeneous_resources(site, benchmark.run.levels, benchmark.geometry),
     }
 
 
@@ -144,30 +153,33 @@ def code_digest(framework: str) -> str:
     return digest_rank_code([PROGRAM, *rank_code(framework)])
 
 
-def environment_digest(site: Site, sweep: Sweep) -> str:
+def environment_digest(site: Site, benchmark: CollectiveBenchmark) -> str:
     """Return the digest of the framework's environment."""
-    return digests(site, sweep.run.levels)["environment_digest"]
+    return digests(site, benchmark.run.levels)["environment_digest"]
 
 
-def key(site: Site, sweep: Sweep) -> str:
+def key(site: Site, benchmark: CollectiveBenchmark) -> str:
     """Return the first 12 hex digits of the SHA-256 over spec, environment digest and code digest."""
-    parts = [spec(site, sweep), environment_digest(site, sweep), code_digest(sweep.framework)]
+    parts = [spec(site, benchmark), environment_digest(site, benchmark), code_digest(benchmark.framework)]
     return digest_text(json.dumps(parts, sort_keys=True))[:12]
 
 
-def output(results: Path, site: Site, sweep: Sweep) -> Path:
-    """Return the record of a sweep, results/<study>/network/<name>/<key>/sweep.json."""
-    return results / "network" / sweep.name / key(site, sweep) / "sweep.json"
+def output(results: Path, site: Site, benchmark: CollectiveBenchmark) -> Path:
+    """Return the record of a benchmark, results/<study>/network/<name>/<key>/benchmark.json."""
+    return results / "network" / benchmark.name / key(site, benchmark) / "benchmark.json"
 
 
-class Sweeps:
-    """The sweeps of a campaign, for the rules."""
+class CollectiveBenchmarks:
+    """The collective benchmarks of a campaign, for the rules."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
-        self.by_name = {sweep.name: sweep for sweep in planned_sweeps(campaign.runs, campaign.site)}
+        self.by_name = {
+            benchmark.name: benchmark for benchmark in planned_benchmarks(campaign.runs, campaign.site)
+        }
         self.outputs = {
-            name: str(output(campaign.results, campaign.site, sweep)) for name, sweep in self.by_name.items()
+            name: str(output(campaign.results, campaign.site, benchmark))
+            for name, benchmark in self.by_name.items()
         }
 
     @functools.cached_property
@@ -177,18 +189,18 @@ class Sweeps:
 
     @functools.cached_property
     def has_results(self) -> bool:
-        """Whether sweeps are planned, or a published table exists."""
+        """Whether benchmarks are planned, or a published table exists."""
         return Path(self.table).is_file() if self._campaign.published else bool(self.by_name)
 
     def available(self) -> list[str]:
-        """Return the sweeps' records that exist now."""
+        """Return the benchmarks' records that exist now."""
         return [path for path in self.outputs.values() if Path(path).exists()]
 
     def environment(self, name: str) -> str:
-        """Return the stamp of the environment that a sweep needs."""
+        """Return the stamp of the environment that a benchmark needs."""
         return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def resources(self) -> dict[str, Callable[[Any], Any]]:
-        """Return Snakemake's resources of a sweep's job as functions of the rule's wildcards."""
-        geometries = {name: sweep.geometry for name, sweep in self.by_name.items()}
-        return deferred_resources(self._campaign.site, geometries, "sweep")
+        """Return Snakemake's resources of a benchmark's job as functions of the rule's wildcards."""
+        geometries = {name: benchmark.geometry for name, benchmark in self.by_name.items()}
+        return deferred_resources(self._campaign.site, geometries, "benchmark")

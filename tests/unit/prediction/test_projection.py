@@ -13,9 +13,9 @@ from common.errors import InputError, exit_status
 from common.notes import codes, find_note
 from common.options import parse_arguments
 from declared.figures import Declared
-from figures import outlook as figure
 from figures import panels
-from prediction import outlook, physics, question
+from figures import projection as figure
+from prediction import physics, projection, question
 from prediction.extrapolate import benchmark_noise, max_nodes_above, node_counts, refit_resampled
 from support import known_physics as synthetic
 from support.known_physics import Truth
@@ -25,13 +25,13 @@ MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
 def ask(folder, *options):
     """The table that `ringside predict` writes."""
-    predict(*options, out=folder / "outlook")
-    return pd.read_csv(folder / "outlook.csv")
+    predict(*options, out=folder / "projection")
+    return pd.read_csv(folder / "projection.csv")
 
 
 def answered(*options):
     """The answer as `ringside predict` has it before it writes it."""
-    return outlook.answer(request(*options))
+    return projection.answer(request(*options))
 
 
 def request(*options):
@@ -79,8 +79,8 @@ def test_by_numbers_alone_it_is_arithmetic(tmp_path):
     """
     rows = ask(tmp_path, *MODEL, "--rate", "10", "--nodes", "8", "--latency", "1e-3", "--share", "0.9")
     n = np.arange(1, 9)
-    exchange = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
-    speedup = n * 0.1 / (0.1 + exchange)
+    communication_s = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
+    speedup = n * 0.1 / (0.1 + communication_s)
     assert rows["greatest_speedup"].tolist() == [pytest.approx(speedup.max())]
     assert rows["at_nodes"].tolist() == [n[speedup.argmax()]]
     assert rows["nodes_at_50"].tolist() == [n[speedup / n >= 0.5].max()]
@@ -104,8 +104,8 @@ def test_faster_links_are_never_worse(tmp_path):
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
     facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
     assert (facts["step_time"], facts["batch_size"], facts["share"]) == (0.1, 32, 0.9)
-    assert note in (tmp_path / "outlook.caption.md").read_text()
-    assert (tmp_path / "outlook.pdf").is_file()
+    assert note in (tmp_path / "projection.caption.md").read_text()
+    assert (tmp_path / "projection.pdf").is_file()
 
 
 def test_without_out_the_table_is_printed(capsys):
@@ -206,7 +206,7 @@ def study(tmp_path_factory):
 
 
 def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(outlook, "N_REFITS", 20)
+    monkeypatch.setattr(projection, "N_REFITS", 20)
     folder, truth = study
     rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(
         ["batch_size", "rate"]
@@ -219,30 +219,33 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
         assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
     assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
-    message = (tmp_path / "outlook.md").read_text()
+    message = (tmp_path / "projection.md").read_text()
     assert "nan" not in message
     notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
     assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
-    swept = find_note(notes, "swept")
-    assert (swept.facts["nodes"], swept.facts["link_bytes_s"]) == ([2, 3, 4, 6], [12.5e6, 37.5e6, 125e6])
-    assert all(note in message for note in (swept, find_note(notes, "virtual-nodes")))
+    benchmarked = find_note(notes, "benchmarked")
+    assert (benchmarked.facts["nodes"], benchmarked.facts["link_bytes_s"]) == (
+        [2, 3, 4, 6],
+        [12.5e6, 37.5e6, 125e6],
+    )
+    assert all(note in message for note in (benchmarked, find_note(notes, "virtual-nodes")))
 
 
 def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
     folder, _ = study
-    built = outlook.load_study(folder)
+    built = projection.load_study(folder)
     quiet = built.cells.assign(
         sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2
     )
     rng = np.random.default_rng(1)
-    drawn = [refit_resampled(quiet, built.sweeps, built.fitted, rng) for _ in range(5)]
+    drawn = [refit_resampled(quiet, built.benchmarks, built.fitted, rng) for _ in range(5)]
     assert all(
         item.computation[name] == pytest.approx(built.fitted.computation[name])
         for item in drawn
         for name in item.computation
     )
     noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
-    second = refit_resampled(noisy, built.sweeps, built.fitted, rng)
+    second = refit_resampled(noisy, built.benchmarks, built.fitted, rng)
     assert any(
         second.computation[name] != pytest.approx(built.fitted.computation[name])
         for name in second.computation
@@ -250,18 +253,18 @@ def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
 
 
 def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    monkeypatch.setattr(projection, "N_REFITS", 3)
     synthetic.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
     synthetic.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
     ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     notes = answered("--from", str(tmp_path), "--rate", "1").notes
     intervals = find_note(notes, "intervals")
-    assert intervals.facts == {"refits": 3, "swept_at_one_place": ["pytorch-ddp"]}
-    assert intervals in (tmp_path / "outlook.md").read_text()
-    built = outlook.load_study(tmp_path)
-    noise = benchmark_noise(built.sweeps, built.fitted)
+    assert intervals.facts == {"refits": 3, "benchmarked_at_one_place": ["pytorch-ddp"]}
+    assert intervals in (tmp_path / "projection.md").read_text()
+    built = projection.load_study(tmp_path)
+    noise = benchmark_noise(built.benchmarks, built.fitted)
     assert noise == pytest.approx(
-        np.sqrt((built.sweeps["error"] ** 2).mean()) if built.sweeps["error"].notna().all() else 0
+        np.sqrt((built.benchmarks["error"] ** 2).mean()) if built.benchmarks["error"].notna().all() else 0
     )
 
 
@@ -273,7 +276,7 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     options = find_note(result.notes, "step-given")
     assert (
         options.facts == {"step_time": 1, "batch_size": 32}
-        and options in (tmp_path / "outlook.md").read_text()
+        and options in (tmp_path / "projection.md").read_text()
     )
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
@@ -281,30 +284,30 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert refused.value.expected == ["pytorch-ddp"]
 
 
-@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no sweep"])
+@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no benchmark"])
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
     synthetic.runs(folder=tmp_path, nodes=nodes)
     synthetic.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
-    _told_alone(tmp_path, outlook.NOTHING_TO_PREDICT)
+    _told_alone(tmp_path, projection.NOTHING_TO_PREDICT)
 
 
 def _told_alone(folder, why, *options):
-    """The table and the caption of the figure say why there is no outlook, first and once, and nothing of how
+    """The table and the caption of the figure say why there is no projection, first and once, and nothing of how
     one is made.
     """
-    of_table, caption = ((folder / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
+    of_table, caption = ((folder / f"projection.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert of_table.split("\n\n")[1] == why
     assert caption.splitlines()[0] == f"{panels.NOT_DRAWN}{panels.as_clause(why)}."
     for message in (of_table, caption):
         assert message.lower().count(why[1:].lower()) == 1 and "nan" not in message
     result = codes(answered("--from", str(folder), *options).notes)
-    assert not {"intervals", "swept", "extrapolated", "step-given"} & set(result)
+    assert not {"intervals", "benchmarked", "extrapolated", "step-given"} & set(result)
 
 
 @pytest.mark.parametrize("placement", ["virtual", "emulated"])
-def test_a_study_without_a_successful_run_has_no_outlook(tmp_path, placement):
+def test_a_study_without_a_successful_run_has_no_projection(tmp_path, placement):
     synthetic.written(
         synthetic.runs().assign(status="invalid", placement=placement, epoch_time_s=None), "runs", tmp_path
     )
@@ -314,23 +317,25 @@ def test_a_study_without_a_successful_run_has_no_outlook(tmp_path, placement):
 
 
 def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    monkeypatch.setattr(projection, "N_REFITS", 3)
     runs = synthetic.runs(nodes=(1, 2, 3))
     least = runs["batch_size"] == 32
     synthetic.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
     synthetic.network(folder=tmp_path)
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
-    message = (tmp_path / "outlook.md").read_text()
+    message = (tmp_path / "projection.md").read_text()
     left_out = physics.left_out_note(read_timing_runs(tmp_path / "runs.csv"))
     assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
-    synthetic.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
+    synthetic.written(
+        runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path
+    )
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
-    assert outlook.NOTHING_TO_PREDICT in (tmp_path / "outlook.md").read_text()
+    assert projection.NOTHING_TO_PREDICT in (tmp_path / "projection.md").read_text()
 
 
 def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    monkeypatch.setattr(projection, "N_REFITS", 3)
     rows = ask(tmp_path, "--from", str(campaigns / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
     by_rate = rows[rows["model"] == "small-cnn-600"].set_index("rate")["greatest_speedup"]
     assert by_rate[1.25e7] < 0.5 * by_rate[1.25e9]
@@ -339,29 +344,30 @@ def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path,
 @pytest.mark.parametrize(
     "options", [[], ["--step-time", "0.1", "--model", "resnet-50"]], ids=["study", "another model"]
 )
-def test_emulated_nodes_have_no_outlook(tmp_path, options):
+def test_emulated_nodes_have_no_projection(tmp_path, options):
     synthetic.written(synthetic.runs().assign(placement="emulated"), "runs", tmp_path)
     synthetic.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
-    _told_alone(tmp_path, outlook.EMULATED, *options)
+    _told_alone(tmp_path, projection.EMULATED, *options)
     assert all(
-        outlook.WHAT_TO_DO in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md")
+        projection.WHAT_TO_DO in (tmp_path / f"projection.{suffix}").read_text()
+        for suffix in ("md", "caption.md")
     )
-    assert (tmp_path / "outlook.pdf").is_file()
+    assert (tmp_path / "projection.pdf").is_file()
 
 
 def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(outlook, "N_REFITS", 5)
+    monkeypatch.setattr(projection, "N_REFITS", 5)
     folder, _ = study
-    outlook.main(runs=folder / "runs.csv", network=folder / "network.csv", out=tmp_path / "outlook")
+    projection.main(runs=folder / "runs.csv", network=folder / "network.csv", out=tmp_path / "projection")
     assert capsys.readouterr().out == ""
-    assert not (tmp_path / "outlook.pdf").exists()
+    assert not (tmp_path / "projection.pdf").exists()
     records = Records(
         folder / "runs.csv",
         tmp_path / "none",
-        {name: tmp_path / f"{name}.csv" for name in ("outlook", "outlook_curves")},
+        {name: tmp_path / f"{name}.csv" for name in ("projection", "projection_curves")},
     )
-    drawn, caption = figure.draw(records, Declared("outlook", "outlook"))
+    drawn, caption = figure.draw(records, Declared("projection", "projection"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
     assert find_note(caption.below, "heading").facts == {"efficiencies": [50, 80]}

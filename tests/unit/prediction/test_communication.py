@@ -1,4 +1,4 @@
-"""Which messages an exchange has, and how long it keeps a step waiting."""
+"""Which messages an all-reduce has, and how long it keeps a step waiting."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from declared.models import model_graph
-from prediction.exchange import (
+from prediction.communication import (
     MIB,
     Rule,
     Tensors,
@@ -158,7 +158,7 @@ def test_units_travel_beside_the_work_on_others():
     # Of a pass of 3 x 1000 s: forward begins when the last unit and the first are there, backward ends with
     # the reductions of both.
     assert of_units(1.0, backward=3000.0) == (2 + 8) + 10 * (8 + 2)
-    # A second batch before the exchange hides all that it gathers.
+    # A second batch before the all-reduce hides all that it gathers.
     assert of_units(1.0, batches=2, backward=3000.0) == of_units(1.0, backward=3000.0)
     # Of 3 x 2 s backward, 3 x 1 forward. Gathered: last 2, first 10, forward 11; second from 10 to 14,
     # forward 15, last 16, backward 18; second again from 16 to 20, backward 22; first from 20 to 28, backward

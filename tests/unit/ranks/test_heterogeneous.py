@@ -1,4 +1,4 @@
-"""Ranks with unlike shares of a step's samples train as one rank with all of them does."""
+"""Ranks with different shares of a step's samples train as one rank with all of them does."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
         assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == expected_samples
 
 
-def test_accumulated_batches_of_unlike_ranks_train_like_whole_ones(trainings: Trainings) -> None:
+def test_heterogeneous_accumulation_trains_like_whole_batches(trainings: Trainings) -> None:
     levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
     reference = trainings.weights("pytorch-single", **levels)
     assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels), reference, 1e-5)
@@ -109,4 +109,4 @@ def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(tra
     )
     assert min(first_rank["samples_s"], second_rank["samples_s"]) > 100
     (epoch,) = epochs(folder)
-    assert (epoch["steps"], epoch["exchanges"]) == ("1", "1"), "what was trained to measure is in no epoch"
+    assert (epoch["steps"], epoch["n_allreduces"]) == ("1", "1"), "what was trained to measure is in no epoch"

@@ -57,8 +57,8 @@ class Rule:
 
 @functools.cache
 def message_rule(framework: str) -> Rule:
-    """Return the rule that framework.yaml declares (`exchange`); one message at the end if there is none."""
-    declared = load_framework(framework).exchange if framework in framework_names() else None
+    """Return the rule of `communication` in framework.yaml; one message at the end if there is none."""
+    declared = load_framework(framework).communication if framework in framework_names() else None
     if declared is None:
         return Rule("ends")
     first, later = declared.limits_mib or (math.inf, math.inf)
@@ -69,7 +69,7 @@ def message_rule(framework: str) -> Rule:
 
 def described_frameworks() -> list[str]:
     """Return the frameworks that declare their messages."""
-    return [name for name in framework_names() if load_framework(name).exchange]
+    return [name for name in framework_names() if load_framework(name).communication]
 
 
 def can_overlap(framework: str) -> bool:

@@ -1,7 +1,7 @@
-"""Table `outlook`: the scaling projection, speed-up at unmeasured link rates and node counts.
+"""Table `projection`: the scaling projection, speed-up at unmeasured link rates and node counts.
 
 The projection uses a study (computation, law of the network, overlap and waiting, with intervals of a
-parametric bootstrap), or numbers alone (see prediction.question). figures.outlook draws it.
+parametric bootstrap), or numbers alone (see prediction.question). figures.projection draws it.
 """
 
 import sys
@@ -26,7 +26,7 @@ from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.collectives import ALL_REDUCE
 from models.graph import BYTES
-from prediction import exchange, law, physics
+from prediction import communication, law, physics
 from prediction.extrapolate import (
     BANDS,
     FACTORS,
@@ -113,7 +113,7 @@ class Study:
 
     runs: pd.DataFrame
     cells: pd.DataFrame
-    sweeps: pd.DataFrame
+    benchmarks: pd.DataFrame
     fitted: PhysicalModel
 
 
@@ -123,10 +123,10 @@ def load_study(folder: Path) -> Study:
 
 
 def load_records(runs_csv: Path, network_csv: Path) -> Study:
-    """Return the study of these runs and sweeps, with the model fitted to them."""
+    """Return the study of these runs and benchmarks, with the model fitted to them."""
     runs = read_timing_runs(runs_csv)
-    cells, sweeps = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
-    return Study(runs, cells, sweeps, generalize(physics.fit_model(cells, sweeps)))
+    cells, benchmarks = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
+    return Study(runs, cells, benchmarks, generalize(physics.fit_model(cells, benchmarks)))
 
 
 def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[PhysicalModel, pd.DataFrame]:
@@ -142,7 +142,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     )
     given_law = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     # All-gather and reduce-scatter are each one of the two passes of an all-reduce.
-    shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in exchange.SHARDS}
+    shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in communication.SHARDS}
     computation: dict[Levels, np.ndarray] = {
         (framework,): np.array([0.0, cast(float, args.step_time) / args.batch_size, 0.0])
     }
@@ -158,7 +158,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     levels = {
         "framework": framework,
         "device": carrier[1],
-        "base": framework,
+        "baseline": framework,
         "model": names[0],
         "dataset": names[1],
     }
@@ -173,7 +173,7 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
     return model, pd.DataFrame([levels | counted | fixed])
 
 
-def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, str]]:
+def _requested_gradients(args: Question) -> tuple[communication.Tensors, tuple[str, str]]:
     """Return the gradients of the model in question, and its names of model and data set."""
     if args.model is not None:
         if args.model not in model_names():
@@ -183,7 +183,7 @@ def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, s
             )
         load_dataset(args.dataset, "--dataset")
         try:
-            return exchange.gradient_tensors(model_graph(args.model, args.dataset)), (
+            return communication.gradient_tensors(model_graph(args.model, args.dataset)), (
                 args.model,
                 args.dataset,
             )
@@ -191,7 +191,7 @@ def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, s
             problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
             raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
     size = args.gradient_bytes or BYTES * cast(float, args.parameters)
-    return exchange.single_tensor(size), (f"{size / 1e6:g} MB of gradients", "any")
+    return communication.single_tensor(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of outlook_curves.csv."""
+    """Return the columns of projection_curves.csv."""
     bands = [name for name in curves if name.startswith(tuple(BANDS))]
     return curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
 
@@ -276,7 +276,7 @@ def _refit_curves(
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Return BANDS and rows of one refitted model for each of these random streams."""
     refitted = (
-        predict_curves(refit_resampled(study.cells, study.sweeps, study.fitted, rng), curves)
+        predict_curves(refit_resampled(study.cells, study.benchmarks, study.fitted, rng), curves)
         for rng in streams
     )
     return [(refit[BANDS], summarize_curves(refit)) for refit in refitted]
@@ -340,13 +340,13 @@ def _assumption_notes(args: Question) -> list[str]:
 
 def _study_notes(study: Study, args: Question) -> list[str]:
     """Return notes on the measurements behind the answer, and on what it assumes."""
-    rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
-    nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
+    rates = [rate_text(rate) for rate in sorted(study.benchmarks["link_bytes_s"].unique())]
+    nodes = ", ".join(f"{count:g}" for count in sorted(study.benchmarks["nodes"].unique()))
     networks = [laws[ALL_REDUCE] for laws in study.fitted.laws.values()]
     algorithms = " or ".join(sorted({network.algorithm for network in networks})) or "ring"
     link = (
         "falls in proportion to its rate"
-        if study.sweeps["link_bytes_s"].notna().any()
+        if study.benchmarks["link_bytes_s"].notna().any()
         else "is at least that of its full rate"
     )
     hidden_cost = not any(network.cost_s for network in networks)
@@ -355,14 +355,16 @@ def _study_notes(study: Study, args: Question) -> list[str]:
         f"latency of a step of the {algorithms} is assumed the same at every rate, and time on the link "
         f"{link}"
         + (
-            ". Processor time per byte cannot be separated from time on the link and is left out, so faster "
+            ". CPU time per byte cannot be separated from time on the link and is left out, so faster "
             "links look better than they are."
             if hidden_cost
             else "."
         )
     )
-    swept = {name: sorted(study.sweeps[name].dropna().unique()) for name in ("nodes", "link_bytes_s")}
-    notes: list[str] = [Note("swept", text, **swept, cost_left_out=hidden_cost)]
+    benchmarked = {
+        name: sorted(study.benchmarks[name].dropna().unique()) for name in ("nodes", "link_bytes_s")
+    }
+    notes: list[str] = [Note("benchmarked", text, **benchmarked, cost_left_out=hidden_cost)]
     if args.step_time is None:
         alone = _single_place_frameworks(study)
         text = (
@@ -370,7 +372,7 @@ def _study_notes(study: Study, args: Question) -> list[str]:
             "cells and benchmarks resampled with their noise). They do not include effects that the model "
             "leaves out." + _network_uncertainty_text(study, alone)
         )
-        notes.append(Note("intervals", text, refits=N_REFITS, swept_at_one_place=alone))
+        notes.append(Note("intervals", text, refits=N_REFITS, benchmarked_at_one_place=alone))
     else:
         text = (
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so "
@@ -404,7 +406,7 @@ def _network_uncertainty_text(study: Study, alone: Sequence[str]) -> str:
     """Return what intervals omit for frameworks benchmarked at one place, after a space; "" for none."""
     if not alone:
         return ""
-    rounds = study.sweeps["error"].notna().any()
+    rounds = study.benchmarks["error"].notna().any()
     content = (
         "no uncertainty of the network except the differences between rounds"
         if rounds

@@ -22,9 +22,9 @@ from network.measure import find, measure, read
 from plan import cost
 from plan import design as designing
 from plan.campaign import load_campaign
+from plan.collective_benchmarks import planned_benchmarks
 from plan.design import plan_design
-from plan.sweeps import planned_sweeps
-from ranks import sweep as rank_program
+from ranks import collective_benchmark as rank_program
 from runs import other_measurements
 from support.trainings import DISTRIBUTED
 
@@ -70,22 +70,22 @@ def site(tmp_path, monkeypatch):
     return replace(
         load_site("local"),
         cores=2,
-        sweep_max_bytes=65536,
-        max_foreign_cpu_share=1,
+        collective_max_bytes=65536,
+        max_other_cpu_share=1,
         max_steal_share=1,
         time_limit_s=120,
     )
 
 
-def sweep_of(framework, study, site):
+def benchmark_of(framework, study, site):
     factors = {**study.factors, "framework": [framework], "nodes": [2], "sync_every": [1]}
-    every = planned_sweeps(plan_design(replace(study, factors=factors, exclude=()), site), site)
-    return next(sweep for sweep in every if sweep.collective == ALL_REDUCE)
+    every = planned_benchmarks(plan_design(replace(study, factors=factors, exclude=()), site), site)
+    return next(benchmark for benchmark in every if benchmark.collective == ALL_REDUCE)
 
 
-def swept(framework, study, site, folder):
-    sweep = sweep_of(framework, study, site)
-    return measure(study, site, sweep, folder)
+def run_benchmark(framework, study, site, folder):
+    benchmark = benchmark_of(framework, study, site)
+    return measure(study, site, benchmark, folder)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def swept(framework, study, site, folder):
         for name in DISTRIBUTED
     ],
 )
-def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_path, real):
+def test_every_framework_benchmarks_its_own_library(framework, study, site, tmp_path, real):
     real(load_framework(framework).environment)
-    record = swept(framework, study, site, tmp_path)
+    record = run_benchmark(framework, study, site, tmp_path)
     assert (record["status"], record["reason"]) == ("ok", None)
     by_grpc = framework in ("tensorflow-dtensor", "tensorflow-multiworker")
     assert record["transport"] == ("ring over grpc" if by_grpc else "gloo") + " over tcp lo"
@@ -140,8 +140,10 @@ COLLECTIVES_OF_FRAMEWORKS = [
 )
 def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
-    sweep = replace(sweep_of(framework, study, site), collective=collective)
-    record = measure(study, replace(site, sweep_max_bytes=1024), sweep, tmp_path)  # ranks check results
+    benchmark = replace(benchmark_of(framework, study, site), collective=collective)
+    record = measure(
+        study, replace(site, collective_max_bytes=1024), benchmark, tmp_path
+    )  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
     sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
     assert record["sent_bytes"] > sent, "by both ranks, on loopback"
@@ -167,13 +169,13 @@ def fake(tmp_path, monkeypatch, site):
             "load_framework",
             lambda name: described if name == described.name else load_framework(name),
         )
-        return replace(site, sweep_max_bytes=4096)
+        return replace(site, collective_max_bytes=4096)
 
     return install
 
 
-def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
-    record = swept("pytorch-ddp", study, fake(), tmp_path)
+def test_a_benchmark_by_a_framework_that_works(fake, study, tmp_path):
+    record = run_benchmark("pytorch-ddp", study, fake(), tmp_path)
     assert (record["status"], record["transport"]) == ("ok", "group over tcp lo")
     assert record["library_version"].startswith("numpy ")
 
@@ -187,35 +189,35 @@ def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
         ("#", "self.context.rank and os._exit(7)", ["rank 1", "status 7"]),
     ],
 )
-def test_a_failing_sweep_is_data(fake, study, tmp_path, old, new, named):
-    record = swept("pytorch-ddp", study, fake(old, new), tmp_path)
+def test_a_failing_benchmark_is_data(fake, study, tmp_path, old, new, named):
+    record = run_benchmark("pytorch-ddp", study, fake(old, new), tmp_path)
     assert record["status"] == "failed" and all(name in record["reason"] for name in named), record["reason"]
     assert record["sizes"] == [] and record["transport"] is None
 
 
-def test_a_sweep_that_hangs_is_ended(fake, study, tmp_path):
+def test_a_benchmark_that_hangs_is_ended(fake, study, tmp_path):
     site = replace(fake("#", "time.sleep(60)"), time_limit_s=3)
-    record = swept("pytorch-ddp", study, site, tmp_path)
+    record = run_benchmark("pytorch-ddp", study, site, tmp_path)
     assert record["status"] == "timeout" and "3 s" in record["reason"]
     assert record["wall_s"] < 30
 
 
-def test_a_disturbed_sweep_is_invalid(fake, study, tmp_path):
-    record = swept("pytorch-ddp", study, replace(fake(), max_foreign_cpu_share=-1), tmp_path)
+def test_a_disturbed_benchmark_is_invalid(fake, study, tmp_path):
+    record = run_benchmark("pytorch-ddp", study, replace(fake(), max_other_cpu_share=-1), tmp_path)
     assert record["status"] == "invalid" and record["reason"].startswith("disturbed: ")
 
 
 def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
-    sweep = sweep_of("pytorch-ddp", study, site)
-    out = gather.output(tmp_path, site, sweep)
-    assert measure(study, site, sweep, tmp_path)["status"] == "failed"
+    benchmark = benchmark_of("pytorch-ddp", study, site)
+    out = gather.output(tmp_path, site, benchmark)
+    assert measure(study, site, benchmark, tmp_path)["status"] == "failed"
     (tmp_path / "framework" / "adapter.py").write_text(ADAPTER)
     out.unlink()
-    assert measure(study, site, sweep, tmp_path)["attempt"] == 2
+    assert measure(study, site, benchmark, tmp_path)["attempt"] == 2
     before = read(out)
     out.unlink()
-    assert measure(study, site, sweep, tmp_path) == before
+    assert measure(study, site, benchmark, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
 
 
@@ -224,12 +226,10 @@ LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all"
 
 
 @pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
-def test_sweep_over_another_interface_is_invalid(collective, least, study, site):
-    cluster = replace(
-        load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1
-    )
-    sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
-    sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
+def test_benchmark_over_another_interface_is_invalid(collective, least, study, site):
+    cluster = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_other_cpu_share=1)
+    benchmark_spec = {**measuring.spec(site, benchmark_of("pytorch-ddp", study, site)), "interface": "eth0"}
+    benchmark_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
     ended = Outcome("ok", None, 1.0)
 
     def judged(megabytes):
@@ -237,8 +237,10 @@ def test_sweep_over_another_interface_is_invalid(collective, least, study, site)
             {"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)}
             for n in (1, 1, 2, 2)
         ]
-        result = {"ranks": ranks, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
-        return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, cluster, ["node1", "node2"])
+        result = {"ranks": ranks, "other_cpu_share": 0.0, "message_bytes": 8_000_000}
+        return measuring.judge(
+            ended, result, "gloo over tcp eth0", benchmark_spec, cluster, ["node1", "node2"]
+        )
 
     assert judged(0.51 * least) == ("ok", None)
     status, reason = judged(0.49 * least)
@@ -249,33 +251,36 @@ def test_sweep_over_another_interface_is_invalid(collective, least, study, site)
 
 def test_sizes_that_take_too_long_are_left_out(fake, study, tmp_path):
     site = fake("#", "time.sleep(len(self.values) / 256 * 0.8)")  # 0.8 s for 1 KiB, 3.2 s for 4 KiB
-    record = swept("pytorch-ddp", study, replace(site, sweep_max_bytes=16384), tmp_path)
+    record = run_benchmark("pytorch-ddp", study, replace(site, collective_max_bytes=16384), tmp_path)
     assert [size["bytes"] for size in record["sizes"]] == [1024]
 
 
-def test_an_old_key_and_an_unknown_sweep_are_refused(study):
+def test_an_old_key_and_an_unknown_benchmark_are_refused(study):
     for name, named in (("pytorch-ddp.n2", "000000000000"), ("pytorch-ddp.n7", "quickstart.yaml")):
         with pytest.raises(InputError) as refused:
-            measuring.main(study="quickstart", site="local", key="0" * 12, out=Path("sweep.json"), sweep=name)
+            measuring.main(
+                study="quickstart", site="local", key="0" * 12, out=Path("benchmark.json"), benchmark=name
+            )
         assert name in str(refused.value) and named in str(refused.value)
 
 
-def test_sweeps_of_other_links_have_other_names(study):
+def test_benchmarks_of_other_links_have_other_names(study):
     study = replace(
         study,
         factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]},
         exclude=(),
     )
     names = [
-        sweep.name for sweep in planned_sweeps(plan_design(study, load_site("virtual")), load_site("virtual"))
+        benchmark.name
+        for benchmark in planned_benchmarks(plan_design(study, load_site("virtual")), load_site("virtual"))
     ]
     assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
     assert [find(study, load_site("virtual"), name).name for name in names] == names
 
 
-def test_broken_sweep_is_refused_in_one_line(tmp_path, fake, study):
-    record = swept("pytorch-ddp", study, fake(), tmp_path)
-    file = tmp_path / "sweep.json"
+def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
+    record = run_benchmark("pytorch-ddp", study, fake(), tmp_path)
+    file = tmp_path / "benchmark.json"
     for text, named in (
         ("{", []),
         (json.dumps({**record, "status": "fine"}), ["status: ", "'fine'"]),
@@ -288,19 +293,19 @@ def test_broken_sweep_is_refused_in_one_line(tmp_path, fake, study):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
             read(file)
-        assert all(name in str(refused.value) for name in ["sweep.json", *named]) and "\n" not in str(
+        assert all(name in str(refused.value) for name in ["benchmark.json", *named]) and "\n" not in str(
             refused.value
         )
 
 
-def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):
+def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):
     site = fake()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("plan.campaign.load_site", lambda name: site)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
-    sweep = sweep_of("pytorch-ddp", study, site)
-    measure(study, site, sweep, campaign.results)
-    old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "sweep.json"
+    benchmark = benchmark_of("pytorch-ddp", study, site)
+    measure(study, site, benchmark, campaign.results)
+    old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "benchmark.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
     gather.main(study="quickstart", site="local", out=Path("network.csv"))

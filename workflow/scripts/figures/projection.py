@@ -21,7 +21,7 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
 from prediction.law import rate_text
-from prediction.outlook import answer
+from prediction.projection import answer
 from prediction.question import Question
 
 PANEL_INCHES = 1.7
@@ -34,17 +34,19 @@ HEADING = (
     "% bands where the model was fitted to a study. Markers: largest number of nodes with an efficiency of "
     "{}."
 )
-NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
+NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
 
 def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
-    file = records.files.get("outlook")
+    file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []
     distinct_notes = [
         note for note in notes if note != conditions.setting_note(records.runs)
     ]  # the caption ends with it
-    figure, caption = draw_curves(records.table("outlook_curves"), records.table("outlook"), distinct_notes)
+    figure, caption = draw_curves(
+        records.table("projection_curves"), records.table("projection"), distinct_notes
+    )
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption
     return figure, panels.compose_caption(

@@ -1,4 +1,4 @@
-"""Runs of unlike ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
+"""Runs of heterogeneous ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
 again.
 """
 
@@ -14,7 +14,7 @@ STRENGTHS = {1: (1.0,), 2: (1.0, 0.5), 3: (1.0, 0.5, 0.25)}
 RATE = 125e6
 
 
-def unlike(
+def heterogeneous_runs(
     folder: Path | None = None, block: int = 384, noise: float = 0.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop.
@@ -37,13 +37,13 @@ def unlike(
         for shares in ("equal", "measured"):
             samples = [block // nodes] * nodes if shares == "equal" else best_by_trying(block, strengths)
             speeds = [n / alone(n, k) for n, k in zip(samples, strengths, strict=True)]
-            step_s = max(map(alone, samples, strengths)) + TRUTH.exchange(
+            step_s = max(map(alone, samples, strengths)) + TRUTH.communication_s(
                 "small-cnn", "digits", nodes, RATE, 0.0
             )
             cell = f"hybrid.b{block}.n{nodes}.{shares}"
             told = {
                 "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes,
-                "steps": steps, "exchanges": steps, "effective_batch": block,
+                "steps": steps, "n_allreduces": steps, "effective_batch": block,
                 "samples_trained": steps * block, "cpu_shares": "/".join(f"{0.8 * k:g}" for k in strengths),
                 "rank_samples": "/".join(map(str, samples)) if shares == "measured" else None,
                 "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) if shares == "measured" else None,
