@@ -68,20 +68,20 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["runs", "epochs", "phases", "trace_steps", "replay_steps"])
 def test_older_names_keep_their_numbers(name: str) -> None:
     folder = CAMPAIGNS / WHAT_IF
-    kept, read = pd.read_csv(stored_file(folder / f"{name}.csv")), read_table(folder / f"{name}.csv", name)
+    stored, read = pd.read_csv(stored_file(folder / f"{name}.csv")), read_table(folder / f"{name}.csv", name)
     for older, column in OLDER_COLUMNS.get(name, {}).items():
-        assert (read[column].astype(float) == kept[older].astype(float)).all()
-    for column in {"scope", "phase"} & set(kept):
-        is_older = kept[column] == "exchange"
+        assert (read[column].astype(float) == stored[older].astype(float)).all()
+    for column in {"scope", "phase"} & set(stored):
+        is_older = stored[column] == "exchange"
         assert is_older.any() and (read.loc[is_older, column] == "communication").all()
-        assert (read.loc[~is_older, column] == kept.loc[~is_older, column]).all()
+        assert (read.loc[~is_older, column] == stored.loc[~is_older, column]).all()
 
 
 def test_older_baseline_and_site_are_read() -> None:
     file = CAMPAIGNS / "hybrid-virtual" / "runs.csv"
-    kept, read = pd.read_csv(file), read_table(file, "runs")
-    assert (read["baseline"] == kept["base"]).all()
-    assert (set(kept["site"]), set(read["site"])) == ({"virtual-unlike"}, {"virtual-heterogeneous"})
+    stored, read = pd.read_csv(file), read_table(file, "runs")
+    assert (read["baseline"] == stored["base"]).all()
+    assert (set(stored["site"]), set(read["site"])) == ({"virtual-unlike"}, {"virtual-heterogeneous"})
 
 
 @functools.cache

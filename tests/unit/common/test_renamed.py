@@ -23,7 +23,7 @@ OLDER = {
     "figures": {"scalability": "scaling"},
     "tables": {"speed": "speedup"},
 }
-KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "runs.csv"
+KEPT_RUNS = CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "runs.csv"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Part(Keys):
 
 
 @dataclass(frozen=True)
-class Whole(Keys):
+class Inventory(Keys):
     count: int = key("how many", default=1)
     parts: tuple[Part, ...] = key("parts", default=())
     limits: dict[str, int] = key("limits", default_factory=dict)
@@ -51,7 +51,7 @@ def older_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 def table(folder: Path, *, marked: bool) -> Path:
     """Return a kept campaign's runs.csv with older names; with a byte order mark it is read field by field."""
-    header, *lines = KEPT.read_text().replace(",ok,", ",succeeded,").splitlines()
+    header, *lines = KEPT_RUNS.read_text().replace(",ok,", ",succeeded,").splitlines()
     header = re.sub(r"\bsteps\b", "steps_of_optimizer", re.sub(r"\bsite\b", "place", header))
     if marked:
         header = "\ufeff" + header  # the mark of spreadsheets
@@ -64,12 +64,12 @@ def table(folder: Path, *, marked: bool) -> Path:
 def test_older_columns_and_values_are_read(tmp_path: Path, marked: bool) -> None:
     file = table(tmp_path, marked=marked)
     assert "succeeded" in file.read_text() and "steps_of_optimizer" in file.read_text()
-    pd.testing.assert_frame_equal(read_table(file, "runs"), read_table(KEPT, "runs"))
+    pd.testing.assert_frame_equal(read_table(file, "runs"), read_table(KEPT_RUNS, "runs"))
 
 
 def test_older_columns_of_results_are_read(tmp_path: Path) -> None:
     read = read_results(table(tmp_path, marked=False))
-    pd.testing.assert_frame_equal(read, read_results(KEPT))
+    pd.testing.assert_frame_equal(read, read_results(KEPT_RUNS))
 
 
 def test_table_with_both_names_is_refused(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_table_with_both_names_is_refused(tmp_path: Path) -> None:
 def test_older_keys_are_read_with_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "whole.yaml"
     file.write_text(yaml.safe_dump({"many": 2, "pieces": [{"many": 3}], "limits": {"many": 4}}))
-    assert load(Whole, file) == load(Whole, file) == Whole(2, (Part(3),), {"many": 4})
+    assert load(Inventory, file) == load(Inventory, file) == Inventory(2, (Part(3),), {"many": 4})
     lines = capsys.readouterr().err.splitlines()
     assert [re.findall(r"([\w.]+): '(\w+)' is now '(\w+)'", line) for line in lines] == [
         [("many", "many", "count")],
@@ -99,7 +99,7 @@ def test_older_key_excuses_no_mistake(tmp_path: Path, content: object) -> None:
     file = tmp_path / "whole.yaml"
     file.write_text(yaml.safe_dump(content))
     with pytest.raises(InputError) as refused:
-        load(Whole, file)
+        load(Inventory, file)
     assert refused.value.key in ("many", "parts.0.count")
 
 

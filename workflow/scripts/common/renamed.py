@@ -86,7 +86,7 @@ def rename_keys(value: Any, rules: Mapping[str, Any], file: Path, above: str = "
         return value
     for alternative in rules.get("anyOf", ()):
         value = rename_keys(value, alternative, file, above, hint)
-    properties, others = rules.get("properties", {}), rules.get("additionalProperties", {})
+    properties, additional = rules.get("properties", {}), rules.get("additionalProperties", {})
     renamed: dict[Any, Any] = {}
     for name, entry in value.items():
         new = _entries("keys").get(name, name)
@@ -95,7 +95,7 @@ def rename_keys(value: Any, rules: Mapping[str, Any], file: Path, above: str = "
         place = f"{above}.{new}" if above else str(new)
         if new != name and hint:
             _hint("keys", file, place.removesuffix(new) + name, name, new)
-        below = properties.get(new, others)
+        below = properties.get(new, additional)
         renamed[new] = rename_keys(entry, below if isinstance(below, dict) else {}, file, place, hint)
     return renamed
 

@@ -189,15 +189,15 @@ def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
     Return whether any bar is visible.
     """
     width = data["right"] - data["left"]
-    steal, others = (100 * data[name] for name in ("steal_share", "other_cpu_share"))
-    if steal.isna().all() and others.isna().all():
+    steal, other_cpu = (100 * data[name] for name in ("steal_share", "other_cpu_share"))
+    if steal.isna().all() and other_cpu.isna().all():
         panels.write_remark(ax, NO_SHARES)
         return False
-    highest = max(1.0, 1.1 * float(np.nanmax([steal.max(), others.max()])))
+    highest = max(1.0, 1.1 * float(np.nanmax([steal.max(), other_cpu.max()])))
     bars = ax.bar(data["left"], steal.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
     for bar in bars:
         bar.set_rasterized(len(data) > MAX_VECTOR_DOTS)
-    ax.hlines(others, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
+    ax.hlines(other_cpu, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
     ax.set_ylim(0, highest)
     return bool(steal.max() >= MIN_VISIBLE_SHARE * highest)
 

@@ -93,8 +93,8 @@ def used() -> dict[str, float]:
 def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     """Return CPU steal per requested CPU time, and CPU time of other processes as a share of all CPUs."""
     elapsed, busy, stolen, own = (now[name] - before[name] for name in ("at", "busy", "stolen", "own"))
-    others = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
-    return {"steal": stolen / (busy + stolen) if stolen else 0.0, "others": others}
+    other_cpu = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
+    return {"steal": stolen / (busy + stolen) if stolen else 0.0, "others": other_cpu}
 
 
 def not_writable(folder: str) -> str | None:

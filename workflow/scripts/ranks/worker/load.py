@@ -65,12 +65,12 @@ class Load:
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
         seen = self._group.all_gather([machine(), capacity, *used])
-        others, stolen = [0.0], [0.0]
+        other_shares, stolen = [0.0], [0.0]
         for name in {row[0] for row in seen}:
             capacities, own, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
-            others.append((max(busy) - sum(own)) / max(capacities))
+            other_shares.append((max(busy) - sum(own)) / max(capacities))
             stolen.append(max(steal) / max(capacities))
-        return max(others), max(stolen)
+        return max(other_shares), max(stolen)
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
