@@ -119,7 +119,7 @@ class Rig:
         """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would:
         but for the load of others, which has rows of its own.
         """
-        say(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
+        report_progress(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         site = replace(
             self.site, nodes=nodes, time_limit_s=limit_s, max_other_cpu_share=1.0, max_steal_share=1.0
@@ -161,8 +161,11 @@ class Rig:
         folder.mkdir()
         site = replace(self.site, nodes=1)
         _, spec = one_run(site, framework="pytorch-single", nodes=1, sync_every=1, **SMALL)
-        told = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
-        told |= {**self.environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
+        variables = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
+        variables |= {
+            **self.environment["variables"],
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled"),
+        }
         cores = ",".join(map(str, rank_cores(0, spec["cores"], [spec["cores_per_rank"]])))
         program = [
             "taskset",
@@ -173,16 +176,16 @@ class Rig:
             *map(str, arguments),
         ]
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
-        command = shell_command(self.setup, "", told, program)
+        command = shell_command(self.setup, "", variables, program)
         try:
             output = run_all([Process(command, {})], launch.kept_variables(), folder, limit_s)
         except InputError:
             raise InputError("cannot-measure", f"{script.name}: not finished after {limit_s:.0f} s") from None
-        said = [line for line in output.splitlines() if line.startswith("{")]
-        if not said:
+        json_lines = [line for line in output.splitlines() if line.startswith("{")]
+        if not json_lines:
             raise InputError("cannot-measure", with_last_line(f"{script.name} failed", folder / "log-0.txt"))
-        found: dict[str, Any] = json.loads(said[-1])
-        return found
+        result: dict[str, Any] = json.loads(json_lines[-1])
+        return result
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -224,7 +227,7 @@ def main(argv: list[str] | None = None) -> None:
     folder.mkdir(parents=True)
     with machine_lock(
         f"process {os.getpid()}, which tests the accelerator",
-        lambda locked_by: say(f"waiting for {locked_by}"),
+        lambda locked_by: report_progress(f"waiting for {locked_by}"),
     ):
         started = time.monotonic()
         rig = Rig(site, environment, folder, started + 60 * options.minutes)
@@ -284,17 +287,17 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
         site = load_site(name)
     indexes = {"torch_index": site.torch_index or ""}
     environment = build(described, site.cache.resolve(), indexes, site.realization)
-    here = len(os.sched_getaffinity(0))
+    n_cores = len(os.sched_getaffinity(0))
     return replace(
-        site, launcher="local", placement="emulated", ranks_per_node=1, nodes=2, cores=min(site.cores, here),
+        site, launcher="local", placement="emulated", ranks_per_node=1, nodes=2, cores=min(site.cores, n_cores),
         cpu_share=None, interface="lo", fabric="ethernet",
     ), environment  # fmt: skip
 
 
-def compiler_of(asked: str | None, site: Site, seen: Mapping[str, Any]) -> tuple[str, str]:
+def compiler_of(requested: str | None, site: Site, seen: Mapping[str, Any]) -> tuple[str, str]:
     """The level of the factor compiler, and why, in words for the page."""
-    if asked:
-        return asked, f"compiler: {asked}, as asked by --compiler"
+    if requested:
+        return requested, f"compiler: {requested}, as asked by --compiler"
     if site.device == "cpu":
         return (
             "none",
@@ -311,7 +314,7 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
     rows = []
     for precision in pages.TOLERANCES:
         levels = {**SMALL, "precision": precision}
-        if why := _lacking(rig.site, levels):
+        if why := _unsupported_reason(rig.site, levels):
             rows.append(pages.absent(f"losses in {precision}", why))
             continue
         trained = rig.train(f"losses-{precision}", "pytorch-single", **levels)
@@ -319,17 +322,17 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
             rows.append(pages.failed(f"losses in {precision}", why))
         else:
             rows.append(pages.losses(precision, reference.epochs, trained.epochs))
-    same = (
+    note = (
         " Here both are the processor: in fp32 they are the same program." if rig.site.device == "cpu" else ""
     )
     return rows, (
         f"small-cnn on digits, {SMALL['epochs']} epochs of batch {SMALL['batch_size']} from the same weights "
         "and in the same order, on the accelerator and, in fp32, on this machine's processor. Found is the "
-        f"largest difference between their losses, training and validation, in any epoch.{same}"
+        f"largest difference between their losses, training and validation, in any epoch.{note}"
     )
 
 
-def _lacking(site: Site, levels: Mapping[str, Any]) -> str | None:
+def _unsupported_reason(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Why the site cannot do it, as a plan says it."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
     return unsupported_reason(site, run.levels)
@@ -341,14 +344,14 @@ def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
     run = rig.train("input", "pytorch-single", "same_input", **levels)
     if run.why:
         return [pages.failed("batches on the device", run.why)], ""
-    told = json.loads((run.folder / "input.json").read_text())
+    comparison = json.loads((run.folder / "input.json").read_text())
     way = (
         "are sent ahead from pinned memory, by a stream of their own"
-        if told["ahead"]
+        if comparison["ahead"]
         else "are read when they are wanted"
     )
-    return [pages.same_batches(told["ours"], told["plain"])], (
-        f"{len(told['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they "
+    return [pages.same_batches(comparison["ours"], comparison["plain"])], (
+        f"{len(comparison['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they "
         f"{way}, while the device is kept busy. Each is compared with what a plain copy gives, pixel by "
         "pixel, by one number in which every place counts."
     )
@@ -370,18 +373,18 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
             right=refused if on_gpu else not two.why,
         )
     ]
-    one = rig.train("ranks-one", "pytorch-ddp", **SMALL)
-    rows.append(_ended(f"1 rank, {own}", one, own, "none", right=not one.why))
+    single = rig.train("ranks-one", "pytorch-ddp", **SMALL)
+    rows.append(_ended(f"1 rank, {own}", single, own, "none", right=not single.why))
     if seen["devices"] > 1:
         spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
-        both = spread.train("ranks-two-devices", "pytorch-ddp", **SMALL)
+        on_two_devices = spread.train("ranks-two-devices", "pytorch-ddp", **SMALL)
         rows.append(
             _ended(
                 "2 ranks on two devices, nccl",
-                both,
+                on_two_devices,
                 "nccl",
                 "nccl over links within the node",
-                right=not both.why,
+                right=not on_two_devices.why,
             )
         )
     else:
@@ -407,8 +410,8 @@ def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
     levels = {**SMALL, "batch_scope": "global"}
     reference = rig.train("strategy-reference", "pytorch-single", device="cpu", **levels)
     levels["parallelism"] = "random1"
-    one = rig.train("strategy-one-device", "pytorch-strategy", "through_gloo", nodes=2, **levels)
-    tried = [("a strategy, 2 ranks on one device, Gloo", one)]
+    on_one_device = rig.train("strategy-one-device", "pytorch-strategy", "through_gloo", nodes=2, **levels)
+    tried = [("a strategy, 2 ranks on one device, Gloo", on_one_device)]
     if seen["devices"] > 1:
         spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
         tried.append(
@@ -416,7 +419,7 @@ def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
         )
     rows = []
     for check, trained in tried:
-        refused = trained is one and "not through NCCL" in (trained.why or "")
+        refused = trained is on_one_device and "not through NCCL" in (trained.why or "")
         if why := reference.why or (None if refused else trained.why):
             rows.append(pages.failed(check, why))
         else:
@@ -430,21 +433,21 @@ def _ended(check: str, trained: Trained, library: str, transport: str, *, right:
     """A training of ranks that came to its end by this library and with this transport in its record."""
     if not trained.measured:
         return pages.failed(check, trained.why or "")
-    told = json.loads((trained.folder / "result.json").read_text())["transport"]
-    found = told, trained.measured["transport"]
+    joined_by = json.loads((trained.folder / "result.json").read_text())["transport"]
+    actual = joined_by, trained.measured["transport"]
     verdict = "" if right else f"; {trained.why or 'ok, although it has to be invalid'}"
     return pages.judged(
         check,
-        f"{found[0]}; {found[1]}{verdict}",
+        f"{actual[0]}; {actual[1]}{verdict}",
         f"{library}; {transport}",
-        right=right and found == (library, transport),
+        right=right and actual == (library, transport),
     )
 
 
 def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
     """What a run recorded of itself, against what others tell of it."""
     foreign = _smi(rig.site, "--query-compute-apps=pid")
-    with power_of(rig) as said:
+    with power_of(rig) as power_file:
         run = rig.train("counters", "pytorch-single", "clocked", **throughput_levels(sizes, "none"))
     if run.why:
         return [pages.failed("a run with counters", run.why)], ""
@@ -464,7 +467,7 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
         rows.append(pages.memory(peak, run.parameters, seen["memory_bytes"], "accelerator"))
         rows.append(
             pages.energy(
-                [row["energy_device_j"] for row in run.timed], clocks, pages.powers(said.read_text())
+                [row["energy_device_j"] for row in run.timed], clocks, pages.powers(power_file.read_text())
             )
         )
     else:
@@ -473,10 +476,13 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
     if foreign is None:
         rows.append(pages.absent("others on the accelerator", f"{SMI} does not tell"))
     else:
-        others = len(foreign.split())
+        n_foreign = len(foreign.split())
         rows.append(
             pages.judged(
-                "others on the accelerator", f"{others} processes", "none before the test", right=not others
+                "others on the accelerator",
+                f"{n_foreign} processes",
+                "none before the test",
+                right=not n_foreign,
             )
         )
     return rows, (
@@ -491,9 +497,9 @@ def load_rows(rig: Rig, site: Site) -> list[Row]:
     """Compare CPU time of other processes and CPU steal, over all trainings, with the site's limits."""
     if not rig.shares:
         return [pages.failed("CPU time of other processes", "no training came to its end")]
-    others, steal = zip(*rig.shares, strict=True)
+    other_shares, steal = zip(*rig.shares, strict=True)
     return [
-        pages.share("CPU time of other processes", others, site.max_other_cpu_share),
+        pages.share("CPU time of other processes", other_shares, site.max_other_cpu_share),
         pages.share("CPU steal", steal, site.max_steal_share),
     ]
 
@@ -504,21 +510,21 @@ def power_of(rig: Rig) -> Iterator[Path]:
 
     Nothing where nobody tells.
     """
-    said = rig.folder / "power.csv"
-    said.touch()
+    power_file = rig.folder / "power.csv"
+    power_file.touch()
     fields = [
         name
         for name in ("power.draw.instant", "power.draw")
         if _smi(rig.site, f"--query-gpu={name}") is not None
     ]
     if not fields:
-        yield said
+        yield power_file
         return
     command = [*_smi_command(rig.site, f"--query-gpu=timestamp,{fields[0]}"), "-lms", str(SAMPLED_EVERY_MS)]
-    with open(said, "wb") as out:
+    with open(power_file, "wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         try:
-            yield said
+            yield power_file
         finally:
             child.terminate()
             child.wait()
@@ -551,16 +557,16 @@ def throughput_levels(sizes: Sizes, compiler: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) -> tuple[list[Row], str]:
+def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, max_pairs: int) -> tuple[list[Row], str]:
     """The worker and the plain script in turn, the other one first in every second pair."""
     pairs: list[tuple[float, float]] = []
     longest_s = 0.0
-    while len(pairs) < most and (not pairs or longest_s < rig.left_s):
+    while len(pairs) < max_pairs and (not pairs or longest_s < rig.left_s):
         began, number = time.monotonic(), len(pairs) + 1
         rates: dict[str, float] = {}
         for side in ("plain", "ours") if number % 2 else ("ours", "plain"):
             try:
-                rates[side] = _rate(rig, f"{side}-{number}", sizes, compiler, ours=side == "ours")
+                rates[side] = _rate(rig, f"{side}-{number}", sizes, compiler, by_worker=side == "ours")
             except InputError as error:
                 return [
                     pages.failed(
@@ -568,7 +574,9 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
                     )
                 ], why
         pairs.append((rates["plain"], rates["ours"]))
-        say(f"[{number}/{most}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s")
+        report_progress(
+            f"[{number}/{max_pairs}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s"
+        )
         longest_s = max(longest_s, time.monotonic() - began) if number == 1 else time.monotonic() - began
     meaning = (
         f"{sizes.model} on drawn {sizes.side}x{sizes.side}x3 images, batch {sizes.batch}, bfloat16 autocast, "
@@ -578,13 +586,13 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
         "copies them from pinned memory, while Ringside draws every batch anew. The interval of the ratio is "
         "between two of the ratios in their order, and needs 6 pairs. The ratio is told: it fails nothing."
     )
-    return pages.throughput(pairs, interval_of_median([ours / plain for plain, ours in pairs])), meaning
+    return pages.throughput(pairs, interval_of_median([worker / plain for plain, worker in pairs])), meaning
 
 
-def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> float:
+def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, by_worker: bool) -> float:
     """Images a second of one training. InputError where it fails, or does other work than it should."""
     images = sizes.batch * sizes.steps
-    if ours:
+    if by_worker:
         run = rig.train(name, "pytorch-single", **throughput_levels(sizes, compiler))
         if run.why:
             raise InputError("cannot-measure", run.why)
@@ -592,8 +600,8 @@ def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> fl
         times = [row["epoch_time_s"] for row in run.timed]
     else:
         work = (sizes.model, sizes.side, sizes.classes, sizes.batch, sizes.steps, WARM_UP + TIMED, compiler)
-        said = rig.call(name, BENCH / "bare" / "resnet_training.py", rig.site.device, *work)
-        done, parameters, times = {said["samples"]}, said["parameters"], said["epoch_times_s"][WARM_UP:]
+        result = rig.call(name, BENCH / "bare" / "resnet_training.py", rig.site.device, *work)
+        done, parameters, times = {result["samples"]}, result["parameters"], result["epoch_times_s"][WARM_UP:]
     if done != {images}:
         raise InputError("cannot-measure", f"{name}: trained {done} samples an epoch, expected {images}")
     expected = graph(sizes.model, (sizes.side, sizes.side, 3), sizes.classes).parameters
@@ -602,7 +610,7 @@ def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> fl
     return images / statistics.median(times)
 
 
-def say(text: str) -> None:
+def report_progress(text: str) -> None:
     """Tell who waits."""
     print(text, file=sys.stderr, flush=True)
 

@@ -26,43 +26,47 @@ CORRELATIONS: tuple[Correlations, ...] = (
     (0.6, 0.0, 0.7),
 )
 OF_BLOCKS = 0.03
-Found = dict[tuple[int, int, Correlations], list[ReferencedCoverage]]
+Coverages = dict[tuple[int, int, Correlations], list[ReferencedCoverage]]
 
 
-def measure(studies: int) -> Found:
+def measure(studies: int) -> Coverages:
     """So many studies of every kind, half of them with equal spreads and half with unequal ones."""
-    found: Found = {}
+    coverages: Coverages = {}
     for number, (cells, blocks) in enumerate(STUDIES):
         for correlations in CORRELATIONS:
             rng = np.random.default_rng(number)
             spreads = itertools.islice(itertools.cycle(list(SPREADS)[:2]), studies)
-            found[cells, blocks, correlations] = [
+            coverages[cells, blocks, correlations] = [
                 referenced_coverage(*beside_reference(rng, cells, blocks, name, OF_BLOCKS, *correlations))
                 for name in spreads
             ]
-    return found
+    return coverages
 
 
-def report(found: Found, command: str) -> str:
+def report(coverages: Coverages, command: str) -> str:
     """The part of the document."""
     rows = []
-    for (cells, blocks, correlations), studies in found.items():
-        of = np.array(
-            [[*one.plain[::2], *one.shown[::2]] for one in studies]
+    for (cells, blocks, correlations), studies in coverages.items():
+        statistics = np.array(
+            [[*study.plain[::2], *study.reported[::2]] for study in studies]
         )  # coverage of cells and of ratios, width of ratios
-        means, ratios, width_of_ratios, shown_means, shown_ratios, shown_width_of_ratios = of.mean(axis=0)
-        width = np.mean([one.shown.width for one in studies]) / np.mean([one.plain.width for one in studies])
+        means, ratios, width_of_ratios, shown_means, shown_ratios, shown_width_of_ratios = statistics.mean(
+            axis=0
+        )
+        width = np.mean([study.reported.width for study in studies]) / np.mean(
+            [study.plain.width for study in studies]
+        )
         rows.append(
             [
                 f"{cells} x {blocks}",
                 _named(*correlations),
-                f"{100 * np.mean([one.chosen for one in studies]):.0f}",
+                f"{100 * np.mean([study.chosen for study in studies]):.0f}",
                 *(f"{100 * share:.1f}" for share in (means, shown_means, ratios, shown_ratios)),
                 f"{width:.2f}",
                 f"{shown_width_of_ratios / width_of_ratios:.2f}",
                 *(
                     f"{100 * np.mean(bias):+.2f}".replace("-", "−")
-                    for bias in zip(*(one[:2:-1] for one in studies), strict=True)
+                    for bias in zip(*(study[:2:-1] for study in studies), strict=True)
                 ),
             ]
         )
@@ -80,7 +84,7 @@ def report(found: Found, command: str) -> str:
         "What a reference benchmark gains",
         command,
         table(header, rows),
-        f"{len(next(iter(found.values())))} simulated studies a row; a study that is not adjusted counts "
+        f"{len(next(iter(coverages.values())))} simulated studies a row; a study that is not adjusted counts "
         "with its plain intervals. Noise within blocks has a standard deviation of 10 %, in half of the "
         f"studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
         "with the log reference benchmark within blocks. Blocks apart: a block also changes the benchmark "

@@ -114,7 +114,7 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
                 "memory_peak_bytes": 300_000_000, "device_memory_peak_bytes": None, "throttled_s": 0.1,
                 "sent_bytes": 123456.0, "energy_j": None, "other_cpu_share": 0.01, "steal_share": 0.0,
                 "python_version": "3.11",
-                "library_version": next(said for name, said in LIBRARIES.items() if name in levels["framework"]),
+                "library_version": next(version for name, version in LIBRARIES.items() if name in levels["framework"]),
             },
         }  # fmt: skip
         for folder in (attempt, attempt.parent):
@@ -129,7 +129,7 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
         path = os.pathsep.join(
             str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks")
         )
-        made = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", "from analysis_cost import leave_records; print(leave_records())"],
             cwd=checkout.folder,
             env={**checkout.environment, "PYTHONPATH": path},
@@ -137,9 +137,9 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
             text=True,
             check=False,
         )
-        if made.returncode:
-            raise InputError("cannot-measure", f"no records were made: {made.stderr[-2000:]}")
-        return int(made.stdout), {stage: _invoked(checkout, target) for stage, target in STAGES.items()}
+        if process.returncode:
+            raise InputError("cannot-measure", f"no records were made: {process.stderr[-2000:]}")
+        return int(process.stdout), {stage: _invoked(checkout, target) for stage, target in STAGES.items()}
 
 
 def _invoked(checkout: Checkout, target: str) -> Timed:
@@ -150,7 +150,7 @@ def _invoked(checkout: Checkout, target: str) -> Timed:
     return done
 
 
-def report(made: int, epochs: int, costs: dict[str, Timed], command: str) -> str:
+def report(n_runs: int, epochs: int, costs: dict[str, Timed], command: str) -> str:
     """The part of the document."""
     analysed = costs[ANALYSED]
     met = "met" if analysed.wall_s <= AIM_S and analysed.memory_bytes <= AIM_BYTES else "missed"
@@ -159,12 +159,12 @@ def report(made: int, epochs: int, costs: dict[str, Timed], command: str) -> str
         [stage, f"{cost.wall_s:.0f} s", f"{cost.memory_bytes / 2**20:,.0f} MiB", aims.get(stage, "")]
         for stage, cost in costs.items()
     ]
-    said = (
-        f"{made:,} made-up runs in {made // REPLICATES:,} cells, {epochs} epochs each: {made * epochs:,} "
+    text = (
+        f"{n_runs:,} made-up runs in {n_runs // REPLICATES:,} cells, {epochs} epochs each: {n_runs * epochs:,} "
         "epochs. In a checkout with their records: `snakemake tables --config records=available`, then "
         "`snakemake figures` with the same. Each time contains the start of Snakemake, which checks every "
         "record. There is no collective benchmark, so only regressions predict. Memory is the peak of all "
         "processes together."
     )
     header = ["", "wall time", "peak memory", "aim"]
-    return section("From records to figures of a large campaign", command, table(header, rows), said)
+    return section("From records to figures of a large campaign", command, table(header, rows), text)

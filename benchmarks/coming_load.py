@@ -47,16 +47,16 @@ def coming_load(
     def come_and_go() -> None:
         while not ended.wait(LEAST_S + rng.expovariate(1 / mean_s)):
             group.make(len(cores) * rng.uniform(*shares), None, ("cpu",))
-            here = rng.choice(list(programs.values()))
-            _tell(here, signal.SIGCONT)
+            active = rng.choice(list(programs.values()))
+            _send_signal(active, signal.SIGCONT)
             ended.wait(LEAST_S + rng.expovariate(1 / mean_s))
-            _tell(here, signal.SIGSTOP)
+            _send_signal(active, signal.SIGSTOP)
 
     try:
         for text in (COUNT, STREAM):
             programs[text] = [_start(text, core, group) for core in cores]
         time.sleep(1)  # until all of them are at it
-        _tell([each for some in programs.values() for each in some], signal.SIGSTOP)
+        _send_signal([process for copies in programs.values() for process in copies], signal.SIGSTOP)
         turns = threading.Thread(target=come_and_go)
         turns.start()
         try:
@@ -65,17 +65,17 @@ def coming_load(
             ended.set()
             turns.join()
     finally:
-        for some in programs.values():
-            for each in some:
-                each.kill()
-                each.wait()
+        for copies in programs.values():
+            for process in copies:
+                process.kill()
+                process.wait()
         group.remove()
         remove_family()
 
 
-def _tell(programs: Sequence[subprocess.Popen[bytes]], what: signal.Signals) -> None:
-    for each in programs:
-        each.send_signal(what)
+def _send_signal(programs: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> None:
+    for process in programs:
+        process.send_signal(signum)
 
 
 def _start(text: str, core: int, group: Limits) -> subprocess.Popen[bytes]:

@@ -70,11 +70,11 @@ def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Timed]]:
 def report(planned: dict[int, list[Timed]], command: str) -> str:
     """The part of the document."""
     rows = []
-    for runs, made in planned.items():
-        times_s = [one.wall_s for one in made]
+    for runs, timings in planned.items():
+        times_s = [timing.wall_s for timing in timings]
         median_s = statistics.median(times_s)
         aim_s = AIMS_S.get(runs)
-        memory = max(one.memory_bytes for one in made) / 2**20
+        memory = max(timing.memory_bytes for timing in timings) / 2**20
         aim = "" if aim_s is None else f"{aim_s:g} s: {'met' if median_s <= aim_s else 'missed'}"
         rows.append(
             [

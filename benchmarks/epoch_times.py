@@ -144,7 +144,7 @@ class Bench:
             raise InputError("cannot-measure", "the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"
         prepare("digits", self.data)
-        self._made = 0
+        self._n_attempts = 0
 
     def environment(self, framework: str) -> dict[str, Any]:
         """The framework's environment.json; built in the site's cache unless it is there."""
@@ -153,7 +153,7 @@ class Bench:
             described, self.site.cache, {"torch_index": self.site.torch_index or ""}, self.realization
         )
 
-    def ours(self, framework: str) -> Training:
+    def train_worker(self, framework: str) -> Training:
         """Train as the workflow does."""
         launched_at = time.time()
         folder, parameters = self.trained(framework)
@@ -166,7 +166,7 @@ class Bench:
             startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
         )
 
-    def trained(self, framework: str, program: str = launch.WORKER, **told: Any) -> tuple[Path, int]:
+    def trained(self, framework: str, program: str = launch.WORKER, **other_levels: Any) -> tuple[Path, int]:
         """The attempt's folder of a training by the worker or by a program beside this one, and the model's
         parameters.
 
@@ -175,7 +175,7 @@ class Bench:
         levels = {
             "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
             "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
-            **told,
+            **other_levels,
         }  # fmt: skip
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
@@ -183,8 +183,11 @@ class Bench:
         ranks = launch.make_launcher(self.site, run_spec)
         environment = self.environment(framework)
         if program != launch.WORKER:
-            found = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
-            environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": found}}
+            search_path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
+            environment = {
+                **environment,
+                "variables": {**environment["variables"], "PYTHONPATH": search_path},
+            }
         spec = rank_input(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
         write_json(folder / "spec.json", spec)
         outcome = launch.run(
@@ -197,7 +200,7 @@ class Bench:
             )
         return folder, model.parameters
 
-    def bare(self, framework: str) -> Training:
+    def train_bare(self, framework: str) -> Training:
         """Train with the bare loop; the slowest rank of an epoch counts, as in ours."""
         environment, ranks, folder = self.environment(framework), ranks_of(framework), self._attempt()
         program = [environment["python"]["executable"], str(BARE / f"{framework}.py")]
@@ -208,23 +211,23 @@ class Bench:
             **one_thread, "TF_CPP_MIN_LOG_LEVEL": "1", **environment["variables"],
         }  # fmt: skip
         output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)
-        said = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
-        if len(said) != ranks:
+        results = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
+        if len(results) != ranks:
             raise InputError(
                 "cannot-measure",
-                f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}",
+                f"bare/{framework}.py: {len(results)} of {ranks} ranks came to an end: {_tail(output)}",
             )
-        epochs = zip(*(rank["epoch_times_s"] for rank in said), strict=True)
+        epochs = zip(*(rank["epoch_times_s"] for rank in results), strict=True)
         return Training(
             statistics.median([max(times) for times in epochs][WARM_UP:]),
-            sum(rank["samples"] for rank in said),
-            said[0]["parameters"],
-            sum(rank["train_accuracy"] for rank in said) / ranks,
+            sum(rank["samples"] for rank in results),
+            results[0]["parameters"],
+            sum(rank["train_accuracy"] for rank in results) / ranks,
         )
 
     def _attempt(self) -> Path:
-        self._made += 1
-        folder = self.folder / f"training-{self._made}"
+        self._n_attempts += 1
+        folder = self.folder / f"training-{self._n_attempts}"
         folder.mkdir()
         return folder
 
@@ -267,7 +270,8 @@ def run_all(
 def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
     """Keep the workflow's runs off this machine while a framework is measured."""
     return machine_lock(
-        f"process {os.getpid()} measures {framework}", lambda locked_by: _say(f"waiting for {locked_by}")
+        f"process {os.getpid()} measures {framework}",
+        lambda locked_by: _report_progress(f"waiting for {locked_by}"),
     )
 
 
@@ -276,23 +280,25 @@ def watched(train: Callable[[str], Training], framework: str) -> Training:
     with alone_here(framework):
         began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
-        others = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
-        return replace(training, other_cpu_share=others / (time.monotonic() - began) / (os.cpu_count() or 1))
+        other_cpu_s = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
+        return replace(
+            training, other_cpu_share=other_cpu_s / (time.monotonic() - began) / (os.cpu_count() or 1)
+        )
 
 
-def check_same_work(framework: str, bare: Training, ours: Training) -> None:
+def check_same_work(framework: str, bare: Training, worker: Training) -> None:
     """InputError where the two did not train the same thing."""
-    same = (bare.samples, bare.parameters) == (ours.samples, ours.parameters)
-    if not same or abs(bare.accuracy - ours.accuracy) > ACCURACY_TOLERANCE:
+    is_same_size = (bare.samples, bare.parameters) == (worker.samples, worker.parameters)
+    if not is_same_size or abs(bare.accuracy - worker.accuracy) > ACCURACY_TOLERANCE:
         raise InputError(
             "cannot-measure",
-            f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}",
+            f"{framework}: the bare loop and ours do not train the same thing: {bare}, {worker}",
         )
 
 
 def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:
     """Pairs (bare, ours) of every framework, the frameworks in turn."""
-    made: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
+    trainings: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
         for framework in frameworks:
@@ -300,17 +306,23 @@ def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, lis
         for number in range(pairs):
             for framework in frameworks:
                 if number % 2:
-                    ours, bare = watched(bench.ours, framework), watched(bench.bare, framework)
+                    worker, bare = (
+                        watched(bench.train_worker, framework),
+                        watched(bench.train_bare, framework),
+                    )
                 else:
-                    bare, ours = watched(bench.bare, framework), watched(bench.ours, framework)
-                check_same_work(framework, bare, ours)
-                made[framework].append((bare, ours))
-                said = f"bare {bare.epoch_time_s:.4f} s, ours {ours.epoch_time_s:.4f} s an epoch"
-                _say(
-                    f"[{number + 1}/{pairs}] {framework}: {said}, ratio "
-                    f"{ours.epoch_time_s / bare.epoch_time_s:.3f}"
+                    bare, worker = (
+                        watched(bench.train_bare, framework),
+                        watched(bench.train_worker, framework),
+                    )
+                check_same_work(framework, bare, worker)
+                trainings[framework].append((bare, worker))
+                text = f"bare {bare.epoch_time_s:.4f} s, ours {worker.epoch_time_s:.4f} s an epoch"
+                _report_progress(
+                    f"[{number + 1}/{pairs}] {framework}: {text}, ratio "
+                    f"{worker.epoch_time_s / bare.epoch_time_s:.3f}"
                 )
-    return made
+    return trainings
 
 
 def interval_of_median(values: Sequence[float]) -> str:
@@ -323,20 +335,20 @@ def interval_of_median(values: Sequence[float]) -> str:
     return f"{interval.low:.3f} to {interval.high:.3f}"
 
 
-def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> str:
+def report(trainings: dict[str, list[tuple[Training, Training]]], command: str) -> str:
     """The part of the document."""
     rows = []
-    for framework, pairs in made.items():
-        bare_s, ours_s = (
+    for framework, pairs in trainings.items():
+        bare_s, worker_s = (
             statistics.median(side.epoch_time_s for side in sides) for sides in zip(*pairs, strict=True)
         )
-        ratios = [ours.epoch_time_s / bare.epoch_time_s for bare, ours in pairs]
+        ratios = [worker.epoch_time_s / bare.epoch_time_s for bare, worker in pairs]
         ratio = statistics.median(ratios)
         rows.append([
-            framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{ours_s:.4f} s",
+            framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{worker_s:.4f} s",
             f"{ratio:.3f}", interval_of_median(ratios), f"{AIM}: {'met' if ratio <= AIM else 'missed'}",
         ])  # fmt: skip
-    others = max(side.other_cpu_share for pairs in made.values() for pair in pairs for side in pair)
+    other_share = max(side.other_cpu_share for pairs in trainings.values() for pair in pairs for side in pair)
     return section(
         "Epoch time compared with bare loops",
         command,
@@ -347,7 +359,7 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
         "`benchmarks/bare/`. Both run in turn, in alternating order. A process gives the median of its "
         f"epochs without the first {WARM_UP}, a pair the ratio; the table has medians. The interval lies "
         "between two order statistics of the ratios, which assumes no distribution. Other processes used "
-        f"at most {others:.1%} of CPU time.",
+        f"at most {other_share:.1%} of CPU time.",
     )
 
 
@@ -368,5 +380,5 @@ def _tail(log: str) -> str:
     return " | ".join(log.splitlines()[-3:])[-400:]
 
 
-def _say(text: str) -> None:
+def _report_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

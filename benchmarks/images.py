@@ -20,7 +20,7 @@ def measure(
     frameworks: Sequence[str], pairs: int, epochs: int, base: str
 ) -> tuple[dict[str, list[tuple[Training, Training]]], list[list[str]]]:
     """Pairs (virtual environment, image) of every framework, and what each image is: rows of a table."""
-    made: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
+    trainings: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
     with tempfile.TemporaryDirectory(prefix="ringside-bench-", dir="/var/tmp") as folder:
         benches = [
             Bench(Path(folder, way), epochs, realization)
@@ -30,13 +30,13 @@ def measure(
         for number in range(pairs):
             for framework in frameworks:
                 order = benches if number % 2 else benches[::-1]
-                trained = {bench: watched(bench.ours, framework) for bench in order}
+                trained = {bench: watched(bench.train_worker, framework) for bench in order}
                 venv, image = (trained[bench] for bench in benches)
                 check_same_work(framework, venv, image)
-                made[framework].append((venv, image))
+                trainings[framework].append((venv, image))
                 ratio = image.epoch_time_s / venv.epoch_time_s
                 print(f"[{number + 1}/{pairs}] {framework}: ratio {ratio:.3f}", file=sys.stderr, flush=True)
-    return made, described
+    return trainings, described
 
 
 def _images(frameworks: Sequence[str], venvs: Bench, images: Bench) -> list[list[str]]:
@@ -48,7 +48,7 @@ def _images(frameworks: Sequence[str], venvs: Bench, images: Bench) -> list[list
         unpacked = sum(
             path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
         )
-        seconds = [f"{sum(made['seconds'].values()):.0f} s" for made in (venv, image)]
+        seconds = [f"{sum(environment['seconds'].values()):.0f} s" for environment in (venv, image)]
         rows[image["name"]] = [image["name"], *seconds, f"{unpacked / 1e6:.0f} MB", f"{size / 1e6:.0f} MB"]
     return list(rows.values())
 
@@ -66,10 +66,12 @@ def verdict(low: float, high: float, aim: float) -> str:
     return "met" if high <= aim else "missed" if low > aim else "not resolved"
 
 
-def report(made: dict[str, list[tuple[Training, Training]]], described: list[list[str]], command: str) -> str:
+def report(
+    trainings: dict[str, list[tuple[Training, Training]]], described: list[list[str]], command: str
+) -> str:
     """The part of the document."""
     rows = []
-    for framework, pairs in made.items():
+    for framework, pairs in trainings.items():
         venv_s, image_s = (
             float(np.mean([side.epoch_time_s for side in sides])) for sides in zip(*pairs, strict=True)
         )

@@ -38,7 +38,7 @@ CASES: tuple[dict[str, Any], ...] = (
 def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
     """For every case and library: images a second of input and of training, on one core."""
     site = replace(load_site("local"), cores=1, nodes=1, time_limit_s=600.0)
-    made = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as scratch:
         for number, case in enumerate(CASES):
             data = Path(scratch, f"data{number}")
@@ -53,8 +53,8 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 environment = build(
                     read(described.environment), site.cache, {"torch_index": site.torch_index or ""}
                 )
-                told = rank_input(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
-                write_json(folder / "spec.json", told)
+                spec = rank_input(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+                write_json(folder / "spec.json", spec)
                 paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
                 environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}
                 outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")
@@ -63,20 +63,20 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                         "cannot-measure",
                         f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}",
                     )
-                made.append((case, framework, json.loads((folder / "rates.json").read_text())))
-                print(f"{framework} {case}: {made[-1][2]}", file=sys.stderr, flush=True)
-    return made
+                results.append((case, framework, json.loads((folder / "rates.json").read_text())))
+                print(f"{framework} {case}: {results[-1][2]}", file=sys.stderr, flush=True)
+    return results
 
 
-def report(made: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], command: str) -> str:
+def report(results: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], command: str) -> str:
     """The part of the document."""
     rows = []
-    for case, framework, rates in made:
+    for case, framework, rates in results:
         ratio = rates["input_images_s"] / rates["training_images_s"]
-        what = ", ".join(str(case[name]) for name in ("dataset", "model", "augmentation") if name in case)
+        label = ", ".join(str(case[name]) for name in ("dataset", "model", "augmentation") if name in case)
         rates_text = [f"{rates[name]:,.0f}" for name in ("input_images_s", "training_images_s")]
         met = f"{AIM}: {'met' if ratio >= AIM else 'missed'}"
-        rows.append([what, framework, *rates_text, f"{ratio:.1f}", met])
+        rows.append([label, framework, *rates_text, f"{ratio:.1f}", met])
     return section(
         "Input against training",
         command,

@@ -9,19 +9,19 @@ import numpy as np
 
 from analysis.pooling import pooled
 from document import section, table
-from support.simulated import DEPENDENCES, SPREADS, Coverage, held, simulated
+from support.simulated import DEPENDENCES, SPREADS, Coverage, pooling_coverage, simulated
 
 CELLS, RUNS = (4, 8, 20, 60), (3, 5)
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 6.0, np.inf)
-Found = dict[tuple[int, float], dict[str, list[Coverage]]]
+Coverages = dict[tuple[int, float], dict[str, list[Coverage]]]
 
 
-def measure(studies: int) -> Found:
+def measure(studies: int) -> Coverages:
     """By runs a cell and weight the coverage of so many studies of every kind, by their spreads.
 
     The same studies for all weights.
     """
-    found: Found = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
+    coverages: Coverages = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
     for number, (n, cells, spreads, dependence) in enumerate(
         itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)
     ):
@@ -29,27 +29,32 @@ def measure(studies: int) -> Found:
         for _ in range(studies):
             runs, spread = simulated(rng, cells, n, spreads, *dependence)
             for weight in WEIGHTS:
-                with mock.patch("analysis.pooling.MOST_PRIOR", weight):
-                    made = pooled.__wrapped__(runs)  # the last one is kept
-                    found[n, weight][spreads].append(held(made, spread))
-    return found
+                with mock.patch("analysis.pooling.MAX_PRIOR_DF", weight):
+                    pooling = pooled.__wrapped__(runs)  # the last one is kept
+                    coverages[n, weight][spreads].append(pooling_coverage(pooling, spread))
+    return coverages
 
 
-def report(found: Found, command: str) -> str:
+def report(coverages: Coverages, command: str) -> str:
     """The part of the document."""
     rows = []
-    for (n, weight), by_spread in found.items():
-        studies, own = (list(itertools.chain(*found[n, which].values())) for which in (weight, 0.0))
+    for (n, weight), by_spread in coverages.items():
+        studies, own = (
+            list(itertools.chain(*coverages[n, prior_weight].values())) for prior_weight in (weight, 0.0)
+        )
         shares = [
-            np.mean([one.cells for one in studies]),
-            np.mean([one.ratios for one in studies]),
+            np.mean([study.cells for study in studies]),
+            np.mean([study.ratios for study in studies]),
             *(
-                np.mean([one.noisiest for one in by_spread[name]])
+                np.mean([study.noisiest for study in by_spread[name]])
                 for name in ("5 to 20 %", "one with three times")
             ),
         ]
         width = np.mean(
-            [one.width_of_ratios / other.width_of_ratios for one, other in zip(studies, own, strict=True)]
+            [
+                study.width_of_ratios / own_study.width_of_ratios
+                for study, own_study in zip(studies, own, strict=True)
+            ]
         )
         rows.append([str(n), f"{weight:g}", *(f"{100 * share:.1f}" for share in shares), f"{width:.2f}"])
     header = [

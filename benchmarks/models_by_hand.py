@@ -45,16 +45,16 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
         )
     if done.returncode:
         raise InputError("cannot-measure", f"bare/by_hand.py: {done.stderr[-1000:]}")
-    found: dict[str, list[list[float]]] = json.loads(done.stdout)
-    return found
+    seconds: dict[str, list[list[float]]] = json.loads(done.stdout)
+    return seconds
 
 
-def report(made: dict[str, list[list[float]]], command: str) -> str:
+def report(seconds: dict[str, list[list[float]]], command: str) -> str:
     """The part of the document."""
     rows = []
-    for name, pairs in made.items():
+    for name, pairs in seconds.items():
         by_hand, built = (float(np.median(side)) for side in zip(*pairs, strict=True))
-        mean, low, high = interval([ours / theirs for theirs, ours in pairs])
+        mean, low, high = interval([built_s / by_hand_s for by_hand_s, built_s in pairs])
         rows.append([
             name, str(len(pairs)), f"{1e3 * by_hand:.1f} ms", f"{1e3 * built:.1f} ms",
             f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {verdict(low, high, AIM)}",

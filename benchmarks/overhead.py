@@ -32,12 +32,12 @@ def dry_run_part(options: argparse.Namespace) -> str:
 
 def epochs_part(options: argparse.Namespace) -> str:
     """Measure epochs."""
-    some = (
+    chosen_frameworks = (
         f" --frameworks {' '.join(options.frameworks)}"
         if options.frameworks != list(epoch_times.STARTS)
         else ""
     )
-    command = f"epochs --pairs {options.pairs} --epochs {options.epochs}{some}"
+    command = f"epochs --pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}"
     return epoch_times.report(
         epoch_times.measure(options.frameworks, options.pairs, options.epochs), _call(command)
     )
@@ -57,14 +57,16 @@ def ways_part(options: argparse.Namespace) -> str:
 
 def images_part(options: argparse.Namespace) -> str:
     """Train in images and in virtual environments."""
-    some = (
+    chosen_frameworks = (
         f" --frameworks {' '.join(options.frameworks)}"
         if options.frameworks != list(epoch_times.STARTS)
         else ""
     )
-    command = f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}{some}"
-    made = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
-    return images.report(*made, _call(command))
+    command = (
+        f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}"
+    )
+    measurements = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
+    return images.report(*measurements, _call(command))
 
 
 def input_part(_: argparse.Namespace) -> str:
@@ -82,9 +84,9 @@ def models_part(options: argparse.Namespace) -> str:
 def analysis_part(options: argparse.Namespace) -> str:
     """Make tables and figures of the records of a large campaign."""
     runs, epochs = options.runs[-1], options.epochs
-    made, costs = analysis_cost.measure(runs, epochs)
+    n_runs, costs = analysis_cost.measure(runs, epochs)
     return analysis_cost.report(
-        made, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'"
+        n_runs, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'"
     )
 
 
@@ -126,8 +128,12 @@ def adjusted_part(options: argparse.Namespace) -> str:
 def tracing_part(options: argparse.Namespace) -> str:
     """Train with every other epoch traced."""
     chosen = [name for name in tracing_cost.FRAMEWORKS if name in options.frameworks]
-    some = f" --frameworks {' '.join(chosen)}" if len(chosen) < len(tracing_cost.FRAMEWORKS) else ""
-    command = f"make bench-tracing ARGS='--pairs {options.pairs} --epochs {options.epochs}{some}'"
+    chosen_frameworks = (
+        f" --frameworks {' '.join(chosen)}" if len(chosen) < len(tracing_cost.FRAMEWORKS) else ""
+    )
+    command = (
+        f"make bench-tracing ARGS='--pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}'"
+    )
     return tracing_cost.report(*tracing_cost.measure(chosen, options.pairs, options.epochs), command)
 
 
@@ -161,8 +167,8 @@ def _call(command: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Measure what the workflow itself costs, and print it as Markdown."""
-    asked = sys.argv[1:] if argv is None else argv
-    target = asked[0] if asked and asked[0] in TARGETS else "overhead"
+    arguments = sys.argv[1:] if argv is None else argv
+    target = arguments[0] if arguments and arguments[0] in TARGETS else "overhead"
     parser = argparse.ArgumentParser(prog=f"make bench-{target}", description=main.__doc__)
     parser.add_argument(
         "parts",
@@ -206,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
         "--cells", type=int, default=1500, help="stopping: simulate so many cells of each kind of study"
     )
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
-    options = parser.parse_args(asked)
+    options = parser.parse_args(arguments)
     for name in options.parts:
         if name not in PARTS | ON_REQUEST:
             parser.error(f"{name} is no part; expected some of {', '.join(PARTS | ON_REQUEST)}")

@@ -32,14 +32,14 @@ def on_devices(name: str, devices: int) -> Posed:
 
 def full(name: str) -> None:
     """The time of a full simulation on 8 devices."""
-    made = on_devices(name, 8)
-    state = made.state(starts.data_parallel(made))
-    engine.simulate_strategy(made.arrays, state)
+    problem = on_devices(name, 8)
+    state = problem.state(starts.data_parallel(problem))
+    engine.simulate_strategy(problem.arrays, state)
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         for _ in range(100):
-            engine.simulate_strategy(made.arrays, state)
+            engine.simulate_strategy(problem.arrays, state)
         times.append(10 * (time.perf_counter() - began))
     took = statistics.median(times)
     print(
@@ -50,35 +50,35 @@ def full(name: str) -> None:
 
 def shares(ended: Mapping[str, int], proposals: int) -> str:
     """Where proposals ended, in per cent."""
-    return ", ".join(f"{100 * count / proposals:.0f} % {where}" for where, count in ended.items())
+    return ", ".join(f"{100 * count / proposals:.0f} % {ending}" for ending, count in ended.items())
 
 
 def delta(name: str, devices: int, proposals: int) -> None:
     """The time of a proposal, both ways."""
-    made = on_devices(name, devices)
-    begin, _ = search.run_search(made, starts.data_parallel(made), search.ANNEALING, SEARCHED, 1)
+    problem = on_devices(name, devices)
+    begin, _ = search.run_search(problem, starts.data_parallel(problem), search.ANNEALING, SEARCHED, 1)
     times: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
-        for whole, seen in times.items():
-            _, told = search.run_search(made, begin, search.METROPOLIS, proposals, 1, whole)
-            seen.append(1e6 * told["wall_s"] / proposals)
-    whole, change = (statistics.median(times[way]) for way in (True, False))
+        for all_simulated, seen in times.items():
+            _, summary = search.run_search(problem, begin, search.METROPOLIS, proposals, 1, all_simulated)
+            seen.append(1e6 * summary["wall_s"] / proposals)
+    full_us, change_us = (statistics.median(times[way]) for way in (True, False))
     print(
-        f"{name}, {devices} devices: {whole:.1f} us a proposal with all simulated, {change:.1f} us with the "
-        f"change alone: {whole / change:.1f} times; {shares(told['ended'], proposals)}"
+        f"{name}, {devices} devices: {full_us:.1f} us a proposal with all simulated, {change_us:.1f} us with the "
+        f"change alone: {full_us / change_us:.1f} times; {shares(summary['ended'], proposals)}"
     )
 
 
 def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
     """How long it takes to pose a problem, and to search, from data parallelism."""
     began = time.perf_counter()
-    made = on_devices(name, devices)
+    problem = on_devices(name, devices)
     print(f"{name}, {devices:,} devices: posed in {time.perf_counter() - began:.0f} s")
     for method in search.SCHEDULES:
-        _, told = search.run_search(made, starts.data_parallel(made), method, proposals, 1)
+        _, summary = search.run_search(problem, starts.data_parallel(problem), method, proposals, 1)
         print(
-            f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; "
-            f"{shares(told['ended'], proposals)}"
+            f"  {method}: {proposals:,} proposals in {summary['wall_s']:.1f} s; "
+            f"{shares(summary['ended'], proposals)}"
         )
 
 

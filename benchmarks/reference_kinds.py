@@ -47,12 +47,12 @@ def measure(runs: int, epochs: int) -> list[Row]:
                 before = works(bench, f"before-{number}", order)
                 attempt, _ = bench.trained(FRAMEWORK)
                 after = works(bench, f"after-{number}", order[::-1])  # each as far from the run as before it
-            said = json.loads((attempt / "result.json").read_text())
+            result = json.loads((attempt / "result.json").read_text())
             epoch_s = mean_of_timed(read_epochs(attempt / "epochs.csv"), "epoch_time_s")
             rows.append(
                 {
                     "epoch_time_s": float(epoch_s or "nan"),
-                    SHARE: said["other_cpu_share"] + said["steal_share"],
+                    SHARE: result["other_cpu_share"] + result["steal_share"],
                     **{f"{name}, before": value for name, value in before.items()},
                     **{f"{name}, after": value for name, value in after.items()},
                 }
@@ -64,7 +64,7 @@ def measure(runs: int, epochs: int) -> list[Row]:
 def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     """Seconds of these kinds of work, done one after the other, of a mean node and of the slowest."""
     spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
-    environment, found = bench.environment(FRAMEWORK), {}
+    environment, seconds = bench.environment(FRAMEWORK), {}
     for kind in kinds:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND_VARIABLE, kind)))
         folder = bench.folder / f"{kind}-{name}"
@@ -73,8 +73,10 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
         )
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")
-        found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}
-    return found
+        seconds |= {
+            f"{kind}, {node} node": combine(list(took.times.values())) for node, combine in OF_NODES.items()
+        }
+    return seconds
 
 
 def judged(rows: Sequence[Row]) -> list[list[str]]:
@@ -104,12 +106,12 @@ def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
     """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share of CPU
     time that was lost.
     """
-    found = {SHARE: np.array([row[SHARE] for row in rows])}
+    columns = {SHARE: np.array([row[SHARE] for row in rows])}
     for name in (column.removesuffix(", before") for column in rows[0] if column.endswith(", before")):
         before, after = (np.array([row[f"{name}, {end}"] for row in rows]) for end in ("before", "after"))
-        found[f"{name}, both ends"] = np.log((before + after) / 2)
-        found[f"{name}, before"] = np.log(before)
-    return found
+        columns[f"{name}, both ends"] = np.log((before + after) / 2)
+        columns[f"{name}, before"] = np.log(before)
+    return columns
 
 
 def left_out(design: np.ndarray, y: np.ndarray) -> float:

@@ -24,14 +24,14 @@ def numbers(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device, busy: bool
 ) -> list[float]:
     """The number of each batch."""
-    kept = []
+    sums = []
     work = torch.eye(SIDE[device.type], device=device)
     for images, labels in batches:
         for _ in range(TIMES if busy else 0):
             work = work @ work
-        both = torch.cat([images.reshape(-1), labels.float()]).double()
-        kept.append((both * (torch.arange(len(both), device=device) % 8191)).sum())
-    return torch.stack(kept).tolist()
+        values = torch.cat([images.reshape(-1), labels.float()]).double()
+        sums.append((values * (torch.arange(len(values), device=device) % 8191)).sum())
+    return torch.stack(sums).tolist()
 
 
 def train(folder: Path) -> None:
@@ -43,11 +43,11 @@ def train(folder: Path) -> None:
             (self._normalized(torch.from_numpy(i).to(device)), torch.from_numpy(n).to(device))
             for i, n in batches
         )
-        told = {
+        result = {
             "ours": numbers(self._batches(1), device, busy=True),
             "plain": numbers(plainly, device, busy=False),
         }
-        (folder / "input.json").write_text(json.dumps({**told, "ahead": self._ahead is not None}))
+        (folder / "input.json").write_text(json.dumps({**result, "ahead": self._ahead is not None}))
         begun(self, meter)
 
     PyTorchTrainer.train = compared_first  # type: ignore[method-assign]

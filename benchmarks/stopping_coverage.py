@@ -24,13 +24,13 @@ CASES = (("equal, 10 %", 0.0), ("5 to 20 %", 0.0), ("equal, 10 %", 0.1), ("5 to 
 Z = 1.96
 
 
-class Found(NamedTuple):
+class CampaignCoverage(NamedTuple):
     """Of a kind of campaign: which share of intervals of means hold the truth, runs a cell beside those that
     it needs, which share of cells is not precise in the end; shares of ratios that hold the truth and whose p
     is below 0.05, NaN for one cell.
     """
 
-    held: float
+    covered: float
     runs: float
     wide: float
     ratios: float
@@ -61,7 +61,7 @@ RULES: dict[str, Callable[[float], Rule]] = {
 def simulated(
     seed: int, cells: int, case: tuple[str, float], needed: float, limits: tuple[int, int],
     rule: Callable[[float], Rule], studies: int, correlation: float = 0.0,
-) -> Found:  # fmt: skip
+) -> CampaignCoverage:  # fmt: skip
     """So many campaigns of a kind."""
     spreads, of_blocks = case
     rng = np.random.default_rng(seed)
@@ -72,12 +72,14 @@ def simulated(
     ratios = differ = math.nan
     if cells > 1:
         pairs = report.ratios(np.arange(0, cells, 2), np.arange(1, cells, 2))
-        ratios, differ = float(pairs.held.mean()), float(pairs.differ.mean())
+        ratios, differ = float(pairs.covered.mean()), float(pairs.differ.mean())
     wide = float((report.half() > until).mean())
-    return Found(float(report.held.mean()), float(report.n.mean() / best.mean()), wide, ratios, differ)
+    return CampaignCoverage(
+        float(report.covered.mean()), float(report.n.mean() / best.mean()), wide, ratios, differ
+    )
 
 
-def measure(cells: int) -> dict[str, dict[tuple, Found]]:
+def measure(cells: int) -> dict[str, dict[tuple, CampaignCoverage]]:
     """By rule, then by cells, case, runs needed and limits.
 
     `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios; `fixed`: of as many
@@ -88,47 +90,49 @@ def measure(cells: int) -> dict[str, dict[tuple, Found]]:
         for kind in itertools.product(CELLS, CASES, NEEDED, LIMITS)
         if kind[2] < 1.5 * kind[3][1] and (kind[0] > 1 or kind[1][0] == CASES[0][0])
     ]
-    some = [kind for kind in kinds if kind[3] in OF_ALL]
-    found = {name: _each(some, rule, cells) for name, rule in RULES.items() if name != "chosen"}
-    found["chosen"] = _each(kinds, chosen, OF_CHOSEN * cells)
-    found["correlated"] = _each(some, chosen, cells, 0.5)
-    fixed = [(*kind[:3], (max(kind[2], 3),) * 2) for kind in some if kind[3] == OF_ALL[-1]]
-    found["fixed"] = _each(fixed, naive, cells)
-    found["fixed, correlated"] = _each(fixed, naive, cells, 0.5)
-    found["contrasts"] = _each([kind for kind in some if kind[0] > 1], chosen_of_pairs, cells)
-    return found
+    compared = [kind for kind in kinds if kind[3] in OF_ALL]
+    results = {
+        name: _simulate_each(compared, rule, cells) for name, rule in RULES.items() if name != "chosen"
+    }
+    results["chosen"] = _simulate_each(kinds, chosen, OF_CHOSEN * cells)
+    results["correlated"] = _simulate_each(compared, chosen, cells, 0.5)
+    fixed = [(*kind[:3], (max(kind[2], 3),) * 2) for kind in compared if kind[3] == OF_ALL[-1]]
+    results["fixed"] = _simulate_each(fixed, naive, cells)
+    results["fixed, correlated"] = _simulate_each(fixed, naive, cells, 0.5)
+    results["contrasts"] = _simulate_each([kind for kind in compared if kind[0] > 1], chosen_of_pairs, cells)
+    return results
 
 
-def _each(
+def _simulate_each(
     kinds: list[tuple], rule: Callable[[float], Rule], cells: int, correlation: float = 0.0
-) -> dict[tuple, Found]:
+) -> dict[tuple, CampaignCoverage]:
     return {
         kind: simulated(number, *kind, rule, max(cells // kind[0], cells // 12), correlation)
         for number, kind in enumerate(kinds)
     }
 
 
-def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
+def report(results: dict[str, dict[tuple, CampaignCoverage]], command: str) -> str:
     """The part of the document."""
     rows = []
-    for name, (least, most) in itertools.product(RULES, LIMITS):
-        some = {kind: one for kind, one in found[name].items() if kind[3] == (least, most)}
-        if some:
-            rows.append([name, f"{least} to {most}", *_summary(some)])
-    chosen_ones = found["chosen"]
+    for name, (min_runs, max_runs) in itertools.product(RULES, LIMITS):
+        selected = {kind: result for kind, result in results[name].items() if kind[3] == (min_runs, max_runs)}
+        if selected:
+            rows.append([name, f"{min_runs} to {max_runs}", *_summary(selected)])
+    chosen_ones = results["chosen"]
     by_cells = [
         [f"{cells}"]
         + [
-            f"{100 * np.mean(these):.1f} ({np.mean(runs):.2f})"
+            f"{100 * np.mean(covered):.1f} ({np.mean(runs):.2f})"
             for needed in NEEDED
-            for these, runs in [_apart(chosen_ones, cells, needed)]
+            for covered, runs in [_apart(chosen_ones, cells, needed)]
         ]
         for cells in CELLS
     ]
-    several = [one for kind, one in chosen_ones.items() if kind[0] > 1]
-    contrasts = list(found["contrasts"].values())
-    correlated = found["correlated"].values()
-    worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].held)
+    of_pairs = [result for kind, result in chosen_ones.items() if kind[0] > 1]
+    contrasts = list(results["contrasts"].values())
+    correlated = results["correlated"].values()
+    worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].covered)
     return section(
         "Coverage of 95 % intervals with a precision target",
         command,
@@ -145,33 +149,35 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
         f"Coverage (%) of {100 * CONFIDENCE:g} % intervals under the chosen rule (a cell's spread known by "
         f"{MIN_CELL_DF:g} degrees of freedom, that of all by {MIN_POOLED_DF:g}), 3 to 30 runs; in "
         "parentheses, runs relative to those needed. Least of all kinds of studies: "
-        f"{100 * chosen_ones[worst].held:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of "
+        f"{100 * chosen_ones[worst].covered:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of "
         f"{100 * worst[1][1]:g} %, {worst[2]:g} runs needed, {worst[3][0]} to {worst[3][1]} runs). Ratios "
-        f"of two cells: {100 * np.mean([one.ratios for one in several]):.1f} % (least "
-        f"{100 * min(one.ratios for one in several):.1f} %); of equal cells "
-        f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most "
-        f"{100 * max(one.differ for one in several):.1f} %). If the target is for ratios (`contrasts`): "
-        f"{100 * np.mean([one.ratios for one in contrasts]):.1f} % (least "
-        f"{100 * min(one.ratios for one in contrasts):.1f} %) and "
-        f"{100 * np.mean([one.differ for one in contrasts]):.1f} % (most "
-        f"{100 * max(one.differ for one in contrasts):.1f} %). With a correlation of 0.5 between "
+        f"of two cells: {100 * np.mean([result.ratios for result in of_pairs]):.1f} % (least "
+        f"{100 * min(result.ratios for result in of_pairs):.1f} %); of equal cells "
+        f"{100 * np.mean([result.differ for result in of_pairs]):.1f} % have p < 0.05 (most "
+        f"{100 * max(result.differ for result in of_pairs):.1f} %). If the target is for ratios (`contrasts`): "
+        f"{100 * np.mean([result.ratios for result in contrasts]):.1f} % (least "
+        f"{100 * min(result.ratios for result in contrasts):.1f} %) and "
+        f"{100 * np.mean([result.differ for result in contrasts]):.1f} % (most "
+        f"{100 * max(result.differ for result in contrasts):.1f} %). With a correlation of 0.5 between "
         f"consecutive runs, which no interval here models: {_share(correlated)} of means; with a fixed "
-        f"number of runs {_share(found['fixed, correlated'].values())}, and without correlation "
-        f"{_share(found['fixed'].values())}.",
+        f"number of runs {_share(results['fixed, correlated'].values())}, and without correlation "
+        f"{_share(results['fixed'].values())}.",
     )
 
 
-def _share(some: Iterable[Found]) -> str:
-    held = [100 * one.held for one in some]
-    return f"{np.mean(held):.1f} % (least {min(held):.1f} %)"
+def _share(results: Iterable[CampaignCoverage]) -> str:
+    shares = [100 * result.covered for result in results]
+    return f"{np.mean(shares):.1f} % (least {min(shares):.1f} %)"
 
 
-def _summary(some: dict[tuple, Found]) -> list[str]:
-    held: dict[tuple, list[float]] = {}
-    for kind, one in some.items():
-        held.setdefault((kind[0], kind[2]), []).append(100 * one.held)
-    means = [np.mean(of) for of in held.values()]
-    runs, wide = (np.mean([getattr(one, name) for one in some.values()]) for name in ("runs", "wide"))
+def _summary(results: dict[tuple, CampaignCoverage]) -> list[str]:
+    covered: dict[tuple, list[float]] = {}
+    for kind, result in results.items():
+        covered.setdefault((kind[0], kind[2]), []).append(100 * result.covered)
+    means = [np.mean(shares) for shares in covered.values()]
+    runs, wide = (
+        np.mean([getattr(result, name) for result in results.values()]) for name in ("runs", "wide")
+    )
     return [
         f"{np.mean(means):.1f}",
         f"{min(means):.1f}",
@@ -181,6 +187,10 @@ def _summary(some: dict[tuple, Found]) -> list[str]:
     ]
 
 
-def _apart(found: dict[tuple, Found], cells: int, needed: float) -> tuple[list[float], list[float]]:
-    some = [one for kind, one in found.items() if (kind[0], kind[2], kind[3]) == (cells, needed, (3, 30))]
-    return [one.held for one in some], [one.runs for one in some]
+def _apart(
+    results: dict[tuple, CampaignCoverage], cells: int, needed: float
+) -> tuple[list[float], list[float]]:
+    selected = [
+        result for kind, result in results.items() if (kind[0], kind[2], kind[3]) == (cells, needed, (3, 30))
+    ]
+    return [result.covered for result in selected], [result.runs for result in selected]

@@ -115,15 +115,15 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
             f"{display_path(results)}: there is no finished campaign; run ./ringside run first",
         )
     runs = read_table(results / "runs.csv", "runs")
-    made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
-    costs = [cost for cost in made if cost]
+    candidates = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
+    costs = [cost for cost in candidates if cost]
     if not costs:
         raise InputError(
             "cannot-measure",
             f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first",
         )
-    one = runs[runs["wall_s"].notna()].iloc[0]
-    return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])
+    run = runs[runs["wall_s"].notna()].iloc[0]
+    return costs, supervisor_start_s(run["study"], run["site"], run["run_id"])
 
 
 def report(costs: list[SessionCost], start_s: float, command: str) -> str:

@@ -17,7 +17,7 @@ from document import section, table
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAUSE_S = 0.1
-SHOWN = 14
+N_SHOWN = 14
 # What a process is for, by its command line; the first that fits.
 CAUSES = (
     (
@@ -68,14 +68,14 @@ class Watch:
         while not self.over.wait(PAUSE_S):
             for pid, began, name, cpu_s in _processes():
                 if (pid, began) not in self.before:
-                    one = self.seen.setdefault((pid, began), Seen("", name))
-                    one.command = _command(pid) or one.command
-                    one.name, one.cpu_s = name, cpu_s
+                    process = self.seen.setdefault((pid, began), Seen("", name))
+                    process.command = _command(pid) or process.command
+                    process.name, process.cpu_s = name, cpu_s
 
 
 def _processes() -> list[tuple[int, int, str, float]]:
     """(pid, start, name, CPU time in s) of all processes."""
-    found = []
+    processes = []
     for folder in os.scandir("/proc"):
         if folder.name.isdigit():
             try:
@@ -84,10 +84,10 @@ def _processes() -> list[tuple[int, int, str, float]]:
                 continue
             name, _, rest = text.partition("(")[2].rpartition(")")
             fields = rest.split()
-            found.append(
+            processes.append(
                 (int(folder.name), int(fields[19]), name, (int(fields[11]) + int(fields[12])) * TICK_S)
             )
-    return found
+    return processes
 
 
 def _command(pid: int) -> str:
@@ -97,16 +97,16 @@ def _command(pid: int) -> str:
         return ""
 
 
-def cause(one: Seen) -> str:
+def cause(process: Seen) -> str:
     """What a process is for.
 
     The name of its program where no cause is known. A job of a warm process has its module's name.
     """
-    command = f"-m {one.name}" if "." in one.name else one.command
+    command = f"-m {process.name}" if "." in process.name else process.command
     for label, pattern in CAUSES:
-        if found := pattern.search(command):
-            return label.format(*found.groups())
-    return one.name
+        if match := pattern.search(command):
+            return label.format(*match.groups())
+    return process.name
 
 
 def import_s(code: str, repetitions: int = 3) -> float:
@@ -153,9 +153,9 @@ def measure(command: list[str]) -> SuiteCost:
     watch.over.set()
     looking.join()
     sums: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for one in watch.seen.values():
-        count, cpu_s = sums[cause(one)]
-        sums[cause(one)] = (count + 1, cpu_s + one.cpu_s)
+    for seen in watch.seen.values():
+        count, cpu_s = sums[cause(seen)]
+        sums[cause(seen)] = (count + 1, cpu_s + seen.cpu_s)
     children_s = after.children_user + after.children_system - before.children_user - before.children_system
     return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), last, process.returncode)
 
@@ -166,9 +166,9 @@ def report(cost: SuiteCost, command: str) -> str:
     total = sum(cpu_s for _, (_, cpu_s) in ordered)
     rows = [
         [label, str(count), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"]
-        for label, (count, cpu_s) in ordered[:SHOWN]
+        for label, (count, cpu_s) in ordered[:N_SHOWN]
     ]
-    rest = ordered[SHOWN:]
+    rest = ordered[N_SHOWN:]
     if rest:
         cpu_s = sum(seconds for _, (_, seconds) in rest)
         rows.append(
@@ -179,7 +179,7 @@ def report(cost: SuiteCost, command: str) -> str:
                 f"{cpu_s / total:.0%}",
             ]
         )
-    imports = "; ".join(f"{what} {import_s(code):.2f} s" for what, code in IMPORTS.items())
+    imports = "; ".join(f"{library} {import_s(code):.2f} s" for library, code in IMPORTS.items())
     return section(
         f"What `{cost.command}` takes",
         command,

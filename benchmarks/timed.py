@@ -41,8 +41,8 @@ def timed(checkout: Checkout, *command: str) -> Timed:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        most, ended = [0], threading.Event()
-        sampling = threading.Thread(target=_sample, args=(child.pid, most, ended))
+        peak_bytes, ended = [0], threading.Event()
+        sampling = threading.Thread(target=_sample, args=(child.pid, peak_bytes, ended))
         sampling.start()
         try:
             _, status, usage = os.wait4(child.pid, 0)
@@ -55,13 +55,15 @@ def timed(checkout: Checkout, *command: str) -> Timed:
             sampling.join()
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        return Timed(wall_s, max(most[0], usage.ru_maxrss * 1024), child.returncode, output.read())
+        return Timed(wall_s, max(peak_bytes[0], usage.ru_maxrss * 1024), child.returncode, output.read())
 
 
-def _sample(session: int, most: list[int], ended: threading.Event) -> None:
+def _sample(session: int, peak_bytes: list[int], ended: threading.Event) -> None:
     """Keep in `most` the largest memory of the session's processes, until `ended`."""
     while not ended.wait(EVERY_S):
-        most[0] = max(most[0], sum(_pss(process, session) for process in Path("/proc").glob("[0-9]*")))
+        peak_bytes[0] = max(
+            peak_bytes[0], sum(_pss(process, session) for process in Path("/proc").glob("[0-9]*"))
+        )
 
 
 def _pss(process: Path, session: int) -> int:

@@ -33,14 +33,14 @@ class InTurn(Meter):
         phases.is_traced = is_traced(self.epoch)
 
 
-def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def call_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`make`, which a process can call only once, for whoever calls it later, too."""
-    made: list[Any] = []
+    results: list[Any] = []
 
     def again(context: Any) -> Any:
-        if not made:
-            made.append(make(context))
-        return made[0]
+        if not results:
+            results.append(make(context))
+        return results[0]
 
     return again
 
@@ -54,7 +54,7 @@ def train(folder: Path) -> None:
     if on_torch:
         from ranks.libraries import pytorch
 
-        pytorch.configured, pytorch.join = once(pytorch.configured), once(pytorch.join)
+        pytorch.configured, pytorch.join = call_once(pytorch.configured), call_once(pytorch.join)
     traced = adapter.trainer(context)
     trains = {True: traced.train_epoch, False: traced.train_epoch}
     if on_torch:

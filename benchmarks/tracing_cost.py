@@ -36,28 +36,28 @@ def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dic
 
     And the largest share of the processors that others had meanwhile.
     """
-    made = {framework: Cost() for framework in frameworks}
-    others = 0.0
+    costs = {framework: Cost() for framework in frameworks}
+    other_share = 0.0
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
         for _ in range(trainings):
-            for framework, cost in made.items():
+            for framework, cost in costs.items():
                 with alone_here(framework):
                     attempt, _ = bench.trained(framework, "traced_in_turn", trace="phases")
                 with open(attempt / "epochs.csv", newline="") as table:
                     cost.time_s += paired([float(row["epoch_time_s"]) for row in csv.DictReader(table)])
-                told = json.loads((attempt / "result.json").read_text())
-                cost.cpu_s += paired(told["cpu_s"])
-                others = max(others, told["other_cpu_share"])
-    return made, others
+                result = json.loads((attempt / "result.json").read_text())
+                cost.cpu_s += paired(result["cpu_s"])
+                other_share = max(other_share, result["other_cpu_share"])
+    return costs, other_share
 
 
 def paired(seconds: Sequence[float]) -> Pairs:
     """Neighbouring epochs of a training, without the first ones."""
     pairs = []
     for first in range(WARM_UP, len(seconds) - 1, 2):
-        one, other = seconds[first : first + 2]
-        pairs.append((other, one) if is_traced(first + 1) else (one, other))
+        earlier, later = seconds[first : first + 2]
+        pairs.append((later, earlier) if is_traced(first + 1) else (earlier, later))
     return pairs
 
 
@@ -67,10 +67,10 @@ def ratio(pairs: Pairs) -> tuple[float, str]:
     return statistics.median(ratios), interval_of_median(ratios)
 
 
-def report(made: dict[str, Cost], others: float, command: str) -> str:
+def report(costs: dict[str, Cost], other_share: float, command: str) -> str:
     """The part of the document."""
     rows = []
-    for framework, cost in made.items():
+    for framework, cost in costs.items():
         plain_s, traced_s = (statistics.median(side) for side in zip(*cost.time_s, strict=True))
         (took, took_between), (used, used_between) = ratio(cost.time_s), ratio(cost.cpu_s)
         rows.append([
@@ -99,6 +99,6 @@ def report(made: dict[str, Cost], others: float, command: str) -> str:
         "pair; a ratio is the median of all pairs', its interval between two of them in their order, which "
         "assumes no distribution. CPU time is rank 0's; others disturb it less. In PyTorch another "
         "model is trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod "
-        f"call stays wrapped in untraced epochs, too. Other processes used at most {others:.1%} of the processor "
+        f"call stays wrapped in untraced epochs, too. Other processes used at most {other_share:.1%} of the processor "
         "time meanwhile.",
     )

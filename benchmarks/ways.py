@@ -56,7 +56,7 @@ def way(name: str, results: Path) -> Way:
     """
     runs = read_table(results / "runs.csv", "runs")
     runs = runs[runs["status"] == "ok"].assign(
-        asked=lambda r: seconds(r["submitted_at"]),
+        requested=lambda r: seconds(r["submitted_at"]),
         granted=lambda r: seconds(r["job_started_at"]),
         launched=lambda r: seconds(r["started_at"]),
         ended=lambda r: seconds(r["ended_at"]),
@@ -65,19 +65,19 @@ def way(name: str, results: Path) -> Way:
         raise InputError("cannot-measure", f"{results}: fewer than two runs succeeded; nothing can be said")
     runs = runs.sort_values("launched")
     again = runs["job"] == runs["job"].shift()
-    asked = runs["asked"].where(~again, runs["ended"].shift())
-    granted = runs["granted"].where(~again, asked)
+    requested = runs["requested"].where(~again, runs["ended"].shift())
+    granted = runs["granted"].where(~again, requested)
     epochs = read_table(results / "epochs.csv", "epochs")
     trained_s = epochs[epochs["run_id"].isin(runs["run_id"])]["closed_time_s"].sum()
     benchmarks_s = sum(
         json.loads(file.read_text())["wall_s"] for file in results.glob("network/*/*/benchmark.json")
     )
-    wall_s = runs["ended"].max() - runs["asked"].min() - benchmarks_s
+    wall_s = runs["ended"].max() - runs["requested"].min() - benchmarks_s
     return Way(
         name=name,
         runs=len(runs),
         wall_s=wall_s,
-        slurm_s=float((granted - asked).median()),
+        slurm_s=float((granted - requested).median()),
         snakemake_s=float((runs["launched"] - granted).median()),
         ranks_s=float((runs["startup_s"] - runs["import_s"]).median()),
         imports_s=float(runs["import_s"].median()),
@@ -100,7 +100,7 @@ def measure(epochs: int) -> list[Way]:
             lambda campaign: campaign.checkout.program("ringside", "submit", "--wait").returncode,
         ),
     ]
-    found = []
+    results = []
     for name, run in ways:
         folder = Path(tempfile.mkdtemp(prefix="ringside-ways-", dir=SHARED))
         try:
@@ -108,10 +108,10 @@ def measure(epochs: int) -> list[Way]:
             if run(campaign):
                 raise InputError("cannot-measure", f"{name}: failed: {campaign.output()[-300:]}")
             campaign.rows()
-            found.append(way(name, campaign.results))
+            results.append(way(name, campaign.results))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return results
 
 
 def report(ways: list[Way], command: str) -> str:

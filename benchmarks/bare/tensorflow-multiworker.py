@@ -30,9 +30,9 @@ def batches_of(context):
     order = tf.data.Dataset.range(len(labels)).shard(context.num_input_pipelines, context.input_pipeline_id)
     order = order.shuffle(len(labels)).repeat().batch(batch, drop_remainder=True)
     dataset = order.map(lambda i: (tf.gather(images, i), tf.gather(labels, i))).prefetch(tf.data.AUTOTUNE)
-    without = tf.data.Options()
-    without.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.with_options(without)
+    no_sharding = tf.data.Options()
+    no_sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(no_sharding)
 
 
 batches = iter(strategy.distribute_datasets_from_function(batches_of))

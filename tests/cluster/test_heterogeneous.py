@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.campaigns import Campaign, study
-from support.sandbox import NOTHING, Sandbox, down, up
+from support.sandbox import NOTHING_LEFT, Sandbox, down, up
 
 SHARES = "0.9,0.6,0.3"
 BLOCK = 96
@@ -23,7 +23,7 @@ def cluster(corner: Sandbox) -> Iterator[Sandbox]:
     up(corner, f"--cpu={SHARES}")
     yield corner
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 class HeterogeneousCampaign(Campaign):

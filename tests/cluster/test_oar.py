@@ -17,7 +17,7 @@ import pytest
 
 from support.campaigns import Campaign, study, wait_until
 from support.installed_site import INSTALLED
-from support.sandbox import KILLED, NOTHING, Sandbox
+from support.sandbox import KILLED, NOTHING_LEFT, Sandbox
 from virtual_cluster import control, oar
 
 pytestmark = pytest.mark.oar
@@ -85,7 +85,7 @@ def cluster(corner: Sandbox) -> Iterator[Sandbox]:
     up(corner)
     yield corner
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 class OarCampaign(Campaign):
@@ -145,7 +145,7 @@ def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner:
         assert any(program.partition("-")[0] in process.lower() for process in left["processes"])
         assert {"/etc/oar", "/var/lib/oar"} <= set(left["files"])
         down(corner)
-        assert corner.left() == NOTHING
+        assert corner.left() == NOTHING_LEFT
 
 
 def test_another_oar_is_never_touched(corner: Sandbox) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.campaigns import wait_until
-from support.sandbox import KILLED, NOTHING, Sandbox, down, up
+from support.sandbox import KILLED, NOTHING_LEFT, Sandbox, down, up
 
 fault = pytest.mark.fault  # make fault-test
 UP_WITHIN_S = 30
@@ -90,7 +90,7 @@ def test_it_comes_up_quickly_and_leaves_nothing_twice_in_a_row(corner: Sandbox) 
         assert sorted(done.stdout.split()) == ["node1", "node2", "node3"], done.stderr
         assert all(corner.left().values())  # that `left` sees something: else the next line says nothing
         down(corner)
-        assert corner.left() == NOTHING
+        assert corner.left() == NOTHING_LEFT
 
 
 def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
@@ -112,7 +112,7 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
         "--nodes=40",
     )
     assert done.returncode == 124, done.stderr
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) 
         "do :; done; kill -9 $!"
     )
     corner.run("sh", "-c", kills)
-    assert corner.left() != NOTHING
+    assert corner.left() != NOTHING_LEFT
     up(corner, "--nodes=1")
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(
     corner.run(sys.executable, "-c", KILLED, program, "slurm")
     assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 @pytest.mark.parametrize("killed", ["slurmctld", "munged|slurmctld|slurmd"])
@@ -157,7 +157,7 @@ def test_a_cluster_whose_programs_were_killed_is_not_up(corner: Sandbox, killed:
     up(corner, "--nodes=2")
     assert corner.run("srun", "--nodes=2", "true").returncode == 0
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 def test_up_twice_is_refused(cluster: Sandbox) -> None:
@@ -209,7 +209,7 @@ def test_a_node_has_its_share_of_the_processor(cluster: Sandbox) -> None:
 def test_bad_settings_are_refused(corner: Sandbox, option: str, key: str) -> None:
     line = refusal(corner, "up", option)
     assert line.startswith(f"ringside: {key} ") and line.endswith("[out-of-range]")
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT
 
 
 def test_another_slurm_is_never_touched(corner: Sandbox) -> None:
@@ -250,4 +250,4 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
     assert done.returncode != 0
     assert "Invalid account" in done.stderr
     down(corner)
-    assert corner.left() == NOTHING
+    assert corner.left() == NOTHING_LEFT

@@ -31,23 +31,29 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
     """`pooling.estimate_prior` of each row of variances [studies, cells] (NaN: none), without a limit of
     their degrees of freedom: both [studies].
     """
-    known = ~np.isnan(variances)
-    if known.sum(axis=1).max() < 2:
+    has_variance = ~np.isnan(variances)
+    if has_variance.sum(axis=1).max() < 2:
         return np.full(len(variances), np.nan), np.zeros(len(variances))
-    many = known.sum(axis=1)
+    n_variances = has_variance.sum(axis=1)
     middle = np.nanmedian(variances, axis=1, keepdims=True)
-    half = np.where(known, df / 2, 1.0)
+    half = np.where(has_variance, df / 2, 1.0)
     digamma, trigamma = special.digamma(half), special.zeta(2.0, half)
     logs = np.where(
-        known, np.log(np.maximum(variances, MIN_VARIANCE_RATIO * middle)) + np.log(half) - digamma, np.nan
+        has_variance,
+        np.log(np.maximum(variances, MIN_VARIANCE_RATIO * middle)) + np.log(half) - digamma,
+        np.nan,
     )
     mean = np.nanmean(logs, axis=1)
-    apart = np.nanvar(logs, axis=1, ddof=1) - np.where(known, trigamma, 0).sum(axis=1) / many
-    alike = apart <= special.polygamma(1, 1e6)
-    of_prior = 2 * np.exp(np.interp(np.log(np.where(alike, 1.0, apart)), np.log(APART), np.log(OF_PRIOR)))
-    pooled = np.nansum(variances * df, axis=1) / np.where(known, df, 0).sum(axis=1)
-    variance = np.where(alike, pooled, np.exp(mean + special.digamma(of_prior / 2) - np.log(of_prior / 2)))
-    return variance, np.where(alike, np.inf, of_prior)
+    apart = np.nanvar(logs, axis=1, ddof=1) - np.where(has_variance, trigamma, 0).sum(axis=1) / n_variances
+    is_homogeneous = apart <= special.polygamma(1, 1e6)
+    of_prior = 2 * np.exp(
+        np.interp(np.log(np.where(is_homogeneous, 1.0, apart)), np.log(APART), np.log(OF_PRIOR))
+    )
+    pooled = np.nansum(variances * df, axis=1) / np.where(has_variance, df, 0).sum(axis=1)
+    variance = np.where(
+        is_homogeneous, pooled, np.exp(mean + special.digamma(of_prior / 2) - np.log(of_prior / 2))
+    )
+    return variance, np.where(is_homogeneous, np.inf, of_prior)
 
 
 @dataclass(frozen=True)
@@ -79,14 +85,14 @@ class Report:
         blocks leave of them [studies, cells, blocks]; degrees of freedom lost to blocks, and those left
         [studies].
         """
-        there = ~np.isnan(self.log)
-        in_block = there.sum(axis=1)
-        there &= (in_block > 1)[:, None]
+        has_run = ~np.isnan(self.log)
+        in_block = has_run.sum(axis=1)
+        has_run &= (in_block > 1)[:, None]
         in_block = np.where(in_block > 1, in_block, 0)
-        n = np.maximum(there.sum(axis=2), 1)
-        values = np.where(there, self.log, 0.0)
-        about = np.where(there, values - (values.sum(axis=2) / n)[:, :, None], 0.0)
-        weights = there / np.sqrt(n)[:, :, None]
+        n = np.maximum(has_run.sum(axis=2), 1)
+        values = np.where(has_run, self.log, 0.0)
+        deviations = np.where(has_run, values - (values.sum(axis=2) / n)[:, :, None], 0.0)
+        weights = has_run / np.sqrt(n)[:, :, None]
         blocks = self.log.shape[2]
         matrix = -np.swapaxes(weights, 1, 2) @ weights
         used = in_block > 0
@@ -94,16 +100,16 @@ class Report:
         matrix += (used[:, :, None] & used[:, None]) / np.maximum(used.sum(axis=1), 1)[
             :, None, None
         ]  # one level is free
-        effects = np.linalg.solve(matrix, about.sum(axis=1)[..., None])[..., 0]
-        fitted = np.where(there, effects[:, None], 0.0)
-        left = np.where(there, about - (fitted - (fitted.sum(axis=2) / n)[:, :, None]), 0.0)
+        effects = np.linalg.solve(matrix, deviations.sum(axis=1)[..., None])[..., 0]
+        fitted = np.where(has_run, effects[:, None], 0.0)
+        left = np.where(has_run, deviations - (fitted - (fitted.sum(axis=2) / n)[:, :, None]), 0.0)
         lost = np.maximum(used.sum(axis=1) - 1, 0)
         return (
-            there,
-            about,
+            has_run,
+            deviations,
             left,
             lost,
-            np.maximum(0, (np.maximum(there.sum(axis=2), 1) - 1).sum(axis=1) - lost),
+            np.maximum(0, (np.maximum(has_run.sum(axis=2), 1) - 1).sum(axis=1) - lost),
         )
 
     @cached_property
@@ -111,8 +117,8 @@ class Report:
         """`Pooling.effective_df`, [studies]."""
         df = (self.n - 1.0).sum(axis=1)
         total = (self.own * (self.n - 1)).sum(axis=1)
-        _, about, left, lost, _ = self.in_blocks
-        of_blocks = np.maximum(0.0, (about**2).sum(axis=(1, 2)) - (left**2).sum(axis=(1, 2)))
+        _, deviations, left, lost, _ = self.in_blocks
+        of_blocks = np.maximum(0.0, (deviations**2).sum(axis=(1, 2)) - (left**2).sum(axis=(1, 2)))
         with np.errstate(all="ignore"):
             squares = np.where(lost > 0, of_blocks**2 / lost, 0) + (total - of_blocks) ** 2 / (df - lost)
             return np.minimum(df, total**2 / squares)
@@ -122,9 +128,9 @@ class Report:
         """Logarithms of cells' mean epoch times, [studies, cells]."""
         return np.log(np.nanmean(np.exp(self.log), axis=2))
 
-    def moderated(self, most: float = MAX_PRIOR_DF) -> tuple[np.ndarray, np.ndarray]:
+    def moderated(self, max_prior_df: float = MAX_PRIOR_DF) -> tuple[np.ndarray, np.ndarray]:
         """Standard deviations of cells, moderated, and their degrees of freedom, [studies, cells]."""
-        variance, df = moderated(self.own, self.n - 1.0, *self.prior, most)
+        variance, df = moderated(self.own, self.n - 1.0, *self.prior, max_prior_df)
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
 
     @cached_property
@@ -136,35 +142,39 @@ class Report:
         s = np.sqrt((self.own * (self.n - 1)).sum(axis=1) / df)
         return np.sinh(quantile(self.freedom)[:, None] * s[:, None] / np.sqrt(self.n))
 
-    def half(self, confidence: float = CONFIDENCE, most: float = MAX_PRIOR_DF) -> np.ndarray:
+    def half(self, confidence: float = CONFIDENCE, max_prior_df: float = MAX_PRIOR_DF) -> np.ndarray:
         """Half-widths of the intervals of cells' means over these, [studies, cells]."""
-        s, df = self.moderated(most)
+        s, df = self.moderated(max_prior_df)
         return np.sinh(quantile(df, confidence) * s / np.sqrt(self.n))
 
     @cached_property
-    def held(self) -> np.ndarray:
+    def covered(self) -> np.ndarray:
         """Whether the intervals of cells' means hold the truth, 1 s, [studies, cells]."""
         s, df = self.moderated()
         return np.abs(self.means) < quantile(df) * s / np.sqrt(self.n)
 
-    def ratios(self, to: np.ndarray, base: np.ndarray, most: float = MAX_PRIOR_DF) -> "Ratios":
+    def ratios(self, to: np.ndarray, base: np.ndarray, max_prior_df: float = MAX_PRIOR_DF) -> "Ratios":
         """Pairs of cells, by their places."""
-        there, _, left, _, df = self.in_blocks
-        counts = np.maximum(there.sum(axis=2) - 1.0, 0)
+        has_run, _, left, _, df = self.in_blocks
+        counts = np.maximum(has_run.sum(axis=2) - 1.0, 0)
         share = (df / counts.sum(axis=1))[:, None]
         with np.errstate(all="ignore"):
             variances = np.where(counts > 0, (left**2).sum(axis=2) / counts / share, np.nan)
         typical, of_prior = prior_of(variances, counts * share)
-        both = there[:, to] & there[:, base]
-        n = both.sum(axis=2)
+        is_shared = has_run[:, to] & has_run[:, base]
+        n = is_shared.sum(axis=2)
         assert n.min() >= MIN_SHARED_BLOCKS
-        one, other = (np.where(both, self.log[:, cells], np.nan) for cells in (to, base))
+        to_log, base_log = (np.where(is_shared, self.log[:, cells], np.nan) for cells in (to, base))
         variance, own_df = moderated(
-            np.nanvar(one - other, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, most
+            np.nanvar(to_log - base_log, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, max_prior_df
         )
-        value = np.log(np.nanmean(np.exp(one), axis=2) / np.nanmean(np.exp(other), axis=2))
+        value = np.log(np.nanmean(np.exp(to_log), axis=2) / np.nanmean(np.exp(base_log), axis=2))
         return Ratios(
-            value, np.nanmean(one - other, axis=2), np.sqrt(variance / n), np.minimum(own_df, df[:, None]), df
+            value,
+            np.nanmean(to_log - base_log, axis=2),
+            np.sqrt(variance / n),
+            np.minimum(own_df, df[:, None]),
+            df,
         )
 
 
@@ -177,7 +187,7 @@ class Ratios(NamedTuple):
     difference: np.ndarray
     error: np.ndarray
     df: np.ndarray
-    known: np.ndarray
+    block_df: np.ndarray
 
     @property
     def half(self) -> np.ndarray:
@@ -185,7 +195,7 @@ class Ratios(NamedTuple):
         return np.sinh(quantile(self.df) * self.error)
 
     @property
-    def held(self) -> np.ndarray:
+    def covered(self) -> np.ndarray:
         """Whether the intervals hold the truth, 1."""
         return np.abs(self.value) < quantile(self.df) * self.error
 
@@ -201,10 +211,10 @@ def quantile(df: np.ndarray, confidence: float = CONFIDENCE) -> np.ndarray:
 
 
 def moderated(
-    own: np.ndarray, df: np.ndarray, typical: np.ndarray, of_prior: np.ndarray, most: float
+    own: np.ndarray, df: np.ndarray, typical: np.ndarray, of_prior: np.ndarray, max_prior_df: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """`Prior.moderated` of variances [studies, cells], by what is typical in each study."""
-    of_prior = np.minimum(of_prior, most)[:, None]
+    of_prior = np.minimum(of_prior, max_prior_df)[:, None]
     with np.errstate(all="ignore"):
         weight = np.where(of_prior > 0, 1 / (1 + df / of_prior), 0.0)
     return weight * np.where(of_prior > 0, typical[:, None], 0.0) + (1 - weight) * own, of_prior + df
@@ -219,8 +229,10 @@ def chosen(until: float) -> Rule:
     """`precision.stopping.judge_cells`."""
 
     def refine(report: Report) -> np.ndarray:
-        known = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= MIN_POOLED_DF)[:, None]
-        return ~known | (np.maximum(report.half(), report.half(most=math.inf)) > until)
+        is_estimated = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= MIN_POOLED_DF)[
+            :, None
+        ]
+        return ~is_estimated | (np.maximum(report.half(), report.half(max_prior_df=math.inf)) > until)
 
     return refine
 
@@ -230,9 +242,9 @@ def chosen_of_pairs(until: float) -> Rule:
 
     def refine(report: Report) -> np.ndarray:
         to = np.arange(0, report.log.shape[1], 2)
-        reported, alike = report.ratios(to, to + 1), report.ratios(to, to + 1, math.inf)
-        known = (alike.df >= MIN_CELL_DF) & (alike.known >= MIN_POOLED_DF)[:, None]
-        return np.repeat(~known | (np.maximum(reported.half, alike.half) > until), 2, axis=1)
+        reported, unlimited = report.ratios(to, to + 1), report.ratios(to, to + 1, math.inf)
+        is_estimated = (unlimited.df >= MIN_CELL_DF) & (unlimited.block_df >= MIN_POOLED_DF)[:, None]
+        return np.repeat(~is_estimated | (np.maximum(reported.half, unlimited.half) > until), 2, axis=1)
 
     return refine
 
@@ -251,8 +263,10 @@ def noise_of_block(
     rows = np.arange(len(active))
     for place in range(active.shape[1]):
         cell = order[:, place]
-        made = active[rows, cell]
-        value = np.where(made, correlation * last + math.sqrt(1 - correlation**2) * noise[rows, cell], last)
+        is_active = active[rows, cell]
+        value = np.where(
+            is_active, correlation * last + math.sqrt(1 - correlation**2) * noise[rows, cell], last
+        )
         noise[rows, cell] = value
         last[:] = value
     return noise
@@ -282,9 +296,9 @@ def campaign(
         )
         log[:, :, block] = np.where(active, value, np.nan)
         if block + 1 >= at_least and block + 1 < at_most:
-            some = np.flatnonzero(active.any(axis=1))
+            unfinished = np.flatnonzero(active.any(axis=1))
             active = np.zeros_like(active)
-            if not len(some):
+            if not len(unfinished):
                 break
-            active[some] = refine(Report(log[some, :, : block + 1]))
+            active[unfinished] = refine(Report(log[unfinished, :, : block + 1]))
     return Report(log)

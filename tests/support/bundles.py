@@ -13,7 +13,7 @@ from common.python import python_abi
 from environments.unbundle import FORMAT
 from provenance.bundle import pack
 
-KEPT = "wheels/0123456789ab"
+WHEEL_FOLDER = "wheels/0123456789ab"
 
 
 @dataclass
@@ -71,19 +71,23 @@ def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
 
     Beside it a checkout.
     """
-    made = Bundle(folder)
+    new_bundle = Bundle(folder)
     names = [f"bundle/wheels/package_{number}-1.0-py3-none-any.whl" for number in range(count)]
     names += ["bundle/images/pytorch-0123456789ab.sif", "downloads/cifar-10/cifar-10-binary.tar.gz"]
-    for name in [*names, f"{KEPT}/horovod-0.28.1-cp311-cp311-linux_x86_64.whl", f"{KEPT}/wheel.json"]:
-        made.files[name] = folder / "sources" / name
-        made.files[name].parent.mkdir(parents=True, exist_ok=True)
-        made.files[name].write_bytes(hashlib.shake_128(name.encode()).digest(size_bytes))
-    made.checkout.mkdir()
-    (made.checkout / "requirements.txt").write_text("one==1 --hash=sha256:00\n")
-    return made
+    for name in [
+        *names,
+        f"{WHEEL_FOLDER}/horovod-0.28.1-cp311-cp311-linux_x86_64.whl",
+        f"{WHEEL_FOLDER}/wheel.json",
+    ]:
+        new_bundle.files[name] = folder / "sources" / name
+        new_bundle.files[name].parent.mkdir(parents=True, exist_ok=True)
+        new_bundle.files[name].write_bytes(hashlib.shake_128(name.encode()).digest(size_bytes))
+    new_bundle.checkout.mkdir()
+    (new_bundle.checkout / "requirements.txt").write_text("one==1 --hash=sha256:00\n")
+    return new_bundle
 
 
 def in_cache(cache: Path) -> dict[str, bytes]:
     """All files of a bundle that lie in a cache, at their places."""
-    found = [Path(folder, name) for folder, _, names in os.walk(cache) for name in names]
-    return {str(path.relative_to(cache)): path.read_bytes() for path in found if path.name != ".lock"}
+    paths = [Path(folder, name) for folder, _, names in os.walk(cache) for name in names]
+    return {str(path.relative_to(cache)): path.read_bytes() for path in paths if path.name != ".lock"}

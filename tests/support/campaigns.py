@@ -116,17 +116,17 @@ class Campaign:
         training.
         """
 
-        def there() -> Path | None:
+        def find_attempt() -> Path | None:
             for table in self.results.glob(f"runs/*/*/attempt-{attempt}/epochs.csv"):
                 if table.read_text().count("\n") > epoch and not (table.parent / "result.json").exists():
                     return table.parent
             return None
 
-        found = wait_until(
-            there, f"epoch {epoch} of attempt {attempt}", 240
+        folder = wait_until(
+            find_attempt, f"epoch {epoch} of attempt {attempt}", 240
         )  # on a machine that others load, too
-        assert isinstance(found, Path)
-        return found
+        assert isinstance(folder, Path)
+        return folder
 
     def rows(self) -> list[dict[str, str]]:
         """runs.csv as it is made of what is there now."""
@@ -142,26 +142,26 @@ class Campaign:
         return [Path(path).name for path in self.checkout.attempts()]
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 90) -> object:
+def wait_until(condition: Callable[[], object], event: str, timeout_s: float = 90) -> object:
     """What `condition` returns once it is true; fails with `what` when that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {event}"
         time.sleep(0.1)
     return value
 
 
 def workers(node: str) -> list[int]:
     """The ranks that run on a node."""
-    found = []
+    pids = []
     for pid in Limits(node).processes():
         try:
             command = Path("/proc", str(pid), "cmdline").read_bytes()
         except OSError:
             continue
         if b"ranks.worker" in command:
-            found.append(pid)
-    return sorted(found)
+            pids.append(pid)
+    return sorted(pids)
 
 
 def no_worker_is_left(nodes: tuple[str, ...] = ("node1", "node2", "node3")) -> bool:

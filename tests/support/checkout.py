@@ -121,16 +121,16 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         """Variables as an activated .venv of this checkout would set them."""
-        kept = {name: value for name, value in os.environ.items() if name not in NOT_A_USERS}
+        inherited = {name: value for name, value in os.environ.items() if name not in NOT_A_USERS}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return {**kept, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
+        return {**inherited, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 
     def snakemake(self, *arguments: str, timeout_s: float = 600, program: Sequence[str] = ()) -> Invocation:
         """Call Snakemake and wait for it: in a process that has its modules already, where no other `program`
         is named.
         """
         done = subprocess.run(
-            [*(program or self.warm("snakemake")), *arguments, "--quiet", "rules", "host"],
+            [*(program or self.prefork_command("snakemake")), *arguments, "--quiet", "rules", "host"],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -145,7 +145,7 @@ class Checkout:
     def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call one of the workflow's programs: python -m ..."""
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
-        command = self.warm(*arguments)
+        command = self.prefork_command(*arguments)
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
@@ -165,7 +165,7 @@ class Checkout:
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
 
-    def warm(self, *arguments: str) -> list[str]:
+    def prefork_command(self, *arguments: str) -> list[str]:
         """The command that does what `python -m` does with these arguments, in a process that has its
         libraries.
         """
@@ -188,18 +188,18 @@ class Checkout:
 
     def manifest(self) -> dict[str, Any]:
         """What manifest.json says."""
-        said: dict[str, Any] = json.loads((self.results / "manifest.json").read_text())
-        return said
+        content: dict[str, Any] = json.loads((self.results / "manifest.json").read_text())
+        return content
 
     def products(self) -> dict[str, str]:
         """What was made from the records, each file with its stamp."""
-        made = [
+        files = [
             self.results / "runs.csv",
             self.results / "epochs.csv",
             *self.results.glob("tables/*"),
             *self.results.glob("figures/*"),
         ]
-        return {str(path.relative_to(self.results)): stamp(path) for path in made if path.is_file()}
+        return {str(path.relative_to(self.results)): stamp(path) for path in files if path.is_file()}
 
 
 TARGETS = (
@@ -224,8 +224,8 @@ def stamp(path: Path) -> str:
     """What changes whenever the file `path` is made anew: its inode and its time, for a file system may give
     a freed inode out again.
     """
-    found = path.stat()
-    return f"{found.st_ino} {found.st_mtime_ns}"
+    status = path.stat()
+    return f"{status.st_ino} {status.st_mtime_ns}"
 
 
 def planned_jobs(output: str) -> dict[str, int]:

@@ -24,7 +24,7 @@ class FileServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.plan: dict[str, deque[Behaviour]] = defaultdict(deque)
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.stalled = threading.Event()
         self.go_on = threading.Event()
 
@@ -42,7 +42,7 @@ class FileServer(ThreadingHTTPServer):
 
     def ranges(self, path: str) -> list[str | None]:
         """What every request for the path asked for."""
-        return [headers.get("range") for asked, headers in self.asked if asked == path]
+        return [headers.get("range") for requested, headers in self.requests if requested == path]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        self.server.requests.append(
+            (self.path, {name.lower(): value for name, value in self.headers.items()})
+        )
         content = self.server.files.get(self.path)
         if content is None:
             self.head(404, 0)
@@ -71,13 +73,13 @@ class Handler(BaseHTTPRequestHandler):
     def begin(self, content: bytes) -> bytes:
         """Status and headers of a good answer; what is to follow."""
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if not wanted or self.headers.get("If-Range") != tag:
+        range_match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if not range_match or self.headers.get("If-Range") != tag:
             self.head(200, len(content), ETag=tag)
             return content
-        start = int(wanted[1])
-        where = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.head(206, len(content) - start, ETag=tag, Content_Range=where)
+        start = int(range_match[1])
+        content_range = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self.head(206, len(content) - start, ETag=tag, Content_Range=content_range)
         return content[start:]
 
 
@@ -126,7 +128,7 @@ def status(code: int, **headers: str) -> Behaviour:
     return lambda handler, _: handler.head(code, 0, **headers)
 
 
-def instead(content: bytes) -> Behaviour:
+def other_content(content: bytes) -> Behaviour:
     """Other content, well served."""
     return lambda handler, _: well(handler, content)
 

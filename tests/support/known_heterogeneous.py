@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from support import known_physics as known
+from support import known_physics as physics
 from support.known_physics import Truth
 
 TRUTH = Truth(batch_s=0.004, sample_s=0.0004, update_s=0.0)
@@ -22,7 +22,7 @@ def heterogeneous_runs(
     And the network.
     """
     parts = [
-        known.runs(
+        physics.runs(
             TRUTH,
             nodes=(1,),
             batches=(block, 2 * block),
@@ -31,9 +31,11 @@ def heterogeneous_runs(
             framework="pytorch-hybrid",
         )
     ]
-    steps = known.SAMPLES // block
+    steps = physics.SAMPLES // block
     for nodes, strengths in [(n, s) for n, s in STRENGTHS.items() if n > 1]:
-        whole = known.runs(TRUTH, nodes=(nodes,), batches=(block,), rates=(RATE,), framework="pytorch-hybrid")
+        template = physics.runs(
+            TRUTH, nodes=(nodes,), batches=(block,), rates=(RATE,), framework="pytorch-hybrid"
+        )
         for shares in ("equal", "measured"):
             samples = [block // nodes] * nodes if shares == "equal" else best_by_trying(block, strengths)
             speeds = [n / alone(n, k) for n, k in zip(samples, strengths, strict=True)]
@@ -41,19 +43,21 @@ def heterogeneous_runs(
                 "small-cnn", "digits", nodes, RATE, 0.0
             )
             cell = f"hybrid.b{block}.n{nodes}.{shares}"
-            told = {
+            columns = {
                 "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes,
                 "steps": steps, "n_allreduces": steps, "effective_batch": block,
                 "samples_trained": steps * block, "cpu_shares": "/".join(f"{0.8 * k:g}" for k in strengths),
                 "rank_samples": "/".join(map(str, samples)) if shares == "measured" else None,
                 "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) if shares == "measured" else None,
             }  # fmt: skip
-            runs = whole.astype(object).assign(**told, run_id=[f"{cell}.r{r}" for r in whole["replicate"]])
+            runs = template.astype(object).assign(
+                **columns, run_id=[f"{cell}.r{r}" for r in template["replicate"]]
+            )
             parts.append(runs)
-    runs = known.written(
+    runs = physics.written(
         pd.concat([part.astype(object) for part in parts], ignore_index=True), "runs", folder
     )
-    return runs, known.network(
+    return runs, physics.network(
         TRUTH, folder, nodes=(2, 3), rates=(RATE,), noise=0.0, framework="pytorch-hybrid"
     )
 

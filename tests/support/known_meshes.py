@@ -11,7 +11,7 @@ import numpy as np
 from declared.mesh import mesh_of
 from declared.models import model_graph
 from models.division import stages
-from support import known_physics as known
+from support import known_physics as physics
 
 NOISE = 0.02
 STRATEGIES = ("data", "sharded", "tensor", "pipeline2", "data2-tensor2", "pipeline4")
@@ -19,8 +19,8 @@ CNN = model_graph("small-cnn", "digits")
 FLAT, HIDDEN, CLASSES = 4096, 128, 10
 CONVOLVED = 64 * (9 * 32 + 9 * 32 * 64)
 DENSE = FLAT * HIDDEN + HIDDEN * CLASSES
-OTHERS = 4 * (9 * 32 + 32 + 9 * 32 * 64 + 64)  # bytes of what is convolved
-DIVIDED = 4 * (FLAT * HIDDEN + HIDDEN + HIDDEN * CLASSES)
+CONVOLUTION_BYTES = 4 * (9 * 32 + 32 + 9 * 32 * 64 + 64)  # bytes of what is convolved
+DIVIDED_BYTES = 4 * (FLAT * HIDDEN + HIDDEN + HIDDEN * CLASSES)
 MESH = "pytorch-mesh"
 LEVELS = {
     "sync_every": 1,
@@ -34,7 +34,7 @@ BENCHMARKED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "point_
 
 
 @dataclass(frozen=True)
-class Meshes(known.Truth):
+class Meshes(physics.Truth):
     """Strategies for small-cnn, of which all messages wait.
 
     Updates take nothing: where no run accumulates, they cannot be told from batches.
@@ -52,8 +52,8 @@ class Meshes(known.Truth):
     def of_mesh(self, mesh, batch, rate):
         """One step: computation with messages between layers, and all messages of parameters."""
         t, p = mesh.tensor, mesh.pipeline
-        own = OTHERS + DIVIDED / t + 4 * CLASSES
-        communicated = self.update_s * own / (OTHERS + DIVIDED + 4 * CLASSES) / mesh.sharded
+        own = CONVOLUTION_BYTES + DIVIDED_BYTES / t + 4 * CLASSES
+        communicated = self.update_s * own / (CONVOLUTION_BYTES + DIVIDED_BYTES + 4 * CLASSES) / mesh.sharded
         if mesh.sharded > 1:
             communicated += 2 * self.collective("all_gather", own, mesh.sharded, rate)
             communicated += self.collective("reduce_scatter", own, mesh.sharded, rate)
@@ -61,11 +61,11 @@ class Meshes(known.Truth):
             communicated += self.all_reduce(own, mesh.data, rate)
         if p == 1:
             share = (CONVOLVED + DENSE / t) / (CONVOLVED + DENSE)
-            each = [self.dispatch_s + self.all_reduce(4 * batch * size, t, rate) for size in (CLASSES, FLAT)]
-            summed = sum(each) if t > 1 else 0.0
+            times = [self.dispatch_s + self.all_reduce(4 * batch * size, t, rate) for size in (CLASSES, FLAT)]
+            summed = sum(times) if t > 1 else 0.0
             return self.batch_s + self.sample_s * batch * share, summed, communicated
         micro, cut = batch / LEVELS["microbatches"], stages(CNN, p)
-        each = [
+        times = [
             self.batch_s * len(stage.operators) / len(CNN.operators)
             + self.sample_s * micro * sum(operator.macs for operator in stage.operators) / (CONVOLVED + DENSE)
             for stage in cut
@@ -76,36 +76,36 @@ class Meshes(known.Truth):
         ]
         boundary = max(4 * micro * math.prod(stage.operators[-1].shape) for stage in cut[:-1])
         handed = 2 * (LEVELS["microbatches"] + p - 2) * self.collective("point_to_point", boundary, p, rate)
-        update = self.update_s * max(bytes_) / (OTHERS + DIVIDED + 4 * CLASSES)
-        return played(each, LEVELS["microbatches"]), handed, update
+        update = self.update_s * max(bytes_) / (CONVOLUTION_BYTES + DIVIDED_BYTES + 4 * CLASSES)
+        return played(times, LEVELS["microbatches"]), handed, update
 
     def epoch(self, mesh, batch, rate):
         """An epoch of `known.SAMPLES`."""
-        steps = known.SAMPLES / (batch * mesh.replicas)
+        steps = physics.SAMPLES / (batch * mesh.replicas)
         computed, waited, communicated = self.of_mesh(mesh, batch, rate)
-        ranks = known.HARTER[mesh.ranks]
+        ranks = physics.HARTER[mesh.ranks]
         return steps * (computed + waited + communicated + self.sigma * computed * ranks)
 
 
-def played(each, microbatches):
+def played(stage_times, microbatches):
     """When the last backward pass ends, each after what it needs and after its stage's last: forward takes a
     third.
     """
-    ends, free = {}, [0.0] * len(each)
+    ends, free = {}, [0.0] * len(stage_times)
     for passed, (share, order) in {"forward": (1 / 3, 1), "backward": (2 / 3, -1)}.items():
         for micro in range(microbatches):
-            needed = 0.0 if order > 0 else ends["forward", len(each) - 1, microbatches - 1]
-            for stage in range(len(each))[::order]:
-                needed = free[stage] = max(free[stage], needed) + share * each[stage]
+            needed = 0.0 if order > 0 else ends["forward", len(stage_times) - 1, microbatches - 1]
+            for stage in range(len(stage_times))[::order]:
+                needed = free[stage] = max(free[stage], needed) + share * stage_times[stage]
                 ends[passed, stage, micro] = needed
     return max(free)
 
 
-def runs(truth, parallelism, nodes=(1, 2, 4), rates=known.RATES, batches=(32, 128), seed=3):
+def runs(truth, parallelism, nodes=(1, 2, 4), rates=physics.RATES, batches=(32, 128), seed=3):
     """Runs of small-cnn on one node, and of each strategy on several."""
     rng = np.random.default_rng(seed)
-    made = [
-        known.runs(
+    frames = [
+        physics.runs(
             truth, nodes=(1,), rates=rates[-1:], batches=batches, noise=NOISE, framework="pytorch-single"
         )
     ]
@@ -114,15 +114,15 @@ def runs(truth, parallelism, nodes=(1, 2, 4), rates=known.RATES, batches=(32, 12
             mesh = mesh_of(level, n)
         except ValueError:
             continue
-        frame = known.runs(truth, nodes=(n,), rates=(rate,), batches=batches, framework=MESH).astype(object)
+        frame = physics.runs(truth, nodes=(n,), rates=(rate,), batches=batches, framework=MESH).astype(object)
         frame["parallelism"], frame["replicas"], frame["microbatches"] = level, mesh.replicas, 1
         if mesh.pipeline > 1:
             frame["microbatches"], frame["schedule"] = LEVELS["microbatches"], LEVELS["schedule"]
-        frame["steps"] = frame["n_allreduces"] = known.SAMPLES // (frame["local_batch"] * mesh.replicas)
+        frame["steps"] = frame["n_allreduces"] = physics.SAMPLES // (frame["local_batch"] * mesh.replicas)
         frame["effective_batch"] = frame["local_batch"] * mesh.replicas
         frame["samples_trained"] = frame["steps"] * frame["local_batch"] * mesh.replicas
         seconds = [truth.epoch(mesh, batch, rate) for batch in frame["local_batch"]]
         frame["epoch_time_s"] = np.array(seconds) * (1 + NOISE * rng.standard_normal(len(frame)))
         frame["cell"], frame["run_id"] = frame["cell"] + level, frame["run_id"] + level
-        made.append(frame)
-    return known.joined(*made)
+        frames.append(frame)
+    return physics.joined(*frames)

@@ -46,8 +46,8 @@ class Truth:
 
     def bytes_s(self, size, nodes, rate):
         """The time on the link, or of the processors, of one all-reduce on a ring."""
-        both = sum if self.way == "sum" else max
-        return 2 * (nodes - 1) / nodes * size * both([1 / (self.share * rate), self.byte_s])
+        combine = sum if self.way == "sum" else max
+        return 2 * (nodes - 1) / nodes * size * combine([1 / (self.share * rate), self.byte_s])
 
     def all_reduce(self, size, nodes, rate):
         """One all-reduce on a ring."""
@@ -124,20 +124,20 @@ class Sharded(Truth):
             [self.collective(name, size, nodes, rate) for size in units]
             for name in ("all_gather", "reduce_scatter")
         )
-        *others, root = range(len(units))
+        *inner_units, root = range(len(units))
 
         def lasts(first, last):
             start, end, free = {}, {}, {"link": 0.0, "processor": 0.0}
 
-            def do(what, on, seconds, after=()):
-                start[what] = max([free[on], *after])
-                end[what] = free[on] = start[what] + seconds
+            def do(task, resource, seconds, after=()):
+                start[task] = max([free[resource], *after])
+                end[task] = free[resource] = start[task] + seconds
 
             if first:
                 do(("gather", root), "link", gather[root])
             free["processor"] = free["link"]
             before = free["link"]
-            for unit in others:
+            for unit in inner_units:
                 if first:
                     do(("gather", unit), "link", gather[unit], [before])
                 do(("forward", unit), "processor", work[unit] / 2, [end.get(("gather", unit), 0.0)])
@@ -145,7 +145,7 @@ class Sharded(Truth):
             do(("forward", root), "processor", work[root] / 2)
             do(("backward", root), "processor", work[root])
             above = root
-            for unit in others[::-1]:
+            for unit in inner_units[::-1]:
                 do(("again", unit), "link", gather[unit], [start["backward", above]])
                 if last and above != root:
                     do(("scatter", above), "link", scatter[above], [end["backward", above]])

@@ -31,29 +31,29 @@ class Kwollect(ThreadingHTTPServer):
         self.period_s = PERIOD_S
         self.known_until: Callable[[], float] = lambda: float("inf")
         self.broken: list[tuple[int, bytes]] = []
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
 
     def meter(self, patience_s: float = 0.5) -> Wattmeter:
         """What a site says of it."""
         url = f"http://127.0.0.1:{self.server_port}/stable/sites/lyon/metrics"
         return Wattmeter("kwollect", url, "wattmetre_power_watt", 0.01, patience_s)
 
-    def rows(self, asked: dict[str, str]) -> list[dict[str, Any]]:
+    def rows(self, query: dict[str, str]) -> list[dict[str, Any]]:
         """The samples of all nodes, in the order in which a database has them, with another metric between
         them.
         """
-        start, end = float(asked["start_time"]), min(float(asked["end_time"]), self.known_until())
-        found = []
+        start, end = float(query["start_time"]), min(float(query["end_time"]), self.known_until())
+        samples = []
         for step in range(int(start / self.period_s), int(end / self.period_s) + 1):
             at = step * self.period_s
-            for node in asked["nodes"].split(","):
+            for node in query["nodes"].split(","):
                 if start <= at <= end and (watt := self.watts(node, at)) is not None:
-                    when = datetime.fromtimestamp(at, PARIS).isoformat()
+                    timestamp = datetime.fromtimestamp(at, PARIS).isoformat()
                     label = {"_device_orig": ["wattmetre1-port6"]}
-                    one = {"timestamp": when, "device_id": node, "labels": label}
-                    found.append({**one, "metric_id": "wattmetre_power_watt", "value": watt})
-                    found.append({**one, "metric_id": "bmc_node_power_watt", "value": 1e9})
-        return found
+                    sample = {"timestamp": timestamp, "device_id": node, "labels": label}
+                    samples.append({**sample, "metric_id": "wattmetre_power_watt", "value": watt})
+                    samples.append({**sample, "metric_id": "bmc_node_power_watt", "value": 1e9})
+        return samples
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -63,10 +63,10 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-        self.server.asked.append(asked)
+        query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        self.server.requests.append(query)
         status, body = self.server.broken.pop(0) if self.server.broken else (200, b"")
-        body = body if status != 200 or body else json.dumps(self.server.rows(asked)).encode()
+        body = body if status != 200 or body else json.dumps(self.server.rows(query)).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -56,11 +56,11 @@ def split() -> list[list[str]]:
     Files that are long as a whole, or need a virtual cluster, are in none; rotation.yaml has parts of them.
     """
     seconds = file_seconds()
-    whole = [file for file, tests in load_long_tests()["long"].items() if not isinstance(tests, dict)]
+    indivisible = [file for file, tests in load_long_tests()["long"].items() if not isinstance(tests, dict)]
     parts: list[list[str]] = [[] for _ in range(N_PARTS)]
-    splittable = {file for file in seconds if file not in whole and not file.startswith(CLUSTER)}
+    splittable = {file for file in seconds if file not in indivisible and not file.startswith(CLUSTER)}
     for file in sorted(splittable, key=lambda file: (-seconds[file], file)):
-        min(parts, key=lambda part: sum(seconds[each] for each in part)).append(file)
+        min(parts, key=lambda part: sum(seconds[name] for name in part)).append(file)
     return parts
 
 
@@ -72,14 +72,14 @@ def minutes(part: list[str]) -> float:
 
 def measured(reports: list[Path]) -> dict[str, dict[str, float]]:
     """Return file -> test -> seconds of junit reports."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    seconds: dict[str, dict[str, float]] = defaultdict(dict)
     for report in reports:
         for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 (our own report)
             module = case.attrib["classname"].split(".")
             at = next(number for number, part in enumerate(module) if part.startswith("test_")) + 1
             name = "::".join([*module[at:], case.attrib["name"]])
-            found["/".join(module[:at]) + ".py"][name] = float(case.attrib["time"])
-    return found
+            seconds["/".join(module[:at]) + ".py"][name] = float(case.attrib["time"])
+    return seconds
 
 
 def write(reports: list[Path]) -> None:

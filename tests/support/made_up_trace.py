@@ -28,21 +28,22 @@ class Truth:
         rows = []
         for step in range(first, first + steps):
             allreduced = step % self.sync_every == 0
-            given = []
+            ready_at = []
             for rank in range(ranks):
                 for phase, seconds in (("data", self.data), ("forward", self.forward[rank])):
                     rows.append((rank, epoch, step, phase, now[rank], now[rank] + seconds))
                     now[rank] += seconds
-                given.append([now[rank] + share * self.backward[rank] for share in self.ready])
+                ready_at.append([now[rank] + share * self.backward[rank] for share in self.ready])
                 rows.append((rank, epoch, step, "backward", now[rank], now[rank] + self.backward[rank]))
                 now[rank] += self.backward[rank]
             if not allreduced:
                 continue
             free = -np.inf
             for bucket, seconds in enumerate(self.moving):
-                free = max(free, *(times[bucket] for times in given)) + seconds
+                free = max(free, *(times[bucket] for times in ready_at)) + seconds
                 rows += [
-                    (rank, epoch, step, "communication", given[rank][bucket], free) for rank in range(ranks)
+                    (rank, epoch, step, "communication", ready_at[rank][bucket], free)
+                    for rank in range(ranks)
                 ]
             for rank in range(ranks):
                 over = max(now[rank], free) + self.finish
@@ -58,8 +59,8 @@ class Truth:
         before = [self.data + forward for forward in self.forward]
         free = -np.inf
         for share, seconds in zip(self.ready, self.moving, strict=True):
-            given = [b + share * backward for b, backward in zip(before, self.backward, strict=True)]
-            free = max(free, *given) + seconds
+            ready_at = [b + share * backward for b, backward in zip(before, self.backward, strict=True)]
+            free = max(free, *ready_at) + seconds
         return (
             max(free, *(b + backward for b, backward in zip(before, self.backward, strict=True)))
             + self.finish

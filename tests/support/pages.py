@@ -30,7 +30,7 @@ class Page:
 
     def blocks(self, language: str) -> list[str]:
         """The contents of its blocks of code in a language."""
-        return [found["text"] for found in BLOCK.finditer(self.text) if found["language"] == language]
+        return [match["text"] for match in BLOCK.finditer(self.text) if match["language"] == language]
 
     @property
     def prose(self) -> str:
@@ -49,22 +49,22 @@ class Page:
         Each once, without comments.
         """
         lines = [line for block in self.blocks("sh") for line in block.splitlines()]
-        said = [part.strip() for line in lines for part in COMMENT.sub("", line).split(" && ")]
+        in_blocks = [part.strip() for line in lines for part in COMMENT.sub("", line).split(" && ")]
         inline = [span for span in self.spans if span.startswith(CALLS)]
-        return list(dict.fromkeys(command for command in [*said, *inline] if command))
+        return list(dict.fromkeys(command for command in [*in_blocks, *inline] if command))
 
 
 def pages() -> Iterator[Page]:
     """All pages: those at the root, the tutorials, and the others by their names."""
     tutorials = [CHECKOUT / "docs" / "tutorial" / f"{name}.md" for name in ("laptop", "cluster")]
-    others = sorted(set((CHECKOUT / "docs").rglob("*.md")) - set(tutorials))
-    for file in [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *tutorials, *others]:
+    other_pages = sorted(set((CHECKOUT / "docs").rglob("*.md")) - set(tutorials))
+    for file in [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *tutorials, *other_pages]:
         yield Page(str(file.relative_to(CHECKOUT)), file.read_text(encoding="utf-8"))
 
 
 def page(name: str) -> Page:
     """One page by its name."""
-    return next(found for found in pages() if found.name == name)
+    return next(candidate for candidate in pages() if candidate.name == name)
 
 
 CAMPAIGNS = "docs/campaigns/README.md"
@@ -75,7 +75,7 @@ def on_one_line(name: str = CAMPAIGNS) -> str:
     return " ".join(page(name).text.split())
 
 
-def not_said(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
+def missing_sentences(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
     """The sentences that a page does not have."""
     text = on_one_line(name)
     return [sentence for sentence in sentences if sentence not in text]
@@ -91,7 +91,7 @@ WORDS = dict(
 def section(name: str, page_name: str = CAMPAIGNS) -> str:
     """The text below the heading of a page that has `name` in it, to the next heading of its level."""
     text = page(page_name).text
-    heading = next(found for found in re.finditer(r"^(#+) .*$", text, re.MULTILINE) if name in found[0])
+    heading = next(match for match in re.finditer(r"^(#+) .*$", text, re.MULTILINE) if name in match[0])
     after = text[heading.end() :]
     end = re.search(
         rf"^#{{1,{len(heading[1])}}} ", BLOCK.sub(lambda block: " " * len(block[0]), after), re.MULTILINE
@@ -111,7 +111,7 @@ def paragraphs(text: str) -> list[str]:
 def digits(text: str) -> Counter[str]:
     """How often each number occurs in a text; a name such as small-cnn-600 has none."""
     plain = re.sub(r"[A-Za-z][\w.]*-[\w.-]*|-(?=\d)", " ", text)
-    return Counter(found.replace(",", "") for found in NUMBER.findall(plain))
+    return Counter(match.replace(",", "") for match in NUMBER.findall(plain))
 
 
 def in_words(text: str) -> Counter[str]:
@@ -120,34 +120,36 @@ def in_words(text: str) -> Counter[str]:
     return Counter(number[word] for word in re.findall(r"[a-z]+", text.lower()) if word in number)
 
 
-def lacking(text: str, near: str, *said: str) -> list[str]:
+def missing_numbers(text: str, near: str, *numbers: str) -> list[str]:
     """Return what of `said` no paragraph of a text with the word `near` has; empty where one of them has all.
 
     What counts are numbers, each as often as they are said, in any order and among any words. A number in
     words may be one in digits, too. A unit such as % or s has to stand right behind the last number of its
     part.
     """
-    whole = "; ".join(said)
-    units = [" ".join(one.split()[-2:]) for one in said if WITH_UNIT.search(one)]
-    found = []
+    all_numbers = "; ".join(numbers)
+    units = [" ".join(number.split()[-2:]) for number in numbers if WITH_UNIT.search(number)]
+    missing = []
     for part in (part for part in paragraphs(text) if near.lower() in part.lower()):
         written, spelt = digits(part), in_words(part)
-        left = (digits(whole) - written) + (in_words(whole) - (spelt + (written - digits(whole))))
-        found.append([*left.elements(), *(unit for unit in units if unit not in part)])
-    return min(found, key=len, default=[f"{near} is not in this text"])
+        left = (digits(all_numbers) - written) + (
+            in_words(all_numbers) - (spelt + (written - digits(all_numbers)))
+        )
+        missing.append([*left.elements(), *(unit for unit in units if unit not in part)])
+    return min(missing, key=len, default=[f"{near} is not in this text"])
 
 
-def unsaid(campaign: str, claims: dict[str, list[str]]) -> list[str]:
+def missing_claims(campaign: str, claims: dict[str, list[str]]) -> list[str]:
     """Return the numbers of each word's claims that no paragraph with it has, in the section of a
     campaign.
     """
     text = section(f"`{campaign}`")
-    return [one for near, said in claims.items() for one in lacking(text, near, *said)]
+    return [number for near, numbers in claims.items() for number in missing_numbers(text, near, *numbers)]
 
 
-def unsaid_on(name: str, near: str, *said: str) -> list[str]:
+def missing_numbers_on(name: str, near: str, *numbers: str) -> list[str]:
     """Return the numbers that no paragraph with a word has, on a page."""
-    return lacking(page(name).text, near, *said)
+    return missing_numbers(page(name).text, near, *numbers)
 
 
 @dataclass(frozen=True)
@@ -177,17 +179,17 @@ class Lists:
         is_form = bool(FORM.search(command))
         if words[0] in (MAKE, RINGSIDE) and (len(words) == 2 or is_form):
             return words[1] in {
-                other.split()[1] for other in self.commands if other.startswith((MAKE, RINGSIDE))
+                listed.split()[1] for listed in self.commands if listed.startswith((MAKE, RINGSIDE))
             }
         return is_form
 
 
 def lists() -> Lists:
     """tests/support/commands.yaml."""
-    told = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
-    elsewhere = [(command, by) for by, commands in told["elsewhere"].items() for command in commands]
-    listed = [*told["run"], *told["planned"], *dict(elsewhere)]
-    assert len(set(listed)) == len(elsewhere) + len(told["run"]) + len(told["planned"]), (
+    content = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
+    elsewhere = [(command, by) for by, commands in content["elsewhere"].items() for command in commands]
+    listed = [*content["run"], *content["planned"], *dict(elsewhere)]
+    assert len(set(listed)) == len(elsewhere) + len(content["run"]) + len(content["planned"]), (
         "a command stands twice"
     )
-    return Lists(told["run"], told["planned"], dict(elsewhere), told["targets"])
+    return Lists(content["run"], content["planned"], dict(elsewhere), content["targets"])

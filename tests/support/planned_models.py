@@ -27,9 +27,9 @@ SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((
 
 def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:
     """A model's problem for batches of so many samples, on devices behind these links."""
-    of = graph(name, *SAMPLES[models()[name].sample_kind])
+    model = graph(name, *SAMPLES[models()[name].sample_kind])
     topology = Topology(DEVICE, levels)
-    return pose(divide(of, batch), topology, cost_on(topology, 4), gradients=gradients)
+    return pose(divide(model, batch), topology, cost_on(topology, 4), gradients=gradients)
 
 
 def by_planner() -> None:

@@ -49,42 +49,50 @@ def timeline(posed_model: Posed, state: State) -> tuple[Ints, Ints]:
     return ends, back
 
 
-def check(made: Posed, proposals: int, seed: int) -> int:
+def check(posed_model: Posed, proposals: int, seed: int) -> int:
     """Whether random changes end as simulations of all do; how many were taken."""
-    problem, rng = made.arrays, np.random.default_rng(seed)
-    state, whole = made.state(starts.data_parallel(made)), made.state(starts.data_parallel(made))
-    cost, taken = engine.simulate_strategy(problem, state), 0
+    problem, rng = posed_model.arrays, np.random.default_rng(seed)
+    state, full_state = (
+        posed_model.state(starts.data_parallel(posed_model)),
+        posed_model.state(starts.data_parallel(posed_model)),
+    )
+    cost, n_accepted = engine.simulate_strategy(problem, state), 0
     for _ in range(proposals):
         layer = int(rng.integers(len(problem.shape)))
         config = int(rng.integers(problem.first_config[layer + 1] - problem.first_config[layer]))
         parts = int(problem.parts[problem.first_config[layer] + config])
         devices = rng.integers(DEVICES, size=parts)
         limit = int(cost * rng.choice([1.0, 1.02, 1.1, 3.0]))
-        whole.config[:], whole.device[:] = state.config, state.device
-        whole.config[layer] = problem.first_config[layer] + config
-        whole.device[layer, :parts] = devices
-        expected = engine.simulate_strategy(problem, whole)
+        full_state.config[:], full_state.device[:] = state.config, state.device
+        full_state.config[layer] = problem.first_config[layer] + config
+        full_state.device[layer, :parts] = devices
+        expected = engine.simulate_strategy(problem, full_state)
         time = attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         if time != (expected if expected <= limit else engine.NEVER):
-            raise SystemExit(f"{made.space.model}: {time} by the change, {expected} by all, limit {limit}")
+            raise SystemExit(
+                f"{posed_model.space.model}: {time} by the change, {expected} by all, limit {limit}"
+            )
         if time == engine.NEVER:
             continue
-        cost, taken = time, taken + 1
-        for one, other in zip(timeline(made, state), timeline(made, whole), strict=True):
-            if not np.array_equal(one, other):
-                raise SystemExit(f"{made.space.model}: a layer ends otherwise by the change")
-    return taken
+        cost, n_accepted = time, n_accepted + 1
+        for by_change, by_all in zip(
+            timeline(posed_model, state), timeline(posed_model, full_state), strict=True
+        ):
+            if not np.array_equal(by_change, by_all):
+                raise SystemExit(f"{posed_model.space.model}: a layer ends otherwise by the change")
+    return n_accepted
 
 
 def main() -> None:
     """All models, both ways of gradients."""
     ways = list(itertools.product(sorted(models()), GRADIENTS))
-    each = -(-int(sys.argv[1]) // len(ways))
-    taken = sum(
-        check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways)
+    n_proposals = -(-int(sys.argv[1]) // len(ways))
+    n_accepted = sum(
+        check(posed(name, 64, *LEVELS, gradients=way), n_proposals, seed)
+        for seed, (name, way) in enumerate(ways)
     )
     compiled = bool(getattr(engine.try_change, "signatures", ()))
-    print(f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {compiled}")
+    print(f"{n_proposals * len(ways)} proposals, {n_accepted} taken, no difference; compiled: {compiled}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ def parsed(text: str) -> Fields:
     """A message: each field's values, in their order; words that are neither number nor truth stay text."""
     tokens, at = [], 0
     while text[at:].strip():
-        found = TOKEN.match(text, at)
-        assert found, f"not understood: {text[at : at + 40]!r}"
-        tokens.append(found[0].strip())
-        at = found.end()
+        match = TOKEN.match(text, at)
+        assert match, f"not understood: {text[at : at + 40]!r}"
+        tokens.append(match[0].strip())
+        at = match.end()
     message, rest = _message(tokens)
     assert not rest, f"closed too often, before {rest[:5]}"
     return message

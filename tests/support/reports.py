@@ -26,7 +26,7 @@ COMMIT = State("0123456789abcdef0123456789abcdef01234567")
 LOG = b"step 1\n\x1b[31mred\x1b[0m and plain\nlast line\n"
 
 
-class Made:
+class CampaignFiles:
     """The files of a campaign of the study quickstart in a folder."""
 
     def __init__(
@@ -101,9 +101,15 @@ def large(replicates: int = 53, epochs_of_a_run: int = 100) -> tuple[pd.DataFram
     """Runs and epochs of 38 cells, each with so many replicates: 2,014 runs of 100 epochs."""
     runs, epochs = campaign(replicates=replicates, failures={})
     times = -(-epochs_of_a_run // int(epochs["epoch"].max()))
-    many = epochs.loc[epochs.index.repeat(times)].sort_values("run_id", kind="stable").reset_index(drop=True)
-    many["epoch"] = many.groupby("run_id").cumcount() + 1
-    many = many[many["epoch"] <= epochs_of_a_run].assign(warm_up=lambda rows: rows["epoch"] == 1)
-    many["train_loss"] = 2.0 / many["epoch"] * np.random.default_rng(1).lognormal(0, 0.02, len(many))
-    mean = many[~many["warm_up"]].groupby("run_id")["epoch_time_s"].mean()
-    return runs.assign(epoch_time_s=runs["run_id"].map(mean)), many
+    all_epochs = (
+        epochs.loc[epochs.index.repeat(times)].sort_values("run_id", kind="stable").reset_index(drop=True)
+    )
+    all_epochs["epoch"] = all_epochs.groupby("run_id").cumcount() + 1
+    all_epochs = all_epochs[all_epochs["epoch"] <= epochs_of_a_run].assign(
+        warm_up=lambda rows: rows["epoch"] == 1
+    )
+    all_epochs["train_loss"] = (
+        2.0 / all_epochs["epoch"] * np.random.default_rng(1).lognormal(0, 0.02, len(all_epochs))
+    )
+    mean = all_epochs[~all_epochs["warm_up"]].groupby("run_id")["epoch_time_s"].mean()
+    return runs.assign(epoch_time_s=runs["run_id"].map(mean)), all_epochs

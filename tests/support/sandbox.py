@@ -27,7 +27,7 @@ NOT_HANDED_ON = (
 )  # of make: that another make calls it, and with what
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
-NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
+NOTHING_LEFT: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
 
 # Starts a cluster and ends as if it were killed once a daemon runs, before its process is noted.
 # Arguments: the daemon and the scheduler.
@@ -107,16 +107,16 @@ class Sandbox:
         lines = [
             line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line
         ]
-        found = {kind: [rest for key, rest in lines if key == kind] for kind in ("process", "file", "link")}
+        by_kind = {kind: [rest for key, rest in lines if key == kind] for kind in ("process", "file", "link")}
         own = ("sleep", "sh", "sed", "xargs", "nsenter", "env")
         return {
             "processes": [
                 process
-                for process in found["process"]
+                for process in by_kind["process"]
                 if process.split()[0] not in own and not process.endswith(" Z")
             ],
-            "files": found["file"],
-            "links": [link for link in found["link"] if link.startswith("ringside")],
+            "files": by_kind["file"],
+            "links": [link for link in by_kind["link"] if link.startswith("ringside")],
             "groups": [str(path) for group in self.groups for path in group.rglob("*") if path.is_dir()],
         }
 

@@ -63,15 +63,15 @@ def simulated(
 
 def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
     """What the intervals of `simulated` runs hold."""
-    return held(pooled(runs), spread)
+    return pooling_coverage(pooled(runs), spread)
 
 
-def held(made: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
+def pooling_coverage(pooling: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
     """What the intervals of `simulated` runs hold, by this pooling of them; `truth`: all cells' mean."""
-    rows = made.cell_statistics.sort_index()
+    rows = pooling.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)
-    ratios = made.ratios(names[:half], names[half : 2 * half])
+    ratios = pooling.ratios(names[:half], names[half : 2 * half])
     return Coverage(
         inside.mean(),
         float(inside.iloc[int(spread.argmax())]),
@@ -89,7 +89,7 @@ class ReferencedCoverage(NamedTuple):
 
     chosen: bool
     plain: Coverage
-    shown: Coverage
+    reported: Coverage
     bias: float
     plain_bias: float
 
@@ -126,8 +126,8 @@ def beside_reference(
         share = -np.expm1(-(moments[LOST_CPU_TIME] - moments[LOST_CPU_TIME].min()))
     log = rest * own - rest**2 * (np.tile(spread**2, blocks) + of_blocks**2) / 2
     of_moments = {
-        name: slopes[name] * of - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2
-        for name, of in moments.items()
+        name: slopes[name] * values - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2
+        for name, values in moments.items()
     }
     setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
     times = {
@@ -147,17 +147,20 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
     """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at what the
     campaign met on average.
     """
-    found = adjustment(runs)
-    spread = found.plain.cell_statistics.sort_index()["log_sd"].to_numpy()
-    plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cell_statistics["mean"]).mean())
-    if found.adjusted is None:
+    result = adjustment(runs)
+    spread = result.plain.cell_statistics.sort_index()["log_sd"].to_numpy()
+    plain, plain_bias = (
+        pooling_coverage(result.plain, spread),
+        float(np.log(result.plain.cell_statistics["mean"]).mean()),
+    )
+    if result.adjusted is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
-    mean = truth(found.adjusted.slopes.covariates)
-    made, bias = held(found.adjusted, spread, mean), plain_bias
-    shown = plain
-    if found.adjusts_ratios:
-        shown = shown._replace(ratios=made.ratios, width_of_ratios=made.width_of_ratios)
-    if found.means is not None:
-        shown = shown._replace(cells=made.cells, noisiest=made.noisiest, width=made.width)
-        bias = float(np.log(found.adjusted.cell_statistics["mean"] / mean).mean())
-    return ReferencedCoverage(True, plain, shown, bias, plain_bias)
+    mean = truth(result.adjusted.slopes.covariates)
+    adjusted, bias = pooling_coverage(result.adjusted, spread, mean), plain_bias
+    reported = plain
+    if result.adjusts_ratios:
+        reported = reported._replace(ratios=adjusted.ratios, width_of_ratios=adjusted.width_of_ratios)
+    if result.means is not None:
+        reported = reported._replace(cells=adjusted.cells, noisiest=adjusted.noisiest, width=adjusted.width)
+        bias = float(np.log(result.adjusted.cell_statistics["mean"] / mean).mean())
+    return ReferencedCoverage(True, plain, reported, bias, plain_bias)

@@ -20,15 +20,15 @@ class Stream:
     """Does one thing after the other, in a thread of its own, while who asked for it goes on."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            self._asked.get()()
+            self._tasks.get()()
 
-    def ask(self, what: Callable[[], Any]) -> None:
-        self._asked.put(what)
+    def ask(self, task: Callable[[], Any]) -> None:
+        self._tasks.put(task)
 
     def synchronize(self) -> None:
         point = Point()

@@ -365,16 +365,16 @@ def metered(
     """The same campaign where machines tell the energy of this scope: WATTS of each node while it trains."""
     rng = np.random.default_rng(seed)
     watts = WATTS * runs["nodes"] * (1 + noise * rng.standard_normal(len(runs)))
-    told, ok = f"energy_{scope}_j", runs["status"].eq("ok")
+    column, ok = f"energy_{scope}_j", runs["status"].eq("ok")
     joules = (watts * runs["epoch_time_s"].astype(float)).where(ok)
     runs = runs.assign(
-        **{told: joules, "energy_j": joules, "energy_scope": pd.Series(scope, index=runs.index).where(ok)},
+        **{column: joules, "energy_j": joules, "energy_scope": pd.Series(scope, index=runs.index).where(ok)},
         **{f"idle_{scope}_w": pd.Series(IDLE_W, index=runs.index).where(ok)},
     )
     power = epochs["run_id"].map(watts.set_axis(runs["run_id"]))
     before = (1.2 * epochs.groupby("run_id")["epoch_time_s"].cumsum()) - 1.2 * epochs["epoch_time_s"]
     return runs, epochs.assign(
-        **{told: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + before, "energy_j": None}
+        **{column: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + before, "energy_j": None}
     )
 
 
@@ -384,9 +384,9 @@ def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> 
     """
     rng = np.random.default_rng(seed)
     rows = []
-    told = runs[runs["energy_scope"].notna()].set_index("run_id")
-    for epoch in epochs[epochs["run_id"].isin(told.index)].to_dict("records"):
-        run = told.loc[epoch["run_id"]]
+    metered_runs = runs[runs["energy_scope"].notna()].set_index("run_id")
+    for epoch in epochs[epochs["run_id"].isin(metered_runs.index)].to_dict("records"):
+        run = metered_runs.loc[epoch["run_id"]]
         for share in np.arange(0, 1.2, 0.05):
             for node in range(run["nodes"]):
                 watt = (WATTS if 0 < share < 1 else IDLE_W) * (1 + NOISE * rng.standard_normal())
@@ -409,26 +409,28 @@ def referenced(
     """
     rng = np.random.default_rng(seed)
     order = runs["order_key"].rank().to_numpy(int) - 1
-    there = np.cumsum(rng.random(len(runs)) < 0.25)[order] % 2 == 1
-    ends = np.log1p(np.where(there, load * rng.uniform(0.5, 1.5, (2, len(runs))), 0.0))
+    is_loaded = np.cumsum(rng.random(len(runs)) < 0.25)[order] % 2 == 1
+    ends = np.log1p(np.where(is_loaded, load * rng.uniform(0.5, 1.5, (2, len(runs))), 0.0))
     before, after = (
         REFERENCE_S
         * (1 + 0.1 * runs["nodes"].to_numpy())
         * np.exp(ends + noise * rng.standard_normal(ends.shape))
     )
-    taken, ran = ends.mean(axis=0), runs["status"].eq("ok")
-    told = {
+    log_slowdown, ran = ends.mean(axis=0), runs["status"].eq("ok")
+    columns = {
         "reference_kind": pd.Series("mixed-1", index=runs.index).where(ran),
         "reference_before_s": before,
         "reference_after_s": after,
         "reference_s": (before + after) / 2,
-        "waited_s": np.where(there & (rng.random(len(runs)) < 0.1), 20.0, 0.0),
-        "steal_share": np.round(1 - np.exp(-taken), 4),
+        "waited_s": np.where(is_loaded & (rng.random(len(runs)) < 0.1), 20.0, 0.0),
+        "steal_share": np.round(1 - np.exp(-log_slowdown), 4),
     }
-    told = {name: pd.Series(values, index=runs.index).where(ran) for name, values in told.items()}
-    if "reference_kind" in told:
-        told["reference_kind"] = told["reference_kind"].astype("str").where(ran)
-    return runs.assign(epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * taken), **told)
+    columns = {name: pd.Series(values, index=runs.index).where(ran) for name, values in columns.items()}
+    if "reference_kind" in columns:
+        columns["reference_kind"] = columns["reference_kind"].astype("str").where(ran)
+    return runs.assign(
+        epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * log_slowdown), **columns
+    )
 
 
 def benchmarks(

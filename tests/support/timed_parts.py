@@ -23,42 +23,47 @@ MEMORY = 3e9
 
 
 def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
-    held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {
+    defaults: dict[str, list[object]] = {
+        name: [entry.get("default")] for name, entry in factor_table().items()
+    }
+    defaults |= {
         "framework": [FRAMEWORK],
         "model": ["lenet-5"],
         "dataset": [DATASET],
         "nodes": [nodes],
         "batch_size": [64],
     }
-    held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
+    defaults |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
     (run,) = plan_design(
-        replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1)),
+        replace(
+            load_study("quickstart"), factors=defaults | factors, exclude=(), replicates=Replicates(1, 1)
+        ),
         site,
     )
     return run
 
 
-def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> pd.DataFrame:
+def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
     """A collective benchmark whose times follow a line."""
-    told = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
-    told |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
+    head = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
+    head |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
     rows = [
-        {**told, "bytes": size, "round": number, "repetition": 1,
-         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **other}
+        {**head, "bytes": size, "round": number, "repetition": 1,
+         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **changes}
         for number in (1, 2, 3) for size in message_sizes(2**20)
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def both(**told: Any) -> pd.DataFrame:
+def network_rows(**changes: Any) -> pd.DataFrame:
     return pd.concat(
-        [benchmark_rows("point_to_point", **told), benchmark_rows("all_reduce", **told)], ignore_index=True
+        [benchmark_rows("point_to_point", **changes), benchmark_rows("all_reduce", **changes)],
+        ignore_index=True,
     )
 
 
-def timed(run: Run, **told: Any) -> pd.DataFrame:
+def timed(run: Run, **changes: Any) -> pd.DataFrame:
     """Rows of costs.csv: each part takes as many seconds as its layer's place, over its parts."""
     space = divide(run.graph, run.geometry.local_batch)
     head = {"study": "s", "framework": FRAMEWORK, "model": "lenet-5", "dataset": DATASET, "batch_size": 64}
@@ -66,7 +71,7 @@ def timed(run: Run, **told: Any) -> pd.DataFrame:
     rows = [
         {**head, "layer": layer.name, "degrees": "x".join(map(str, degrees)), "parts": math.prod(degrees),
          "forward_s": (1 + place) / math.prod(degrees), "backward_s": 2 * (1 + place) / math.prod(degrees), "update_s": 0.5,
-         "forward_spread": 0.01, "backward_spread": 0.02, "update_spread": 0.0, "memory_bytes": int(MEMORY), **told}
+         "forward_spread": 0.01, "backward_spread": 0.02, "update_spread": 0.0, "memory_bytes": int(MEMORY), **changes}
         for place, layer in enumerate(space.layers) for degrees in layer.configurations(4)
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(schema("costs")["properties"]))

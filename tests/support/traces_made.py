@@ -114,7 +114,9 @@ def traced_campaign(
     slower["throughput_samples_s"] /= cost
     slower["order_key"] += 0.5
     renamed = dict(zip(runs["run_id"], slower["run_id"], strict=True))
-    more = epochs.assign(run_id=epochs["run_id"].map(renamed), epoch_time_s=epochs["epoch_time_s"] * cost)
+    traced_epochs = epochs.assign(
+        run_id=epochs["run_id"].map(renamed), epoch_time_s=epochs["epoch_time_s"] * cost
+    )
     intervals = {}
     for row in slower.to_dict("records"):
         late = [0.0, late_ms][: int(row["ranks"])]
@@ -128,7 +130,7 @@ def traced_campaign(
         )
     return (
         pd.concat([runs, slower], ignore_index=True),
-        pd.concat([epochs, more], ignore_index=True),
+        pd.concat([epochs, traced_epochs], ignore_index=True),
         intervals,
     )
 
@@ -140,8 +142,8 @@ def write_traced(folder: Path, **options: float) -> Path:
     """
     runs, epochs, intervals = traced_campaign(**options)  # type: ignore[arg-type]
     write_frames(folder, runs, epochs)
-    for run_id, some in intervals.items():
-        write_attempt(folder, runs, run_id, some)
+    for run_id, run_intervals in intervals.items():
+        write_attempt(folder, runs, run_id, run_intervals)
     return folder
 
 
@@ -167,8 +169,8 @@ def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.D
         & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))
     ]
     closed = own[own["epoch"] > 0].groupby("epoch").agg(start=("start", "min"), end=("end", "max"))
-    told = pd.DataFrame({"epoch": closed.index, "closed_time_s": closed["end"] - closed["start"]})
-    told.to_csv(place / "epochs.csv", index=False)
+    epochs = pd.DataFrame({"epoch": closed.index, "closed_time_s": closed["end"] - closed["start"]})
+    epochs.to_csv(place / "epochs.csv", index=False)
     return place
 
 

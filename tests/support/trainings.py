@@ -54,7 +54,7 @@ FRAMEWORKS = tuple(
     and not framework.strategies
     and read(framework.environment).available(SITE.realization)
 )
-ALIKE = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
+SAME_WEIGHTS = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
@@ -66,7 +66,7 @@ ELSEWHERE = (  # the first two are held daily by test_deepspeed.py and test_mesh
 DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 
-def some(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
+def framework_params(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
     """Frameworks as parameters: those that are not in CI wait for `make frameworks-test`."""
     return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
 
@@ -139,7 +139,7 @@ class Trainings:
         self.folder, self.environments, self.program = folder, environments, program
         self._trained = functools.cache(self._train)
 
-    def of(self, framework: str, **levels: Any) -> Path:
+    def train(self, framework: str, **levels: Any) -> Path:
         """The attempt's folder of a training with these levels, one epoch of small-cnn on digits where they
         do not say.
         """
@@ -147,17 +147,17 @@ class Trainings:
 
     def weights(self, framework: str, **levels: Any) -> dict[str, np.ndarray]:
         """The weights after it, in the canonical layout."""
-        return weights(self.of(framework, **levels) / "after.npz")
+        return weights(self.train(framework, **levels) / "after.npz")
 
     def losses(self, framework: str, **levels: Any) -> list[float]:
         """The training losses of its epochs."""
-        return [float(row["train_loss"]) for row in epochs(self.of(framework, **levels))]
+        return [float(row["train_loss"]) for row in epochs(self.train(framework, **levels))]
 
-    def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
-        levels = dict(told)
-        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace(
-            "/", "_"
-        )
+    def _train(self, framework: str, level_items: tuple[tuple[str, Any], ...]) -> Path:
+        levels = dict(level_items)
+        folder = self.folder / ".".join(
+            [framework, *(f"{name}={level}" for name, level in level_items)]
+        ).replace("/", "_")
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():
@@ -178,8 +178,8 @@ class Trainings:
         described = load_framework(framework)
         environment = self.environments(described.environment)
         ranks: launch.Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
-        told = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
-        (folder / "spec.json").write_text(json.dumps(told))
+        spec = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
+        (folder / "spec.json").write_text(json.dumps(spec))
         variables = {
             **environment["variables"],
             "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "ranks", TESTS))),
@@ -209,8 +209,8 @@ def epochs(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(table))
 
 
-def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], tolerance: float) -> None:
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
     """That all weights are the same, but for `tolerance`."""
-    assert list(ours) == list(theirs)
-    for name, weight in ours.items():
-        np.testing.assert_allclose(weight, theirs[name], atol=tolerance, rtol=0, err_msg=name)
+    assert list(actual) == list(expected)
+    for name, weight in actual.items():
+        np.testing.assert_allclose(weight, expected[name], atol=tolerance, rtol=0, err_msg=name)

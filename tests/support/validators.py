@@ -80,8 +80,8 @@ def accepts_crate(folder: Path, profile: str) -> list[str]:
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: list[str] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    objections: list[str] = json.loads(done.stdout.strip().splitlines()[-1])
+    return objections
 
 
 def accepts_citation(file: Path) -> list[str]:

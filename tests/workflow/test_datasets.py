@@ -75,7 +75,7 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
         assert first.status == 0, first.output
         assert first.jobs == {"dataset": 5} and "503 Service Unavailable; retrying in" in first.output
         assert second.status == 0 and second.jobs == {}, "two checkouts share what is in the cache"
-        assert len(server.asked) == 2 * 6
+        assert len(server.requests) == 2 * 6
     manifests = {
         path.parent.parent.name: json.loads(path.read_text())
         for path in tmp_path.glob("cache/datasets/*/*/manifest.json")

@@ -454,9 +454,9 @@ def test_adjusted_intervals_cover_as_often_as_plain_ones(spreads):
         assert wider[1] < 1.04 * wider[0], (
             "on a quiet machine hardly anything is lost: three studies of a hundred set this"
         )
-    apart = np.mean([study.shown.width / study.plain.width for study in by_case[0.9, 0.1, 0.1]])
+    apart = np.mean([study.reported.width / study.plain.width for study in by_case[0.9, 0.1, 0.1]])
     assert apart < 1, "no wider means where blocks move the reference alone"
-    assert np.mean([study.shown.width_of_ratios / study.plain.width_of_ratios for study in driven]) < 0.65
+    assert np.mean([study.reported.width_of_ratios / study.plain.width_of_ratios for study in driven]) < 0.65
     assert (
         np.mean([study.chosen for study in quiet]) < 0.12
         and np.mean([study.chosen for study in driven]) > 0.85

@@ -23,7 +23,7 @@ from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
 from strategies.measured import load_measurements
-from support.pages import WORDS, not_said, on_one_line, section, unsaid, unsaid_on
+from support.pages import WORDS, missing_claims, missing_numbers_on, missing_sentences, on_one_line, section
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import select_traced as of_traces
@@ -172,10 +172,13 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
             of_accumulation.append(
                 [links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")]
             )
-    assert not_said(lines(of_nodes)) == []
-    assert not_said(lines(of_accumulation)) == []
+    assert missing_sentences(lines(of_nodes)) == []
+    assert missing_sentences(lines(of_accumulation)) == []
     (example,) = (row for row in of_nodes if row[:3] == ["1 Gbit/s", LARGE, "32"])
-    assert unsaid_on("README.md", "1 Gbit/s", *(ratio.removesuffix(" *") for ratio in example[3:])) == []
+    assert (
+        missing_numbers_on("README.md", "1 Gbit/s", *(ratio.removesuffix(" *") for ratio in example[3:]))
+        == []
+    )
     before = on_one_line().partition("## `prediction-virtual`")[0]
     assert (
         len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
@@ -218,10 +221,10 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
             f"{outliers.iloc[0]:.0f} and {outliers.iloc[1]:.0f} %",
         ],
     }
-    assert unsaid(SLOW, of_two) == unsaid(SIX, of_six) == []
+    assert missing_claims(SLOW, of_two) == missing_claims(SIX, of_six) == []
     by_rate = six.drop_duplicates("cell").set_index("cell")["bandwidth"]
     assert pooled(six).cell_statistics["log_sd"].groupby(by_rate).mean().idxmax() == 1000
-    assert unsaid_on("docs/explanation/predictions.md", SIX, f"{len(six)}, 38") == []
+    assert missing_numbers_on("docs/explanation/predictions.md", SIX, f"{len(six)}, 38") == []
 
 
 def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
@@ -246,7 +249,7 @@ def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
     batches = {model: sorted(rows["batch_size"]) for model, rows in faster.groupby("model")}
     claims["in every batch"] = [links[3], links[2], f"{batches[LARGE][0]}, {batches[LARGE][1]}"]
     assert batches[SMALL] == [32, 64, 96] and len(batches[LARGE]) == 2
-    assert unsaid(SLOW, claims) == []
+    assert missing_claims(SLOW, claims) == []
     assert set(unshaped["within_blocks"]) == {4, 5}, "the run that was repeated is in no block"
 
 
@@ -285,11 +288,11 @@ def test_accumulation_and_loops_in_the_text_are_of_the_tables() -> None:
             f"{100 * loop['ratio_high'].max() - 100:.0f} %",
         ],
     }
-    assert unsaid(SLOW, claims) == []
+    assert missing_claims(SLOW, claims) == []
     shares = 100 * slow["share"]
     errors = f"−{100 - shares.min():.0f} to +{shares.max() - 100:.0f} %"
-    assert unsaid_on("docs/explanation/predictions.md", SLOW, errors) == []
-    assert unsaid_on("docs/tutorial/cluster.md", "1 Gbit/s", f"{len(runs)}, 76") == []
+    assert missing_numbers_on("docs/explanation/predictions.md", SLOW, errors) == []
+    assert missing_numbers_on("docs/tutorial/cluster.md", "1 Gbit/s", f"{len(runs)}, 76") == []
 
 
 def test_accuracies_in_the_text_are_those_of_the_records() -> None:
@@ -304,7 +307,7 @@ def test_accuracies_in_the_text_are_those_of_the_records() -> None:
     lower, apart = -np.array(points["sync_every"]), np.abs(points["training_loop"])
     (epochs,) = set(records(SLOW)["epochs"])
     ends = f"{WORDS[epochs]}, {lower.min():.0f} to {lower.max():.0f}"
-    assert unsaid(SLOW, {"accuracy": [ends, f"{apart.max():.1f}"]}) == []
+    assert missing_claims(SLOW, {"accuracy": [ends, f"{apart.max():.1f}"]}) == []
 
 
 def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
@@ -334,7 +337,7 @@ def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
     }
     of_six = [six[name] for name in ("batch size", "nodes", "bandwidth", "batch size × bandwidth")]
     shares = [*(f"{share:.0f} %" for share in of_six), f"{six['error']:.1f} %"]
-    assert unsaid(SLOW, of_two) == unsaid(SIX, {"tables/anova": shares}) == []
+    assert missing_claims(SLOW, of_two) == missing_claims(SIX, {"tables/anova": shares}) == []
 
 
 def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
@@ -348,7 +351,7 @@ def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
         widths = [np.log(rows["ratio_high"] / rows["ratio_low"]) for rows in (own, groups)]
         changes.append(100 * (float((widths[0] / widths[1]).median()) - 1))
     claims = [f"{-changes[1]:.0f} %", f"{changes[0]:.0f} %"]
-    assert changes[1] < 0 < changes[0] and unsaid(SLOW, {"tables/checks": claims}) == []
+    assert changes[1] < 0 < changes[0] and missing_claims(SLOW, {"tables/checks": claims}) == []
     gains = []
     for study in (folder.name for folder in FOLDERS):
         note = variance.longer_runs_note(
@@ -358,7 +361,7 @@ def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
             gains.append(100 * note.facts["narrower"])
     of_gains = f"{WORDS[len(gains)]}; {min(gains):.0f} to {max(gains):.0f} %"
     wider = f"{100 - 100 / np.sqrt(2):.0f} %"
-    assert unsaid_on("docs/explanation/statistics.md", "`variance`", of_gains, wider) == []
+    assert missing_numbers_on("docs/explanation/statistics.md", "`variance`", of_gains, wider) == []
 
 
 def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
@@ -375,7 +378,7 @@ def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
         widths = np.log(own["ratio_high"] / own["ratio_low"])
         reach = [f"{100 * np.expm1(widths.quantile(q) / 2):.0f}" for q in quantiles]
         claims += [percent(cvs), f"{100 * cvs.median():.0f} %", ", ".join(reach)]
-    assert unsaid(SLOW, {"CPU steal": claims}) == []
+    assert missing_claims(SLOW, {"CPU steal": claims}) == []
 
 
 def test_small_messages_take_as_long_as_the_text_says() -> None:
@@ -391,7 +394,7 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
         f"{min(of_ring):.1f} to {max(of_ring):.1f} MiB",
         f"{records(SIX)['cpu_share'].max():g}",
     ]
-    assert unsaid(SIX, {"KiB": claims}) == []
+    assert missing_claims(SIX, {"KiB": claims}) == []
 
 
 @functools.cache
@@ -416,7 +419,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
         f"| {interval(row, 'predicted_s')} | {interval(row, 'measured_s')} | {signed(row['error'])} |"
         for _, row in rows.iterrows()
     ]
-    assert not_said(cells) == [] and len(set(cells)) == 8
+    assert missing_sentences(cells) == [] and len(set(cells)) == 8
     off, accumulated = 100 * rows["error"].abs(), rows["question"] == "accumulation"
     alone = runs[(runs["nodes"] == 1) & (runs["batch_size"] == 32)]
     traced = cost.build_rows(runs).sort_values("cell")
@@ -438,10 +441,10 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
         traced["ratio_high"] > cost.MAX_COST_RATIO
     ).all()
     assert (rows.loc[accumulated, "error"] > 0).all()
-    assert unsaid(WHAT_IF, claims) == []
+    assert missing_claims(WHAT_IF, claims) == []
     spread = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} %"
     misses = f"{off[~accumulated].min():.0f} to {off[~accumulated].max():.0f} %"
-    assert unsaid_on("docs/how-to/what-if.md", WHAT_IF, spread, misses, "0.3") == []
+    assert missing_numbers_on("docs/how-to/what-if.md", WHAT_IF, spread, misses, "0.3") == []
 
 
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
@@ -465,7 +468,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
         ] or [["–", "–", "–"]]
         level = own.iloc[0]
         cells.append([str(level["batch_size"]), str(level["nodes"]), level["shares"], time, *comparisons[0]])
-    assert not_said(["| " + " | ".join(row) + " |" for row in cells]) == [] and len(cells) == 10
+    assert missing_sentences(["| " + " | ".join(row) + " |" for row in cells]) == [] and len(cells) == 10
     by = rows.set_index(["batch_size", "nodes", "shares"])
     two = 100 * by.loc[(384, 2), "error"]
     pays = by.loc[(384, 2), "break_even"]
@@ -487,7 +490,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     assert (by["measured_saved"].loc[96] < 0).all() and (by["measured_saved"].loc[(384, 2)] > 0).all()
     assert (by["measured_saved"].loc[[(384, 3, "equal"), (384, 3, "measured")]] < 0).all()
     assert (ratios.loc[2, "ratio_low"] < 1).all() and (ratios.loc[2, "ratio_high"] > 1).all()
-    assert unsaid(HYBRID, claims) == []
+    assert missing_claims(HYBRID, claims) == []
 
 
 def by_strategy() -> pd.DataFrame:
@@ -534,7 +537,7 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
                 places.loc[places["place"] == 1, "strategy"].item(),
             ]
         )
-    assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
+    assert missing_sentences(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
     right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
     measured = physics.measured_cells(runs, include_meshes=True)
     points = law.benchmark_points(records(STRATEGIES, "network"))
@@ -567,10 +570,10 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
             f"{longer.min():.1f} to {longer.max():.1f}",
         ],
     }
-    assert unsaid(STRATEGIES, claims) == []
+    assert missing_claims(STRATEGIES, claims) == []
     ends = f"{min(by_name.values()):.0f} to {max(by_name.values()):.0f} %"
-    assert unsaid_on("docs/how-to/strategies.md", "strategies", ends) == []
-    assert unsaid_on("docs/explanation/predictions.md", STRATEGIES, ends) == []
+    assert missing_numbers_on("docs/how-to/strategies.md", "strategies", ends) == []
+    assert missing_numbers_on("docs/explanation/predictions.md", STRATEGIES, ends) == []
 
 
 @functools.cache
@@ -606,7 +609,9 @@ def verdicts_of(rows: list[list[str]]) -> set[tuple[str, str]]:
 def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     runs, rows = records(PHASES), phase_rows()
     assert (
-        not_said([line.rpartition(f"| {row[-1]}")[0] for line, row in zip(lines(rows), rows, strict=True)])
+        missing_sentences(
+            [line.rpartition(f"| {row[-1]}")[0] for line, row in zip(lines(rows), rows, strict=True)]
+        )
         == []
     )
     assert len(rows) == 8 and len(verdicts_of(rows)) == 2, "one word on the page for each verdict"
@@ -644,7 +649,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
             f"{WORDS[(costs['ratio'] < 0.85).sum()]}, 15 %, {costs['p'].min():.2f} among {len(costs)}",
         ],
     }
-    assert unsaid(PHASES, claims) == []
+    assert missing_claims(PHASES, claims) == []
     assert set(verdicts) == {"agree", "computing is faster"} and (costs["ratio_low"] <= 1).all()
     assert all(hidden["tensorflow-multiworker", nodes] < 0.001 for nodes in (2, 4))
     assert len(of_horovod) == 2 and of_horovod["evidence"].str.startswith("8.00 all-reduces").all()
@@ -679,7 +684,7 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
             for name in ("data", "expert", "found", "random1", "random2")
         ]
         rows.append(f"| {model} | {bandwidth} | {' | '.join(times)} | {gained[model, bandwidth].value:.2f} |")
-    assert not_said(rows) == [] and len(rows) == 7
+    assert missing_sentences(rows) == [] and len(rows) == 7
     resolved = [estimate for estimate in gained.values() if estimate.low > 1]
     assert all(estimate.high >= 1 for estimate in gained.values()), "slower in none"
     slow, fast = gained["gpt-nano", 100], gained["gpt-nano", 1000]
@@ -713,7 +718,7 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
             f"{(errors <= 0.1).sum()} of {len(errors)}, {(errors <= 0.3).sum()}",
         ],
     }
-    assert unsaid(SEARCHED, claims) == []
+    assert missing_claims(SEARCHED, claims) == []
     assert searched["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
     assert abs(at["wide-mlp", 250, "found"]) < 0.03
 
@@ -785,4 +790,4 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
             f"{100 * apart['plain']:.0f} %",
         ],
     }
-    assert unsaid("reference-check", claims) == []
+    assert missing_claims("reference-check", claims) == []

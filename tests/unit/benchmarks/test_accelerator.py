@@ -48,7 +48,7 @@ def test_tolerances_tell_rounding_from_precision_and_from_another_training(
 
 
 def test_the_largest_difference_is_named() -> None:
-    assert pages.losses("amp", REFERENCE, BFLOAT16).found == "0.015000 (validation loss, epoch 1)"
+    assert pages.losses("amp", REFERENCE, BFLOAT16).result == "0.015000 (validation loss, epoch 1)"
 
 
 def test_the_ratio_is_told_and_fails_nothing() -> None:
@@ -56,20 +56,20 @@ def test_the_ratio_is_told_and_fails_nothing() -> None:
         pages.throughput([(100, samples_s), (200, 2 * samples_s), (100, 5)], "0.9 to 1")[-1]
         for samples_s in (90, 98)
     )
-    assert (slow.found, slow.verdict, fast.verdict) == ("0.900 [0.9 to 1]", MISSED, MET)
+    assert (slow.result, slow.verdict, fast.verdict) == ("0.900 [0.9 to 1]", MISSED, MET)
     assert "FAILED" not in pages.summary([slow])
 
 
 def test_a_batch_that_came_otherwise_is_named() -> None:
     assert pages.same_batches([1.0, 2.0], [1.0, 2.0]).verdict == OK
     row = pages.same_batches([1.0, 2.5, 3.0], [1.0, 2.0, 4.0])
-    assert (row.found, row.verdict) == ("2 of 3 differ, the first is number 2", FAILED)
+    assert (row.result, row.verdict) == ("2 of 3 differ, the first is number 2", FAILED)
 
 
 @pytest.mark.parametrize(("device_s", "verdict"), [(2.01, OK), (2.03, FAILED), (1.95, FAILED)])
 def test_clocks_agree_within_a_share(device_s: float, verdict: str) -> None:
     row = pages.clocks([1.0, 2.0], [1.0, device_s], "CUDA events")
-    assert row.verdict == verdict and f"{device_s:.4f}" in row.found
+    assert row.verdict == verdict and f"{device_s:.4f}" in row.result
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ NODES = [(part.name, node) for part in PARTS for node in part.tests]
 DESELECTED = sorted(
     {*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault", "long"}
 )
-# How a file marks its tests: by name, for parameters that some() gives, and in test_faults.py for all.
-MARKS = {"every_framework": r"mark\.every_framework|import .*\bsome\b", "every_image": r"mark\.every_image"}
+# How a file marks its tests: by name, for parameters that framework_params() gives, and in test_faults.py for all.
+MARKS = {"every_framework": r"mark\.every_framework|\bframework_params\(", "every_image": r"mark\.every_image"}
 
 
 def test_every_named_target_has_a_part() -> None:

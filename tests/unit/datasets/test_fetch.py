@@ -23,7 +23,7 @@ from support.file_server import (
     claiming,
     cut,
     endless,
-    instead,
+    other_content,
     refusing_ranges,
     stall,
     status,
@@ -73,7 +73,7 @@ def test_a_file_is_fetched_once(server, file, store_at, capsys):
     assert all(re.search(r"ours: a\.gz: .*\b1\.0 MB", line) for line in (begun, ended))
     assert "http://127.0.0.1" in begun and "B/s" in ended
     assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_progress_is_reported(server, file, store_at, capsys):
@@ -143,8 +143,8 @@ def test_malformed_retry_after_is_ignored(server, file, store_at, retry_after):
     [
         (status(404), 1),
         (status(403), 1),
-        (instead(CHANGED_CONTENT), 1),
-        (instead(CONTENT[:-1]), 1),
+        (other_content(CHANGED_CONTENT), 1),
+        (other_content(CONTENT[:-1]), 1),
         (claiming(999_999), 1),
         (claiming(1_000_001), 1),
         (endless, 1),
@@ -167,7 +167,7 @@ def test_excess_bytes_end_the_download(server, declare, store_at):
 def test_error_lists_the_answer_of_each_address(server, file, store_at):
     file = {**file, "mirrors": [*file["mirrors"], server.url("/nowhere"), "http://127.0.0.1:1/a.gz"]}
     server.plan["/public/a.gz"] += [status(503)] * 3
-    server.plan["/mirror/a.gz"] += [instead(CHANGED_CONTENT)]
+    server.plan["/mirror/a.gz"] += [other_content(CHANGED_CONTENT)]
     error = refusal(file, store_at())
     md5 = hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest()
     answers = {
@@ -227,7 +227,7 @@ def test_concurrent_calls_fetch_once(server, file, store_at, capsys):
     )
     with ThreadPoolExecutor(2) as pool:
         got = list(pool.map(lambda _: archive("ours", file, store_at()), range(2)))
-    assert len(server.asked) == 1 and got[0] == got[1]
+    assert len(server.requests) == 1 and got[0] == got[1]
     assert "ours: a.gz" in capsys.readouterr().err, "who waits says so"
 
 
@@ -236,7 +236,7 @@ def test_a_file_that_was_spoilt_in_the_cache_is_fetched_again(server, file, stor
     got.path.write_bytes(CHANGED_CONTENT)
     fetch_content(file, store_at())
     assert (
-        len(server.asked) == 2
+        len(server.requests) == 2
         and hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest() in capsys.readouterr().err
     )
 
@@ -244,7 +244,7 @@ def test_a_file_that_was_spoilt_in_the_cache_is_fetched_again(server, file, stor
 def test_the_mirror_of_the_site_is_tried_first(server, file, store_at):
     server.files["/here/ours/a.gz"] = CONTENT
     assert fetch_content(file, store_at(mirror=server.url("/here/"))).origin == server.url("/here/ours/a.gz")
-    assert [path for path, _ in server.asked] == ["/here/ours/a.gz"]
+    assert [path for path, _ in server.requests] == ["/here/ours/a.gz"]
 
 
 def test_without_the_file_at_the_mirror_the_public_addresses_are_tried(server, file, store_at):
@@ -258,7 +258,7 @@ def test_archives_in_the_sites_folder_are_used_in_place(server, file, store_at, 
     place_path.write_bytes(CONTENT)
     got = archive("ours", file, store_at(folder=tmp_path / "archives"))
     assert got.path == place_path and got.origin == str(place_path)
-    assert not server.asked and not store_at().downloads.exists()
+    assert not server.requests and not store_at().downloads.exists()
 
 
 def test_missing_or_wrong_file_in_the_folder_is_refused(file, store_at, tmp_path):
@@ -370,7 +370,7 @@ def test_entry_of_another_process_is_not_replaced(server, declare, store_at):
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
 def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store_at, text):
     store_at().lock("ours").write_text(text)
-    assert refusal(file, store_at()).file == str(store_at().lock("ours")) and not server.asked
+    assert refusal(file, store_at()).file == str(store_at().lock("ours")) and not server.requests
 
 
 def test_read_only_checkout_warns(server, file, store_at, tmp_path, capsys):
@@ -414,7 +414,7 @@ def test_password_of_a_mirror_is_shown_nowhere(server, store_at, declare, capfd,
         archive("ours", declare("a.gz", CONTENT, url=server.url(f"/none?token={SECRET}")), store)
     assert_refusal(error.value, "not-fetched")
     assert SECRET not in str(error.value) + capfd.readouterr().err
-    assert "authorization" in server.asked[0][1], "it was used"
+    assert "authorization" in server.requests[0][1], "it was used"
 
 
 def test_password_of_a_mirror_is_not_kept(server, store_at, declare):

@@ -20,7 +20,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.python import python_abi
 from environments.unbundle import Unpacked, main, unbundle
-from support.bundles import KEPT, Bundle, bundle, in_cache
+from support.bundles import WHEEL_FOLDER, Bundle, bundle, in_cache
 from support.checkout import NOT_A_USERS
 from support.refusals import assert_refusal
 
@@ -191,7 +191,7 @@ class TestWhereItMayWrite:
         ],
     )
     def test_other_places_are_refused(self, small: Bundle, cache: Path, name: str) -> None:
-        small.files[name] = small.files.pop(f"{KEPT}/wheel.json")
+        small.files[name] = small.files.pop(f"{WHEEL_FOLDER}/wheel.json")
         small.pack()
         assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got=name)
 

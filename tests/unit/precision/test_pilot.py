@@ -17,7 +17,7 @@ from common.tables import read_table
 from declared.study import Replicates, load_study
 from precision import pilot
 from precision.pilot import Aim, Times
-from support.pages import lacking, page
+from support.pages import missing_numbers, page
 
 CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -100,7 +100,7 @@ def test_page_has_the_numbers_of_kept_campaigns() -> None:
             cheapest += result.data.loc[result.data["until"] == 0.05, "best_epochs"].tolist()
     startup = f"{min(shares):.0f} to {max(shares):.0f} %"
     lengths = f"{min(cheapest):.0f} to {max(cheapest):.0f}; 5 %"
-    assert lacking(page("docs/how-to/precision.md").text, "start-up takes", startup, lengths) == []
+    assert missing_numbers(page("docs/how-to/precision.md").text, "start-up takes", startup, lengths) == []
 
 
 def test_single_runs_are_refused() -> None:

@@ -57,7 +57,7 @@ def test_simulated_intervals_are_the_reported_ones(cells, of_blocks):
     assert half.to_numpy() == pytest.approx(report.half()[0], rel=1e-6)
     assert (
         (pooling.cell_statistics["low"] < 1) & (pooling.cell_statistics["high"] > 1)
-    ).tolist() == report.held[0].tolist()
+    ).tolist() == report.covered[0].tolist()
     if cells > 1:
         names, to = pooling.cell_statistics.index, np.arange(cells - 1)
         rows, ratios = pooling.ratios(names[to].tolist(), names[to + 1].tolist()), report.ratios(to, to + 1)
@@ -132,7 +132,7 @@ def test_expected_runs_are_those_that_campaigns_need():
 
 def coverage(seed, cells, until, refine, number, **options):
     """Return the share of intervals of cell means that cover the true value."""
-    return studies(seed, cells, until, refine, number, **options).held.mean()
+    return studies(seed, cells, until, refine, number, **options).covered.mean()
 
 
 def test_rule_covers_the_true_value_and_naive_rule_does_not():
@@ -167,6 +167,6 @@ def test_ratios_cover_the_true_value(refine):
             3, 8, math.exp(1.96 * 0.1 / math.sqrt(n)) - 1, refine, 1000, at_most=30, of_blocks=of_blocks
         )
         ratios = report.ratios(np.arange(0, 8, 2), np.arange(1, 8, 2))
-        shares.append((ratios.held.mean(), ratios.differ.mean()))
+        shares.append((ratios.covered.mean(), ratios.differ.mean()))
     covered, differ = np.mean(shares, axis=0)
     assert covered > 0.94 and differ < 0.06

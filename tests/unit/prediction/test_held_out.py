@@ -40,7 +40,7 @@ from prediction.physics import measured_cells, pooled_cv
 from support import known_physics as synthetic
 from support.captions import why_not_drawn
 from support.known_physics import Truth
-from support.pages import lacking, not_said, page, unsaid
+from support.pages import missing_claims, missing_numbers, missing_sentences, page
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +408,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
             )
         ],
     }
-    assert unsaid("prediction-virtual", claims) == []
+    assert missing_claims("prediction-virtual", claims) == []
     assert worst[["left_out", "nodes", "batch_size", "rate"]].tolist() == ["links of 1 Gbit/s", 6, 32, 125e6]
     assert worst_of("6 nodes") == worst_of("corner of least communication")
     assert errors_of("tf-strategies-unshaped")[1].loc[("3 nodes", PHYSICS), "cells"] == 4
@@ -431,7 +431,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
         ],
     }
     text = page("docs/explanation/predictions.md").text
-    assert [item for near, numbers in claims.items() for item in lacking(text, near, *numbers)] == []
+    assert [item for near, numbers in claims.items() for item in missing_numbers(text, near, *numbers)] == []
     rest = [
         data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((second, ALL), (unshaped, "3 nodes"))
     ]
@@ -461,7 +461,7 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
         f"{100 * again.loc[(ALL, 'Ernest'), name]:.1f}".replace("-", "−")
         for name in ("beyond", "beyond_low", "beyond_high")
     ]
-    assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == []
+    assert missing_sentences(["| " + " | ".join(row) + " |" for row in rows]) == []
     claims = {
         "target": [
             f"{100 * physical['error'][known_to < 0.02].abs().mean():.1f} %",
@@ -477,7 +477,7 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
             f"{at.xs(32, level=1).min():.0f} to {at.xs(32, level=1).max():.0f} %",
         ],
     }
-    assert unsaid("prediction-virtual", claims) == []
+    assert missing_claims("prediction-virtual", claims) == []
 
 
 def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
@@ -555,8 +555,8 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
             f"{percent(plain.loc[(ALL, 'Ernest'), 'mape'])} %",
         ],
     }
-    assert not_said(table) == []
-    assert unsaid("prediction-horovod-virtual", claims) == []
+    assert missing_sentences(table) == []
+    assert missing_claims("prediction-horovod-virtual", claims) == []
 
 
 @pytest.mark.parametrize(

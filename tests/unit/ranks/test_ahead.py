@@ -196,7 +196,7 @@ def test_pytorch_trains_to_the_same_weights_by_batches_sent_ahead(
     tmp_path: Any, real: Any, levels: dict[str, Any]
 ) -> None:
     plain, ahead = (
-        Trainings(tmp_path / program, real, program).of("pytorch-single", **levels)
+        Trainings(tmp_path / program, real, program).train("pytorch-single", **levels)
         for program in ("trained", "trained_ahead")
     )
     assert_same(weights(ahead / "after.npz"), weights(plain / "after.npz"), 0)

@@ -31,8 +31,8 @@ def zero(sharding: str, **levels: Any) -> dict[str, Any]:
 def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(
     trainings: Trainings, sharding: str
 ) -> None:
-    alone = trainings.of("pytorch-single", batch_size=64, sync_every=SYNC_EVERY)
-    shared = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
+    alone = trainings.train("pytorch-single", batch_size=64, sync_every=SYNC_EVERY)
+    shared = trainings.train("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-4)
     before = weights(shared / "before.npz")
     moved = max(
@@ -58,7 +58,7 @@ def test_momentum_decay_and_adam_are_those_of_one_rank(
 def test_ranks_with_different_batches_validate_shards(trainings: Trainings) -> None:
     levels_of_both = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
     actual, expected = (
-        epochs(trainings.of(name, **levels))[0]
+        epochs(trainings.train(name, **levels))[0]
         for name, levels in (
             ("deepspeed", zero("parameters", **levels_of_both)),
             ("pytorch-ddp", levels_of_both),
@@ -92,7 +92,7 @@ def test_models_of_which_most_is_shared_train_as_with_ddp(
 @EVERY
 @pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
 def test_what_ranks_communicate_tells_what_they_share(trainings: Trainings, sharding: str) -> None:
-    folder = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
+    folder = trainings.train("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0 and rank == 0")
     allreduces, own = phases[phases["phase"] == "communication"], phases[phases["phase"] != "communication"]

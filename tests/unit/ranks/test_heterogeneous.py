@@ -45,8 +45,8 @@ def shares(folder: Path) -> Any:
 def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
     trainings: Trainings, ranks: int, of_each: str
 ) -> None:
-    reference = trainings.of("pytorch-single", **GRADIENT)
-    folder = trainings.of("pytorch-hybrid", nodes=ranks, shares=of_each, **GRADIENT)
+    reference = trainings.train("pytorch-single", **GRADIENT)
+    folder = trainings.train("pytorch-hybrid", nodes=ranks, shares=of_each, **GRADIENT)
     after, expected = weights(folder / "after.npz"), weights(reference / "after.npz")
     assert_same(after, expected, 1e-6)
     before = weights(folder / "before.npz")
@@ -72,7 +72,7 @@ def test_heterogeneous_accumulation_trains_like_whole_batches(trainings: Trainin
 
 def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Trainings) -> None:
     levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
-    folder = trainings.of("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels)
+    folder = trainings.train("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     seen = [np.load(folder / f"seen.{rank}.npy") for rank in (0, 1)]
     assert [len(part) for part in seen] == [24 * 45, 24 * 19]
@@ -87,7 +87,7 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
     What lies above differs a little, since each rank normalizes by its own samples, as in every framework.
     """
     reference, folder = (
-        trainings.of(name, **NORMALIZED, **further_levels)
+        trainings.train(name, **NORMALIZED, **further_levels)
         for name, further_levels in (
             ("pytorch-single", {}),
             ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}),
@@ -101,7 +101,7 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
 
 
 def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(trainings: Trainings) -> None:
-    folder = trainings.of("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
+    folder = trainings.train("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
     first_rank, second_rank = shares(folder)
     assert first_rank["samples"] + second_rank["samples"] == BLOCK
     assert [first_rank["samples"], second_rank["samples"]] == divided(

@@ -51,7 +51,9 @@ def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
 ) -> None:
     """The same samples, normalized alike, go through the same model with the same weights."""
     levels_of_both = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
-    lbann, pytorch = (epochs(trainings.of(name, **levels_of_both))[0] for name in ("lbann", "pytorch-single"))
+    lbann, pytorch = (
+        epochs(trainings.train(name, **levels_of_both))[0] for name in ("lbann", "pytorch-single")
+    )
     assert float(lbann["validation_loss"]) == pytest.approx(float(pytorch["validation_loss"]), rel=1e-4)
     assert float(lbann["validation_accuracy"]) == pytest.approx(
         float(pytorch["validation_accuracy"]), abs=1e-4
@@ -81,8 +83,8 @@ def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
         "learning_rate": rate,
         "epochs": 1 if dataset == TEXT else 3,
     }
-    lbann = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **levels_of_both))
-    pytorch = epochs(trainings.of("pytorch-single", batch_size=1280, **levels_of_both))
+    lbann = epochs(trainings.train("lbann", batch_size=1280 // nodes, nodes=nodes, **levels_of_both))
+    pytorch = epochs(trainings.train("pytorch-single", batch_size=1280, **levels_of_both))
     for loss in ("train_loss", "validation_loss"):
         expected = [float(row[loss]) for row in pytorch]
         assert [float(row[loss]) for row in lbann] == pytest.approx(expected, rel=1e-4)
@@ -115,7 +117,9 @@ def test_it_learns_as_well_as_pytorch(
         [
             float(
                 epochs(
-                    trainings.of(name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **levels_of_both)
+                    trainings.train(
+                        name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **levels_of_both
+                    )
                 )[-1]["validation_accuracy"]
             )
             for i in range(REPLICATES)
@@ -129,7 +133,7 @@ def test_it_learns_as_well_as_pytorch(
 def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
     levels_of_both = {"batch_size": 64, "learning_rate": STILL}
     plain, decayed = (
-        objective(trainings.of("lbann", weight_decay=decay, **levels_of_both)) for decay in (0.0, 0.1)
+        objective(trainings.train("lbann", weight_decay=decay, **levels_of_both)) for decay in (0.0, 0.1)
     )
     weights = trainings.weights("pytorch-single", weight_decay=0.1, **levels_of_both)
     kernels = sum(float((weight**2).sum()) for name, weight in weights.items() if name.endswith(".kernel"))
@@ -145,7 +149,7 @@ def objective(folder: Path) -> float:
 
 
 def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
-    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=3)
+    folder = trainings.train("lbann", batch_size=32, nodes=2, epochs=3)
     rows = epochs(folder)
     assert len(rows) == 3
     for row in rows:
@@ -163,7 +167,7 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
 
 
 def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) -> None:
-    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=2, trace="full")
+    folder = trainings.train("lbann", batch_size=32, nodes=2, epochs=2, trace="full")
     merge_phases(folder)
     assert damage_reason(folder, ranks=2, epochs=2, steps=24) is None
     phases = pd.read_csv(folder / "phases.csv")
@@ -186,7 +190,7 @@ def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) ->
 
 
 def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:
-    folder = trainings.of("lbann", batch_size=64, epochs=2, learning_rate=1e6)
+    folder = trainings.train("lbann", batch_size=64, epochs=2, learning_rate=1e6)
     assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
     report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
     assert None in report["objective"]
@@ -203,7 +207,7 @@ def test_what_lbann_refuses_is_told_in_its_own_words(
 
     monkeypatch.setattr("trainings.prepare", without_class_0)
     with pytest.raises(AssertionError) as failed:
-        Trainings(tmp_path, real).of("lbann", batch_size=64)
+        Trainings(tmp_path, real).train("lbann", batch_size=64)
     last = str(failed.value).rstrip().splitlines()[-1]
     assert last.startswith("Error: LBANN ") and "classes are not indexed from 0" in last
 
@@ -222,7 +226,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trai
 
     threading.Thread(target=kill_one, daemon=True).start()
     with pytest.raises(AssertionError, match=str(rank_failure(0, 1))) as failed:
-        trainings.of("lbann", batch_size=8, nodes=2, epochs=500)
+        trainings.train("lbann", batch_size=8, nodes=2, epochs=500)
     assert "Error: LBANN ended with status" in str(failed.value)
     time.sleep(1)
     assert not [folder for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]

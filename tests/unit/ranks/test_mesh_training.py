@@ -83,8 +83,8 @@ def check(
         name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")
     }
     folder, reference = (
-        trainings.of(framework, **of_mesh, **levels),
-        trainings.of("pytorch-single", batch_size=BATCH, **alone),
+        trainings.train(framework, **of_mesh, **levels),
+        trainings.train("pytorch-single", batch_size=BATCH, **alone),
     )
     with np.load(folder / "after.npz") as trained, np.load(reference / "after.npz") as single_rank:
         assert_same(dict(trained), dict(single_rank), tolerance)
@@ -156,7 +156,9 @@ def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str,
 @pytest.mark.every_framework
 def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainings: Trainings) -> None:
     levels = {"parallelism": "pipeline2", "nodes": 2, "batch_size": BATCH, "microbatches": 2}
-    folder, plain = (trainings.of("pytorch-mesh", **levels, **traced) for traced in ({"trace": "phases"}, {}))
+    folder, plain = (
+        trainings.train("pytorch-mesh", **levels, **traced) for traced in ({"trace": "phases"}, {})
+    )
     with np.load(folder / "after.npz") as trained, np.load(plain / "after.npz") as single_rank:
         assert_same(dict(trained), dict(single_rank), 1e-6)
     merge_phases(folder)

@@ -91,8 +91,8 @@ def test_hundreds_of_random_strategies_train_as_one_rank_does(
 def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) -> None:
     """Hold a run's weights, losses and accuracies against those of a run on one rank."""
     of_strategy = {"parallelism": level, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
-    folder = trainings.of("pytorch-strategy", **of_strategy, **levels)
-    reference = trainings.of("pytorch-single", batch_size=BATCH, **levels)
+    folder = trainings.train("pytorch-strategy", **of_strategy, **levels)
+    reference = trainings.train("pytorch-single", batch_size=BATCH, **levels)
     with np.load(folder / "after.npz") as trained, np.load(reference / "after.npz") as single_rank:
         assert_same(dict(trained), dict(single_rank), 5e-4 if "model" in levels else 1e-4)
         with np.load(folder / "before.npz") as before:
@@ -119,7 +119,7 @@ def test_strategies_and_levels_in_other_combinations_train_alike(
 @pytest.mark.every_framework
 def test_a_traced_strategy_tells_when_ranks_compute_wait_and_communicate(trainings: Trainings) -> None:
     levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
-    folder = trainings.of("pytorch-strategy", **levels, trace="phases")
+    folder = trainings.train("pytorch-strategy", **levels, trace="phases")
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby("rank"):

@@ -8,10 +8,19 @@ import pandas as pd
 import pytest
 
 from runs.phases import damage_reason, merge_phases
-from support.trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epochs, of_64, some
+from support.trainings import (
+    REPLICAS,
+    SAME_WEIGHTS,
+    Trainings,
+    able,
+    assert_same,
+    epochs,
+    framework_params,
+    of_64,
+)
 
 SYNC_EVERY = 5
-TRACED = able(ALIKE, trace="phases")
+TRACED = able(SAME_WEIGHTS, trace="phases")
 ALLREDUCING = [5, 10, 15, 20, 24]  # of 24 steps in groups of 5
 WATCHED = range(1, 1 + SYNC_EVERY)
 FEW_MS = 2e-3  # what the loop itself does between two stamps, on a busy machine
@@ -19,12 +28,12 @@ LATE_S = 5e-4  # by which two clocks of one event may differ
 
 
 def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple[Path, pd.DataFrame]:
-    folder = trainings.of(framework, **of_64(framework), sync_every=SYNC_EVERY, trace=trace)
+    folder = trainings.train(framework, **of_64(framework), sync_every=SYNC_EVERY, trace=trace)
     merge_phases(folder)  # the first time
     return folder, pd.read_csv(folder / "phases.csv")
 
 
-@pytest.mark.parametrize("framework", some(TRACED))
+@pytest.mark.parametrize("framework", framework_params(TRACED))
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
     assert damage_reason(folder, phases["rank"].nunique(), epochs=1, steps=ALLREDUCING[-1]) is None
@@ -47,7 +56,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework
     )
 
 
-@pytest.mark.parametrize("framework", some(name for name in TRACED if name in REPLICAS))
+@pytest.mark.parametrize("framework", framework_params(name for name in TRACED if name in REPLICAS))
 def test_allreduces_are_marked_where_gradients_are_and_the_rank_waits_for_the_last(
     trainings: Trainings, framework: str
 ) -> None:
@@ -72,7 +81,7 @@ def test_allreduces_are_marked_where_gradients_are_and_the_rank_waits_for_the_la
         assert ((waits["start"] <= last) & (last <= waits["end"] + 1e-4)).any(), f"rank {rank}, step {step}"
 
 
-@pytest.mark.parametrize("framework", some(TRACED))
+@pytest.mark.parametrize("framework", framework_params(TRACED))
 def test_to_be_traced_changes_no_weight(trainings: Trainings, framework: str) -> None:
     folder, _ = traced(trainings, framework)
     plain = trainings.weights(framework, **of_64(framework), sync_every=SYNC_EVERY)
@@ -95,7 +104,7 @@ OPERATORS = {  # of the forward pass; XLA names what it has fused, here a relu
 }
 
 
-@pytest.mark.parametrize("framework", some(TRACED, ("pytorch-ddp", "horovod-tensorflow")))
+@pytest.mark.parametrize("framework", framework_params(TRACED, ("pytorch-ddp", "horovod-tensorflow")))
 def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")
     for rank, own in phases.groupby("rank"):
@@ -113,7 +122,8 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
 
 
 @pytest.mark.parametrize(
-    "framework", some((name for name in TRACED if name.startswith("horovod")), ("horovod-tensorflow",))
+    "framework",
+    framework_params((name for name in TRACED if name.startswith("horovod")), ("horovod-tensorflow",)),
 )
 def test_horovods_timeline_agrees_with_our_allreduces(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")

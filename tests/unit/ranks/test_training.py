@@ -12,29 +12,29 @@ import pytest
 from declared.frameworks import load_framework
 from runs.steps import quantiles
 from support.trainings import (
-    ALIKE,
     DAILY,
     DISTRIBUTED,
     FRAMEWORKS,
     REPLICAS,
+    SAME_WEIGHTS,
     TEMPORARY,
     Trainings,
     able,
     assert_same,
     epochs,
+    framework_params,
     of_64,
-    some,
     weights,
 )
 
-COMPARED = [name for name in ALIKE if name != "pytorch-single"]
+COMPARED = [name for name in SAME_WEIGHTS if name != "pytorch-single"]
 
 
 @pytest.mark.parametrize(  # others: the next
-    "framework", some(able(ALIKE, sync_every=4), ("pytorch-single", "tensorflow-single"))
+    "framework", framework_params(able(SAME_WEIGHTS, sync_every=4), ("pytorch-single", "tensorflow-single"))
 )
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings, framework: str) -> None:
-    accumulated = trainings.of(framework, batch_size=16, sync_every=4)
+    accumulated = trainings.train(framework, batch_size=16, sync_every=4)
     after = weights(accumulated / "after.npz")
     assert_same(after, trainings.weights(framework, batch_size=64), 1e-5)
     before = weights(accumulated / "before.npz")
@@ -42,7 +42,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", some(able(COMPARED, sync_every=5), DAILY))
+@pytest.mark.parametrize("framework", framework_params(able(COMPARED, sync_every=5), DAILY))
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -54,9 +54,9 @@ def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike
 
 @pytest.mark.parametrize(
     "framework",
-    some(
+    framework_params(
         name
-        for name in ALIKE
+        for name in SAME_WEIGHTS
         if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)
     ),
 )
@@ -65,9 +65,9 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
     assert_same(fitted, trainings.weights(framework, batch_size=64), 1e-4)
 
 
-@pytest.mark.parametrize("framework", some(FRAMEWORKS, DAILY))
+@pytest.mark.parametrize("framework", framework_params(FRAMEWORKS, DAILY))
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(
+    folder = trainings.train(
         framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1
     )
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
@@ -81,10 +81,10 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
 
 
-@pytest.mark.parametrize("framework", some(COMPARED, ("tensorflow-single", "pytorch-ddp")))
+@pytest.mark.parametrize("framework", framework_params(COMPARED, ("tensorflow-single", "pytorch-ddp")))
 def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
-    reference = trainings.of("pytorch-single", batch_size=64, **TOKENS)
-    folder = trainings.of(framework, **of_64(framework), **TOKENS)
+    reference = trainings.train("pytorch-single", batch_size=64, **TOKENS)
+    folder = trainings.train(framework, **of_64(framework), **TOKENS)
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
     before = weights(reference / "before.npz")["embedding.table"]
     assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, (
@@ -102,7 +102,7 @@ def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
 def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
     """Before training, all 200 tokens are equally likely; afterwards, prediction beats token frequencies."""
     levels = {**TOKENS, "optimizer": "adam", "learning_rate": 0.01, "epochs": 4, "batch_size": 64}
-    rows = epochs(trainings.of("pytorch-single", **levels))
+    rows = epochs(trainings.train("pytorch-single", **levels))
     losses = [float(row["validation_loss"]) for row in rows]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.65 * np.log(200)
     assert float(rows[-1]["validation_accuracy"]) < 0.9, "some words are rare"
@@ -141,8 +141,8 @@ def test_other_tokens_and_loops_train_alike(
     plain = {
         name: level for name, level in levels.items() if name not in ("training_loop", "shares", "nodes")
     }
-    folder = trainings.of(framework, **{"batch_size": 64, **levels})
-    reference = trainings.of("pytorch-single", **{**plain, "batch_size": 64})
+    folder = trainings.train(framework, **{"batch_size": 64, **levels})
+    reference = trainings.train("pytorch-single", **{**plain, "batch_size": 64})
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
     for column in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
         values = [[float(row[column]) for row in epochs(run)] for run in (folder, reference)]
@@ -157,14 +157,16 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-@pytest.mark.parametrize("framework", some(COMPARED))
+@pytest.mark.parametrize("framework", framework_params(COMPARED))
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
 
 
-@pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), DAILY))
+@pytest.mark.parametrize(
+    "framework", framework_params((name for name in FRAMEWORKS if name != "pytorch-single"), DAILY)
+)
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(
+    folder = trainings.train(
         framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1
     )
     result = json.loads((folder / "result.json").read_text())
@@ -175,7 +177,7 @@ def test_a_run_names_every_library_that_trains_with_its_version(trainings: Train
 
 
 @pytest.mark.parametrize(
-    "framework", some(COMPARED, ("pytorch-ddp", "tensorflow-multiworker"))
+    "framework", framework_params(COMPARED, ("pytorch-ddp", "tensorflow-multiworker"))
 )  # Horovod: below
 def test_the_first_twenty_losses_are_the_same_by_adam(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "adam")
@@ -184,8 +186,8 @@ def test_the_first_twenty_losses_are_the_same_by_adam(trainings: Trainings, fram
 def check_twenty_losses(trainings: Trainings, framework: str, recipe: str) -> None:
     levels = {**RECIPES[recipe], **TWENTY_STEPS}
     reference, folder = (
-        trainings.of("pytorch-single", batch_size=64, **levels),
-        trainings.of(framework, **of_64(framework), **levels),
+        trainings.train("pytorch-single", batch_size=64, **levels),
+        trainings.train(framework, **of_64(framework), **levels),
     )
     losses, reference_losses = (
         [float(row["train_loss"]) for row in epochs(folder_of_run)] for folder_of_run in (folder, reference)
@@ -199,17 +201,17 @@ def test_the_recipe_has_an_effect(trainings: Trainings) -> None:
     levels = {**RECIPES["sgd"], **TWENTY_STEPS, "batch_size": 64}
     recipe = trainings.weights("pytorch-single", **levels)
     plain = trainings.weights("pytorch-single", **{**levels, "weight_decay": 0.0})
-    sudden = trainings.of("pytorch-single", **{**levels, "lr_warmup_epochs": 0})
+    sudden = trainings.train("pytorch-single", **{**levels, "lr_warmup_epochs": 0})
     for changed in (plain, weights(sudden / "after.npz")):
         assert max(float(np.abs(recipe[name] - weight).max()) for name, weight in changed.items()) > 1e-3
-    rates = [float(row["learning_rate"]) for row in epochs(trainings.of("pytorch-single", **levels))]
+    rates = [float(row["learning_rate"]) for row in epochs(trainings.train("pytorch-single", **levels))]
     assert rates[:6] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
 
 
-@pytest.mark.parametrize("framework", some(COMPARED, ("pytorch-ddp", "tensorflow-multiworker")))
+@pytest.mark.parametrize("framework", framework_params(COMPARED, ("pytorch-ddp", "tensorflow-multiworker")))
 def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> None:
-    reference = trainings.of("pytorch-single", batch_size=64, augmentation="flip-crop")
-    folder = trainings.of(framework, **of_64(framework), augmentation="flip-crop")
+    reference = trainings.train("pytorch-single", batch_size=64, augmentation="flip-crop")
+    folder = trainings.train(framework, **of_64(framework), augmentation="flip-crop")
     folders = (folder, reference)
     images, reference_images = (
         sorted(image.tobytes() for file in folder_of_run.glob("seen.*.npy") for image in np.load(file))
@@ -221,7 +223,9 @@ def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> Non
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 
 
-@pytest.mark.parametrize("framework", some(name for name in FRAMEWORKS if name.startswith("horovod")))
+@pytest.mark.parametrize(
+    "framework", framework_params(name for name in FRAMEWORKS if name.startswith("horovod"))
+)
 def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework: str) -> None:
     levels = {
         "optimizer": "adam",
@@ -237,13 +241,15 @@ def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework:
 
 @pytest.mark.parametrize(
     "framework",
-    some((name for name in REPLICAS if name in COMPARED and name != "pytorch-ddp"), ()),
+    framework_params((name for name in REPLICAS if name in COMPARED and name != "pytorch-ddp"), ()),
 )
 def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(
     trainings: Trainings, framework: str
 ) -> None:
     levels = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
-    reference, folder = (trainings.of(name, **of_64(name), **levels) for name in ("pytorch-ddp", framework))
+    reference, folder = (
+        trainings.train(name, **of_64(name), **levels) for name in ("pytorch-ddp", framework)
+    )
     for column in ("train_loss", "validation_loss"):
         values, reference_values = (
             [float(row[column]) for row in epochs(folder_of_run)] for folder_of_run in (folder, reference)
@@ -293,13 +299,17 @@ def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
         "nodes": 2,
         "learning_rate": 1e-3,
     }
-    actual, expected = (epochs(trainings.of(name, **levels))[0] for name in ("pytorch-fsdp", "pytorch-ddp"))
+    actual, expected = (
+        epochs(trainings.train(name, **levels))[0] for name in ("pytorch-fsdp", "pytorch-ddp")
+    )
     assert float(actual["train_loss"]) == pytest.approx(float(expected["train_loss"]), rel=1e-4)
 
 
-@pytest.mark.parametrize("framework", some(DISTRIBUTED, ("pytorch-ddp", "tensorflow-multiworker")))
+@pytest.mark.parametrize(
+    "framework", framework_params(DISTRIBUTED, ("pytorch-ddp", "tensorflow-multiworker"))
+)
 def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(
+    folder = trainings.train(
         framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32
     )
     first, second = (np.load(folder / f"noise.{rank}.npy") for rank in (0, 1))
@@ -325,21 +335,22 @@ def test_other_ways_to_compute_train_alike(
 ) -> None:
     base_levels = {name: level for name, level in levels.items() if name in ("sync_every", "nodes")}
     folder, reference = (
-        trainings.of(framework, **of_64(framework) | levels_of_run) for levels_of_run in (levels, base_levels)
+        trainings.train(framework, **of_64(framework) | levels_of_run)
+        for levels_of_run in (levels, base_levels)
     )
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-3)
 
 
 @pytest.mark.parametrize(
     "framework",
-    some(
+    framework_params(
         ("pytorch-single", "tensorflow-single", "tensorflow-mirrored", "deepspeed"),
         ("pytorch-single", "tensorflow-single"),
     ),
 )
 def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: str) -> None:
     amp, fp32 = (
-        trainings.of(framework, **of_64(framework), precision=level_or_folder)
+        trainings.train(framework, **of_64(framework), precision=level_or_folder)
         for level_or_folder in ("amp", "fp32")
     )
     losses = [float(epochs(level_or_folder)[0]["train_loss"]) for level_or_folder in (amp, fp32)]
@@ -347,7 +358,7 @@ def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: st
 
 
 def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) -> None:
-    folder = trainings.of("pytorch-ddp", batch_size=32, sync_every=5, nodes=2)
+    folder = trainings.train("pytorch-ddp", batch_size=32, sync_every=5, nodes=2)
     (epoch,) = epochs(folder)
     assert (epoch["steps"], epoch["n_allreduces"], epoch["samples_trained"]) == ("24", "5", "1536")
     assert 0 < float(epoch["epoch_time_s"]) <= float(epoch["closed_time_s"])
@@ -381,13 +392,13 @@ def test_a_training_leaves_no_temporary_files(
     trainings: Trainings, framework: str, levels: dict[str, Any]
 ) -> None:
     """Keras writes its rewritten functions to files, and removes them only at a normal exit."""
-    folder = trainings.of(framework, **of_64(framework), **levels)
+    folder = trainings.train(framework, **of_64(framework), **levels)
     assert list((folder / TEMPORARY).iterdir()) == []
 
 
 @pytest.mark.parametrize("framework", ["pytorch-single", "tensorflow-single"])
 def test_a_training_that_diverged_is_told_by_its_weights(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(framework, batch_size=64, learning_rate=1000.0, epochs=2)
+    folder = trainings.train(framework, batch_size=64, learning_rate=1000.0, epochs=2)
     assert not all(np.isfinite(weight).all() for weight in weights(folder / "after.npz").values())
     (rank,) = json.loads((folder / "result.json").read_text())["ranks"]
     assert rank["weights_finite"] is False

@@ -70,7 +70,7 @@ def test_the_oldest_software_trains_like_the_newest(
     assert len(expected) == 20 and np.ptp(expected) > 0.02, "the steps differ from each other"
     np.testing.assert_allclose(actual, expected, atol=1e-3, rtol=0)
     assert_same(
-        *(weights(trainings.of(framework, **levels) / "after.npz") for trainings in old_and_new), 2e-4
+        *(weights(trainings.train(framework, **levels) / "after.npz") for trainings in old_and_new), 2e-4
     )
 
 

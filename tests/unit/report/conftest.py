@@ -10,20 +10,20 @@ import pytest
 
 from report.pdf import PACKAGES
 from support.debian import require_programs
-from support.reports import Made
+from support.reports import CampaignFiles
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
 
 
 @pytest.fixture(scope="module")
-def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Made]]:
+def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., CampaignFiles]]:
     """A maker of campaigns, each in a folder of its own, which becomes the working directory."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def make_campaign(runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any) -> Made:
+        def make_campaign(runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any) -> CampaignFiles:
             folder = tmp_path_factory.mktemp("campaign")
             patch.chdir(folder)
-            return Made(folder, runs, epochs, **options)
+            return CampaignFiles(folder, runs, epochs, **options)
 
         yield make_campaign
 

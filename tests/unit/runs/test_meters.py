@@ -184,7 +184,7 @@ def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
         _, values, reasons, samples = meters._read_wattmeters(
             server.meter(), ["a"], [(0.0, 1.0), (1.0, 2.0)], step_s=-3600.0
         )
-        assert not server.asked
+        assert not server.requests
     assert values == [None, None] and not samples
     assert [(reason.code, reason.facts) for reason in reasons] == [("clock-set", {"step_s": -3600.0})]
 

@@ -36,14 +36,14 @@ def test_energy_of_a_window_is_exact_for_power_that_grows_and_that_of_all_nodes(
         joules, reason = wattmeter.integrate(kind, samples, NODES, START + begin, START + end)
         expected = 3 * (100 * (end - begin) + (end**2 - begin**2) / 2)
         assert joules == pytest.approx(expected, rel=1e-6) and reason is None
-    assert set(server.asked[0]) == {"nodes", "metrics", "start_time", "end_time"}
-    assert server.asked[0]["nodes"] == "taurus-7,taurus-8"
+    assert set(server.requests[0]) == {"nodes", "metrics", "start_time", "end_time"}
+    assert server.requests[0]["nodes"] == "taurus-7,taurus-8"
 
 
 def test_a_long_run_is_asked_for_in_parts() -> None:
     with kwollect(lambda node, at: 50.0) as server:
         samples = wattmeter.request_samples(server.meter(), NODES[:1], START, START + 1500)
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
     kind = wattmeter.describe_meter(server.meter(), samples)
     assert wattmeter.integrate(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
 
@@ -136,7 +136,7 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
         server.broken = [(503, b"busy"), (502, b"")]
         samples = wattmeter.request_samples(server.meter(patience_s=5), NODES, START, START + 10)
         assert all(rows[-1, 0] >= START + 10 for rows in samples.values())
-        assert len(server.asked) >= 3
+        assert len(server.requests) >= 3
 
 
 @pytest.mark.parametrize(

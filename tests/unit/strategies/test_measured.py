@@ -23,7 +23,7 @@ from strategies.measured import (
 )
 from strategies.problem import pose
 from strategies.topology import Level
-from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
+from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, handled, network_rows, run_of, timed
 
 
 def test_problem_has_measured_times_of_parts() -> None:
@@ -31,7 +31,7 @@ def test_problem_has_measured_times_of_parts() -> None:
     space = divide(run.graph, 64)
     posed = pose(
         space,
-        measured_topology(both(), handled().iloc[:0], run, MEMORY),
+        measured_topology(network_rows(), handled().iloc[:0], run, MEMORY),
         measured_costs(measured_rows(select_costs(timed(run), run))),
     )
     first, parts = posed.arrays.first_config, posed.arrays.parts
@@ -50,7 +50,9 @@ def test_unmeasured_part_is_refused() -> None:
 
 
 def test_links_are_fitted_to_matching_benchmarks() -> None:
-    network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
+    network = pd.concat(
+        [network_rows(), network_rows(nodes=2), network_rows(bandwidth=100, seconds=1.0)], ignore_index=True
+    )
     result = measured_topology(network, handled(), run_of(), MEMORY)
     (link,) = result.levels
     assert (link.units, result.devices, result.device.memory_bytes) == (4, 4, MEMORY)
@@ -69,7 +71,7 @@ def test_links_are_fitted_to_matching_benchmarks() -> None:
 
 def test_virtual_links_have_a_burst() -> None:
     rate, latency = 12.5e6, {"point_to_point": 5e-4, "all_reduce": 1.2e-2}
-    network = both(bandwidth=100, placement="virtual", link_bytes_s=rate)
+    network = network_rows(bandwidth=100, placement="virtual", link_bytes_s=rate)
     bus = [
         bus_bandwidth(size, 1, 4, collective)
         for size, collective in zip(network["bytes"], network["collective"], strict=True)
@@ -86,13 +88,13 @@ def test_virtual_links_have_a_burst() -> None:
 @pytest.mark.parametrize(
     ("network", "code", "facts"),
     [
-        (both(nodes=2), "not-measured", {"table": "network.csv"}),
+        (network_rows(nodes=2), "not-measured", {"table": "network.csv"}),
         (
-            both(status="failed", reason="rank 1 broke"),
+            network_rows(status="failed", reason="rank 1 broke"),
             "measurement-failed",
             {"table": "network.csv", "status": "failed", "reason": "rank 1 broke"},
         ),
-        (both(seconds=1e-3), "times-do-not-grow", {}),
+        (network_rows(seconds=1e-3), "times-do-not-grow", {}),
     ],
 )
 def test_missing_link_measurements_are_named(network: pd.DataFrame, code: str, facts: dict[str, Any]) -> None:
@@ -104,7 +106,7 @@ def test_missing_link_measurements_are_named(network: pd.DataFrame, code: str, f
 
 def test_links_within_a_node_are_refused() -> None:
     with pytest.raises(MissingMeasurement) as missing:
-        measured_topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
+        measured_topology(network_rows(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
     assert missing.value.note.code == "links-within-node" and missing.value.note.facts == {
         "ranks_per_node": 2
     }

@@ -31,7 +31,7 @@ from strategies.simulated import (
     speedups,
     table,
 )
-from support.timed_parts import DATASET, FRAMEWORK, both, handled, timed
+from support.timed_parts import DATASET, FRAMEWORK, handled, network_rows, timed
 
 REST_S = 0.25  # that a step takes beside its layers
 SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simulated
@@ -63,7 +63,7 @@ def campaign() -> Campaign:
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
     return Simulator(
-        Measurements(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies"
+        Measurements(timed(campaign.runs[0]), handled(), network_rows(), 1.0), "call ./ringside strategies"
     )
 
 
