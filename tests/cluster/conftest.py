@@ -52,14 +52,14 @@ def virtual_cluster(installed: None) -> Iterator[None]:
 
     Ended afterwards where it was started here.
     """
-    there = virtual.running()
-    if there == NEEDED and not virtual.ended():
+    cluster = virtual.running()
+    if cluster == NEEDED and not virtual.ended():
         yield
         return
-    if there is not None and there != NEEDED:
+    if cluster is not None and cluster != NEEDED:
         pytest.fail(
             (
-                f"another virtual cluster is up ({there.described()}); take it down first: ./ringside "
+                f"another virtual cluster is up ({cluster.described()}); take it down first: ./ringside "
                 "cluster down"
             ),
             False,

@@ -28,15 +28,17 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
     rows = sorted(campaign.rows(), key=lambda row: row["started_at"])
     assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
     assert len({row["session"] for row in rows}) == sessions
-    there = virtual.running()
-    assert there is not None
+    cluster = virtual.running()
+    assert cluster is not None
     for row in rows:
         nodes = int(row["nodes"])
         assert row["hosts"] == " ".join(f"node{i}" for i in range(1, nodes + 1)), (
             "runs are where their job put them"
         )
         assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
-        assert int(row["node_memory_bytes"]) == there.memory_bytes, "what the control group of a node leaves"
+        assert int(row["node_memory_bytes"]) == cluster.memory_bytes, (
+            "what the control group of a node leaves"
+        )
         assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
         gradients = 4 * 544522 * int(row["n_allreduces"])
         assert float(row["sent_bytes"]) >= (gradients * (nodes - 1) / nodes)
@@ -59,8 +61,8 @@ def a_job_a_run(shared_folder_of_module: Path) -> Campaign:
 def test_a_job_for_every_run(a_job_a_run: Campaign) -> None:
     rows = check(a_job_a_run, sessions=1)
     assert len({row["job"] for row in rows}) == len(rows) == 3
-    said = a_job_a_run.output()
-    assert "[3/3] ok" in said and "all runs done" in said, "the progress is where the person is"
+    output = a_job_a_run.output()
+    assert "[3/3] ok" in output and "all runs done" in output, "the progress is where the person is"
     assert (a_job_a_run.results / "figures" / "by_nodes.png").stat().st_size > 10_000
     caption = (a_job_a_run.results / "figures" / "by_nodes.caption.md").read_text()
     assert "Placement: virtual" in caption and "0.6 core" in caption and "125 MB/s" in caption
@@ -111,13 +113,15 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     again = campaign.checkout.ringside("submit", "rehearsal", "--wait")
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
     drawn = campaign.checkout.ringside("run", "rehearsal", "--site", "virtual")
-    said = drawn.stdout + drawn.stderr
-    assert drawn.returncode == 0 and not {"run", "collective_benchmark"} & set(planned_jobs(said)), said
+    output = drawn.stdout + drawn.stderr
+    assert drawn.returncode == 0 and not {"run", "collective_benchmark"} & set(planned_jobs(output)), output
     status = campaign.checkout.ringside("status", "rehearsal", "--site", "virtual")
     assert status.returncode == 0 and "4 of 4 runs done" in status.stdout, status.stdout + status.stderr
     with open(campaign.results / "tables" / "network.csv", newline="") as table:
-        found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
-    assert 0.1 * 25e6 < found[200] < 1.05 * 25e6 < found[0], "as fast as the links were made, and no faster"
+        achieved = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
+    assert 0.1 * 25e6 < achieved[200] < 1.05 * 25e6 < achieved[0], (
+        "as fast as the links were made, and no faster"
+    )
 
 
 def cancel() -> None:
@@ -168,8 +172,8 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     outside = checkout.snakemake("runs", "--config", "site=virtual")
     assert outside.status == 2 and "ringside submit" in outside.output.strip().splitlines()[-1]
     checkout.edit("config/sites/virtual.yaml", "cpu_share: 0.6", "cpu_share: 0.5")
-    other = campaign.start("runs")
-    assert other.wait(60) == 2
+    process = campaign.start("runs")
+    assert process.wait(60) == 2
     last = campaign.output().strip().splitlines()[-1]
     assert (
         "cpu_share: is 0.5, but 0.6 in the running virtual cluster" in last and "ringside cluster up" in last

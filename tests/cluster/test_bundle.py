@@ -62,17 +62,17 @@ def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
     tolerant = "max_other_cpu_share: 1\nmax_steal_share: 1"
     checkout.edit("config/sites/virtual.yaml", "max_other_cpu_share: 0.05", tolerant)
     checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", "time_limit_s: 300")
-    here = checkout.copy(folder / "here")
+    online = checkout.copy(folder / "here")
     cache = {
         "RINGSIDE_CACHE": str(folder / "online"),
-        "PYTHONPATH": str(here.folder / "workflow" / "scripts"),
+        "PYTHONPATH": str(online.folder / "workflow" / "scripts"),
     }
     bundles = {}
     for name, site in (("small", "local"), ("submitted", "virtual")):
         command = [sys.executable, "-m", "ringside", "bundle", name, "--site", site]
-        subprocess.run(command, cwd=here.folder, env={**here.environment, **cache}, check=True)
+        subprocess.run(command, cwd=online.folder, env={**online.environment, **cache}, check=True)
         bundles[site] = folder / f"{site}.tar"
-        os.rename(here.folder / "results" / name / f"{name}-{site}.bundle.tar", bundles[site])
+        os.rename(online.folder / "results" / name / f"{name}-{site}.bundle.tar", bundles[site])
     shutil.rmtree(folder / "online")
     (folder / "home").mkdir()
     return Place(corner, checkout, folder / "home", bundles)
@@ -101,10 +101,10 @@ def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) 
     )
     done = place.run("make", f"PYTHON={PYTHON}", "figures", "STUDY=another", "SITE=local")
     assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert (
-        len(said) == 1
-        and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in said[0]
+        len(lines) == 1
+        and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in lines[0]
     )
     assert not list((place.checkout.folder / "results/another").glob("runs/*"))
 

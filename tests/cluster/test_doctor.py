@@ -21,7 +21,7 @@ HEALTHY = ["--nodes=3", "--bandwidth=1gbit", "--cpu=0.6"]  # what the site virtu
 
 
 @dataclass
-class Said:
+class DoctorReport:
     """What the doctor said: exit status, verdict and text of each subject, everything."""
 
     status: int
@@ -53,13 +53,13 @@ def copy(shared_folder: Path) -> Checkout:
     return Checkout(shared_folder / "checkout")
 
 
-def ask(where: Sandbox, checkout: Checkout, *config: str) -> Said:
+def call_doctor(corner: Sandbox, checkout: Checkout, *config: str) -> DoctorReport:
     """Call the doctor."""
-    arguments = [f"--{each}" for each in config]
-    return heard(where.python("ringside", "doctor", *arguments, folder=checkout.folder))
+    arguments = [f"--{option}" for option in config]
+    return parse_report(corner.python("ringside", "doctor", *arguments, folder=checkout.folder))
 
 
-def heard(done: subprocess.CompletedProcess[str]) -> Said:
+def parse_report(done: subprocess.CompletedProcess[str]) -> DoctorReport:
     """What it said."""
     assert "Traceback" not in done.stderr, done.stderr
     lines = {}
@@ -68,7 +68,7 @@ def heard(done: subprocess.CompletedProcess[str]) -> Said:
         if verdict in ("ok", "warn", "FAIL"):
             subject, _, text = rest.strip().partition(": ")
             lines[subject] = (verdict, text)
-    return Said(done.returncode, lines, done.stdout + done.stderr)
+    return DoctorReport(done.returncode, lines, done.stdout + done.stderr)
 
 
 def add(checkout: Checkout, lines: str) -> None:
@@ -84,11 +84,11 @@ def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Check
         "./ringside", "cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", folder=copy.folder
     )
     assert up.returncode == 0, up.stderr
-    said = heard(corner.run("./ringside", "doctor", folder=copy.folder))
-    assert said.status == 0, said.output
-    assert {verdict for verdict, _ in said.lines.values()} == {"ok"}, said.output
-    assert said.text("test job") == "ran on node1, node2, node3"
-    assert said.verdict("file locks") == "ok"
+    report = parse_report(corner.run("./ringside", "doctor", folder=copy.folder))
+    assert report.status == 0, report.output
+    assert {verdict for verdict, _ in report.lines.values()} == {"ok"}, report.output
+    assert report.text("test job") == "ran on node1, node2, node3"
+    assert report.verdict("file locks") == "ok"
     assert [path.name for path in copy.path("results").iterdir()] == ["README.md"]
     down = corner.run("./ringside", "cluster", "down", folder=copy.folder)
     assert down.returncode == 0, down.stderr
@@ -96,85 +96,86 @@ def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Check
 
 def test_an_unknown_partition(cluster: Sandbox, copy: Checkout) -> None:
     add(copy, "scheduler:\n  partition: gpu\n")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"partition"}), said.output
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"partition"}), report.output
     assert (
-        said.text("partition") == f"{VIRTUAL}: scheduler.partition: 'gpu' is unknown; expected one of virtual"
+        report.text("partition")
+        == f"{VIRTUAL}: scheduler.partition: 'gpu' is unknown; expected one of virtual"
     )
 
 
 def test_a_wrong_interface(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit(VIRTUAL, "interface: eth0", "interface: ib0")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"interface"}), said.output
-    assert said.text("interface").startswith("node1, node2, node3: has no ib0; it has lo, eth0; ")
-    assert f"{VIRTUAL}: interface: " in said.text("interface")
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"interface"}), report.output
+    assert report.text("interface").startswith("node1, node2, node3: has no ib0; it has lo, eth0; ")
+    assert f"{VIRTUAL}: interface: " in report.text("interface")
 
 
 def test_time_limits_over_the_partition(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit(VIRTUAL, "time_limit_s: 100", "time_limit_s: 86400")
     add(copy, "scheduler:\n  block_limit_s: 90000\n")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"time of a run", "time of a block"}), said.output
-    assert said.text("time of a run").endswith(
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"time of a run", "time of a block"}), report.output
+    assert report.text("time of a run").endswith(
         "expected at most 86220"
     )  # 1-00:00:00 less the job's margin of 180 s
-    assert said.text("time of a block").endswith("expected at most 86400")
-    assert "120 s (SlurmdTimeout)" in said.text("lost node")
+    assert report.text("time of a block").endswith("expected at most 86400")
+    assert "120 s (SlurmdTimeout)" in report.text("lost node")
 
 
 def test_a_drained_node(cluster: Sandbox, copy: Checkout) -> None:
     assert cluster.run("scontrol", "update", "nodename=node3", "state=drain", "reason=fan").returncode == 0
     try:
-        said = ask(cluster, copy)
+        report = call_doctor(cluster, copy)
     finally:
         cluster.run("scontrol", "update", "nodename=node3", "state=resume")
         wait_until(lambda: cluster.run("sinfo", "-h", "-o", "%D %T").stdout == "3 idle\n", "node3 is back")
-    assert said.status == 1
-    assert "nodes: is 3, but 2 are usable (node3 is drained (fan))" in said.text("nodes")
+    assert report.status == 1
+    assert "nodes: is 3, but 2 are usable (node3 is drained (fan))" in report.text("nodes")
     assert (
-        said.text("test job")
+        report.text("test job")
         == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
     )
-    assert said.verdict("interface") == "ok"
+    assert report.verdict("interface") == "ok"
 
 
 def test_sacct_in_the_profile_without_accounting(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"status of jobs"}), said.output
-    assert said.text("status of jobs").startswith(
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"status of jobs"}), report.output
+    assert report.text("status of jobs").startswith(
         "profiles/slurm/config.yaml: slurm-status-command: sacct, but"
     )
-    assert said.text("status of jobs").endswith("set slurm-status-command: squeue")
+    assert report.text("status of jobs").endswith("set slurm-status-command: squeue")
 
 
 def test_folders_that_nodes_do_not_see(cluster: Sandbox, tmp_path: Path) -> None:
     copy = Checkout(tmp_path / "checkout")  # below /tmp, and every node has its own
     copy.edit(VIRTUAL, "cache: ~/.cache/ringside", f"cache: {tmp_path}/cache\nscratch: {tmp_path}/scratch")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"checkout", "results", "cache", "scratch"}), said.output
-    assert said.text("checkout").startswith("node1, node2, node3: does not see it; move the checkout")
-    assert said.verdict("file locks") == "warn"
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"checkout", "results", "cache", "scratch"}), report.output
+    assert report.text("checkout").startswith("node1, node2, node3: does not see it; move the checkout")
+    assert report.verdict("file locks") == "warn"
 
 
 def test_a_setup_line_that_fails(cluster: Sandbox, copy: Checkout) -> None:
     add(copy, "setup: ['export A=1', 'loadmodule cuda/12', 'true']\n")
-    said = ask(cluster, copy)
-    assert (said.status, said.failing) == (1, {"setup"}), said.output
-    assert "'loadmodule cuda/12' fails: " in said.text("setup")
-    assert "command not found" in said.text("setup")
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.failing) == (1, {"setup"}), report.output
+    assert "'loadmodule cuda/12' fails: " in report.text("setup")
+    assert "command not found" in report.text("setup")
 
 
 def test_more_than_nodes_have(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit(VIRTUAL, "cores: 1\n", "cores: 64\n")
     copy.edit(VIRTUAL, "nodes: 3", "nodes: 5")
     add(copy, "scheduler:\n  memory_mb: 100000\n  exclude: node[8-9]\n")
-    said = ask(cluster, copy)
-    assert {"virtual cluster", "processors", "memory", "nodes"} <= said.failing, said.output
-    assert said.text("processors").endswith("expected at most 1")
-    assert said.text("memory").endswith("expected at most 6144")
-    assert "scheduler.exclude: node8, node9 unknown" in said.text("nodes")
+    report = call_doctor(cluster, copy)
+    assert {"virtual cluster", "processors", "memory", "nodes"} <= report.failing, report.output
+    assert report.text("processors").endswith("expected at most 1")
+    assert report.text("memory").endswith("expected at most 6144")
+    assert "scheduler.exclude: node8, node9 unknown" in report.text("nodes")
 
 
 def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
@@ -183,40 +184,40 @@ def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
         "sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
     )
     try:
-        said = ask(cluster, copy)
+        report = call_doctor(cluster, copy)
     finally:
         cluster.run("scancel", job.stdout.strip())
-    assert said.status == 0, said.output
-    assert said.verdict("test job") == "warn"
-    assert "within 2 s" in said.text("test job")
+    assert report.status == 0, report.output
+    assert report.verdict("test job") == "warn"
+    assert "within 2 s" in report.text("test job")
 
 
 def test_options_that_only_sbatch_knows(cluster: Sandbox, copy: Checkout) -> None:
     add(copy, "scheduler:\n  options: ['--ignore-pbs']\n")
-    said = ask(cluster, copy)
-    assert (said.status, said.verdict("test job")) == (0, "ok"), said.output
+    report = call_doctor(cluster, copy)
+    assert (report.status, report.verdict("test job")) == (0, "ok"), report.output
 
 
 def test_accounts(corners: Callable[[], Sandbox], copy: Checkout) -> None:
     corner = corners()
     done = corner.python("ringside", "cluster", "up", *HEALTHY, "--accounting")
     assert done.returncode == 0, done.stderr
-    said = ask(corner, copy)
-    assert said.status == 0, said.output
-    assert said.text("account") == "your default among rehearsal, root"
+    report = call_doctor(corner, copy)
+    assert report.status == 0, report.output
+    assert report.text("account") == "your default among rehearsal, root"
     add(copy, "scheduler:\n  account: nobodys\n")
-    said = ask(corner, copy)
-    assert (said.status, said.failing) == (1, {"account"}), said.output
-    assert said.text("account").endswith("'nobodys' is none of yours; expected one of rehearsal, root")
+    report = call_doctor(corner, copy)
+    assert (report.status, report.failing) == (1, {"account"}), report.output
+    assert report.text("account").endswith("'nobodys' is none of yours; expected one of rehearsal, root")
     copy.edit(VIRTUAL, "account: nobodys", "account: rehearsal")
     copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
-    said = ask(corner, copy)
-    assert (said.status, said.failing) == (0, set()), said.output
+    report = call_doctor(corner, copy)
+    assert (report.status, report.failing) == (0, set()), report.output
 
 
 def test_no_controller(corners: Callable[[], Sandbox], copy: Checkout) -> None:
-    said = ask(corners(), copy)
-    assert (said.status, said.failing) == (1, {"controller"}), said.output
+    report = call_doctor(corners(), copy)
+    assert (report.status, report.failing) == (1, {"controller"}), report.output
 
 
 @pytest.fixture
@@ -236,20 +237,20 @@ def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
         "PYTHONPATH": str(copy.path("workflow/scripts")),
     }
     command = [sys.executable, "-m", "ringside", "doctor"]
-    said = heard(
+    report = parse_report(
         subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False)
     )
-    assert (said.status, said.failing) == (1, {"programs"}), said.output
+    assert (report.status, report.failing) == (1, {"programs"}), report.output
 
 
 def test_a_site_without_slurm(copy: Checkout) -> None:
-    said = heard(copy.program("ringside", "doctor", "--site=local"))
-    assert said.status == 0, said.output
-    assert said.text("site") == "local is this machine and needs no Slurm"
-    assert "test job" not in said.lines
+    report = parse_report(copy.program("ringside", "doctor", "--site=local"))
+    assert report.status == 0, report.output
+    assert report.text("site") == "local is this machine and needs no Slurm"
+    assert "test job" not in report.lines
     copy.edit("config/sites/local.yaml", "interface: lo", "interface: eth77")
-    said = heard(copy.program("ringside", "doctor", "--site=local"))
-    assert (said.status, said.failing) == (1, {"machine", "interface"}), said.output
+    report = parse_report(copy.program("ringside", "doctor", "--site=local"))
+    assert (report.status, report.failing) == (1, {"machine", "interface"}), report.output
 
 
 @pytest.mark.parametrize("argument", ["--site=nowhere", "--site", "--side=virtual", "none"])

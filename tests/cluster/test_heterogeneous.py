@@ -52,17 +52,17 @@ def test_a_cut_of_hybrid_virtual(cluster: Sandbox, shared_folder: Path) -> None:
     equal, measured = rows["3", "equal"], rows["3", "measured"]
     assert measured["hosts"] == "node1 node2 node3" and measured["cpu_shares"] == "0.9/0.6/0.3"
     assert not equal["rank_samples"] and equal["cpu_share"] == ""
-    samples = [int(each) for each in measured["rank_samples"].split("/")]
-    speeds = [float(each) for each in measured["rank_speeds"].split("/")]
+    samples = [int(value) for value in measured["rank_samples"].split("/")]
+    speeds = [float(value) for value in measured["rank_speeds"].split("/")]
     assert sum(samples) == BLOCK and sorted(samples) == sorted(
         samples, key=lambda n: speeds[samples.index(n)]
     )
     assert samples[0] > samples[2], f"0.9 core does more than 0.3: {speeds}"
     with open(campaign.results / "tables" / "hybrid.csv", newline="") as table:
-        found = list(csv.DictReader(table))
-    assert [(row["nodes"], row["source"]) for row in found] == [
+        predictions = list(csv.DictReader(table))
+    assert [(row["nodes"], row["source"]) for row in predictions] == [
         ("3", "declared shares"),
         ("3", "declared shares"),
         ("3", "measured speeds"),
     ]
-    assert all(float(row["predicted_s"]) > 0 for row in found)
+    assert all(float(row["predicted_s"]) > 0 for row in predictions)

@@ -84,16 +84,16 @@ def campaigns(
 
 def records(campaign: Campaign) -> dict[str, dict[str, Any]]:
     """The records, by run."""
-    found = [json.loads((campaign.results / path).read_text()) for path in campaign.checkout.records()]
-    return {record["run_id"]: record for record in found}
+    contents = [json.loads((campaign.results / path).read_text()) for path in campaign.checkout.records()]
+    return {record["run_id"]: record for record in contents}
 
 
 def environment(campaign: Campaign, record: dict[str, Any], name: str) -> dict[str, Any]:
     """What environment.json says of the environment that a run was in."""
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
     folder = cache / "environments" / name / record["environment_digest"][:12]
-    made: dict[str, Any] = json.loads((folder / "environment.json").read_text())
-    return made
+    content: dict[str, Any] = json.loads((folder / "environment.json").read_text())
+    return content
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -102,16 +102,18 @@ def test_records_hold_the_image_and_what_is_in_it(
 ) -> None:
     in_venvs, in_images = campaigns(name)
     for run_id, record in records(in_images).items():
-        made = environment(in_images, record, name)
-        whole = hashlib.sha256(Path(made["image"]["path"]).read_bytes()).hexdigest()
-        assert record["deployment"] == "apptainer" and record["image"]["sha256"] == whole, run_id
-        assert record["packages"] == made["packages"]
+        described = environment(in_images, record, name)
+        digest = hashlib.sha256(Path(described["image"]["path"]).read_bytes()).hexdigest()
+        assert record["deployment"] == "apptainer" and record["image"]["sha256"] == digest, run_id
+        assert record["packages"] == described["packages"]
         assert record["measured"]["throttled_s"] is not None, "the node's counters are seen from inside"
         assert record["reference"]["before"] and record["reference"]["after"], record["reference"]["reason"]
         plain = records(in_venvs)[run_id]
         assert plain["deployment"] == "venv" and plain["image"] is None
-        others = {package: version for package, version in record["packages"].items() if package != "pip"}
-        assert others == plain["packages"], "the same lock gives the same versions"
+        image_packages = {
+            package: version for package, version in record["packages"].items() if package != "pip"
+        }
+        assert image_packages == plain["packages"], "the same lock gives the same versions"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -120,8 +122,8 @@ def test_the_losses_are_those_of_a_virtual_environment(
 ) -> None:
     of_venvs, of_images = (losses(campaign) for campaign in campaigns(name))
     assert len(of_images) == 2 * len(records(campaigns(name)[1])) == len(of_venvs)
-    for epoch, there in of_images.items():
-        assert there == pytest.approx(of_venvs[epoch], rel=0, abs=1e-6), epoch
+    for epoch, image_losses in of_images.items():
+        assert image_losses == pytest.approx(of_venvs[epoch], rel=0, abs=1e-6), epoch
     assert no_worker_is_left()
 
 
@@ -143,21 +145,23 @@ def pytorch_image(campaigns: Callable[[str], tuple[Campaign, Campaign]]) -> dict
 
 def test_an_image_says_what_it_is_runs_and_tests_itself(pytorch_image: dict[str, Any]) -> None:
     path = pytorch_image["image"]["path"]
-    labels = said("apptainer", "inspect", "--labels", path)
+    labels = run_command("apptainer", "inspect", "--labels", path)
     assert f"ringside.digest: {pytorch_image['digest']}" in labels and "ringside.torch: 2.13.0+cpu" in labels
     assert (
-        said("apptainer", "run", "--userns", path, "-c", "import torch; print(torch.__version__)")
+        run_command("apptainer", "run", "--userns", path, "-c", "import torch; print(torch.__version__)")
         == "2.13.0+cpu\n"
     )
-    assert json.loads(said("apptainer", "test", "--userns", path).splitlines()[-1])["all_reduce"] == 3.0
+    assert (
+        json.loads(run_command("apptainer", "test", "--userns", path).splitlines()[-1])["all_reduce"] == 3.0
+    )
     assert "sha256:" in (Path(path).with_name("recipe.def")).read_text()
 
 
-def said(*command: str) -> str:
+def run_command(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-LOOK = """
+INSPECT = """
 import json, os, sys
 def writable(folder):
     try:
@@ -190,14 +194,22 @@ def test_a_program_inside_sees_what_is_named_and_nothing_else(
     monkeypatch.setenv("APPTAINER_BIND", str(home))
     monkeypatch.setenv("SINGULARITY_BINDPATH", str(CHECKOUT))
     monkeypatch.setenv("RINGSIDE_RANK", "3")
-    look = ["python3", "-c", LOOK, str(home), str(CHECKOUT / "Snakefile"), str(read_only), str(writable)]
+    program = [
+        "python3",
+        "-c",
+        INSPECT,
+        str(home),
+        str(CHECKOUT / "Snakefile"),
+        str(read_only),
+        str(writable),
+    ]
     command = inside(
         pytorch_image["image"]["path"],
-        look,
+        program,
         [Bind(str(read_only)), Bind(str(writable), writable=True)],
         ["TOLD"],
     )
-    seen = json.loads(said(*command))
+    seen = json.loads(run_command(*command))
     assert seen["variables"]["TOLD"] == hostile and seen["variables"]["RINGSIDE_RANK"] == "3"
     assert not {"SECRET", "PYTHONPATH", "SMUGGLED"} & set(seen["variables"])
     assert (seen["home"], seen["checkout"], seen["read"], seen["written"]) == (False, False, False, True)
@@ -252,22 +264,24 @@ class TestTiny:
         again = started()
         assert again.wait(300) == 0, again.communicate()[1]
         (stamp,) = tiny.cache.rglob("environment.json")
-        made = json.loads(stamp.read_text())
-        assert made["packages"]["tiny-package"] == "1.0" and made["variables"] == {"GREETING": "hello"}
+        described = json.loads(stamp.read_text())
+        assert described["packages"]["tiny-package"] == "1.0" and described["variables"] == {
+            "GREETING": "hello"
+        }
         assert not list(tiny.cache.rglob("*.partial*"))
-        asked = inside(
-            made["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"]
+        command = inside(
+            described["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"]
         )
         handed = (
-            subprocess.run(asked, capture_output=True, text=True, check=False)
+            subprocess.run(command, capture_output=True, text=True, check=False)
             .stdout.replace("/mnt:", "")
             .strip()
         )
         assert handed == "", "what was handed to the build is not in the image"
 
         image, brought = (
-            Path(made["image"]["path"]),
-            Realization("venv", brought=(("base", made["image"]["path"]),)),
+            Path(described["image"]["path"]),
+            Realization("venv", brought=(("base", described["image"]["path"]),)),
         )
         before = image.stat().st_mtime_ns
         assert started().wait(60) == 0 and image.stat().st_mtime_ns == before, "nothing is made again"
@@ -275,8 +289,11 @@ class TestTiny:
         assert started().wait(60) == 0 and stamp.exists() and image.stat().st_mtime_ns == before
 
         at = Realization("apptainer", brought=brought.brought)
-        taken = build(read("base", containers=tiny.containers), tiny.cache, realization=at)
-        assert taken["image"]["sha256"] == made["image"]["sha256"] and taken["digest"] != made["digest"]
+        on_given_image = build(read("base", containers=tiny.containers), tiny.cache, realization=at)
+        assert (
+            on_given_image["image"]["sha256"] == described["image"]["sha256"]
+            and on_given_image["digest"] != described["digest"]
+        )
         failing = Realization("apptainer", brought=(("base", pytorch_image["image"]["path"]),))
         (tiny.containers / "base" / "selftest.py").write_text(
             SELFTEST.format(check="import a_package_that_it_lacks")

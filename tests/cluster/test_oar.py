@@ -119,18 +119,18 @@ def submit(corner: Sandbox, folder: Path, script: str, nodes: int = 1) -> str:
 
 def state(corner: Sandbox, job: str) -> str:
     """What OAR says of a job."""
-    said = corner.run("oarstat", "-fj", job).stdout
-    return next((line.split(" = ")[1] for line in said.splitlines() if line.startswith("    state = ")), "")
+    output = corner.run("oarstat", "-fj", job).stdout
+    return next((line.split(" = ")[1] for line in output.splitlines() if line.startswith("    state = ")), "")
 
 
 def kill(corner: Sandbox, node: str, program: str) -> int:
     """Kill the processes of a node whose command line matches; their number."""
-    each = """
+    script = """
         for pid in $(cat /sys/fs/cgroup/memory/ringside/$1/cgroup.procs /sys/fs/cgroup/ringside/$1/cgroup.procs); do
             if tr '\\0' ' ' < /proc/$pid/cmdline | grep -q "$2" && kill -9 $pid; then echo $pid; fi
         done
     """
-    return len(corner.run("sh", "-c", each, "sh", node, program).stdout.split())
+    return len(corner.run("sh", "-c", script, "sh", node, program).stdout.split())
 
 
 def the_row(campaign: Campaign) -> dict[str, str]:
@@ -210,8 +210,8 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
         )
     assert len({row["job"] for row in rows}) == 3
     with open(campaign.results / "tables" / "network.csv", newline="") as table:
-        found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
-    assert 0.1 * 25e6 < found[200] < 1.05 * 25e6 < found[0] < 1.05 * 125e6, (
+        achieved = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
+    assert 0.1 * 25e6 < achieved[200] < 1.05 * 25e6 < achieved[0] < 1.05 * 125e6, (
         "links are as fast as they were made"
     )
     assert "Placement: virtual" in (campaign.results / "figures" / "by_nodes.caption.md").read_text()
@@ -226,9 +226,9 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
 )
 def test_lbann_trains_on_two_nodes(cluster: Sandbox, shared_folder: Path) -> None:
     campaign = OarCampaign(cluster, shared_folder, study("lbann", nodes="[1, 2]", epochs=2))
-    has = INSTALLED["lbann"]
+    lbann = INSTALLED["lbann"]
     site = campaign.checkout.path("config/sites/virtual-oar.yaml")
-    installed = {"lbann": {"executable": has.executable, "variables": dict(has.variables)}}
+    installed = {"lbann": {"executable": lbann.executable, "variables": dict(lbann.variables)}}
     site.write_text(f"{site.read_text()}installed: {json.dumps(installed)}\n")
     with campaign.running() as snakemake:
         assert campaign.finish(snakemake, 400) == 0, campaign.output()
@@ -353,18 +353,18 @@ def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
 def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
     cluster: Sandbox, shared_folder: Path, then: str, status: str, reason: str | None
 ) -> None:
-    _, told = mpi_run(cluster, shared_folder, then)
-    wait_until(told.exists, "the run is over", 120)
-    outcome = json.loads(told.read_text())
-    found = [json.loads((shared_folder / f"rank{rank}.json").read_text()) for rank in range(4)]
-    assert [(each["mpi"], each["total"], each["RINGSIDE_LOCAL_RANK"]) for each in found] == [
+    _, outcome_file = mpi_run(cluster, shared_folder, then)
+    wait_until(outcome_file.exists, "the run is over", 120)
+    outcome = json.loads(outcome_file.read_text())
+    results = [json.loads((shared_folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+    assert [(result["mpi"], result["total"], result["RINGSIDE_LOCAL_RANK"]) for result in results] == [
         (0, 10, "0"), (1, 10, "1"), (2, 10, "0"), (3, 10, "1"),
     ]  # fmt: skip
-    hosts = [each["host"] for each in found]
+    hosts = [result["host"] for result in results]
     assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
     expected = (status, reason and reason.replace("NODE", hosts[3]))
     assert (outcome["status"], outcome["reason"]) == expected, (shared_folder / "log.txt").read_text()
-    assert {each["TOLD"] for each in found} == {"a word; $(id)"}
+    assert {result["TOLD"] for result in results} == {"a word; $(id)"}
     assert not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left"
 
 
@@ -379,13 +379,13 @@ def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
 def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
     cluster: Sandbox, shared_folder: Path, program: str, status: str, reason: str
 ) -> None:
-    _, told = mpi_run(cluster, shared_folder, "time.sleep(50)")
+    _, outcome_file = mpi_run(cluster, shared_folder, "time.sleep(50)")
     wait_until((shared_folder / "rank3.json").exists, "the ranks have met", 90)
     node = json.loads((shared_folder / "rank3.json").read_text())["host"]
     assert kill(cluster, node, program)
     try:
-        wait_until(told.exists, "the run is over", 90)
-        outcome, log = json.loads(told.read_text()), (shared_folder / "log.txt").read_text()
+        wait_until(outcome_file.exists, "the run is over", 90)
+        outcome, log = json.loads(outcome_file.read_text()), (shared_folder / "log.txt").read_text()
         assert outcome["status"] == status and re.fullmatch(
             reason.replace("NODE", node), outcome["reason"]
         ), f"{outcome}\n{log}"

@@ -24,7 +24,7 @@ def no_controller(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "understood"),
+    ("options", "understood"),
     [
         (
             allocation_options(
@@ -36,9 +36,9 @@ def no_controller(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_sbatch_understands_the_options_of_a_block(
-    installed: None, no_controller: dict[str, str], asked: list[str], understood: bool
+    installed: None, no_controller: dict[str, str], options: list[str], understood: bool
 ) -> None:
-    command = ["sbatch", *asked, "--wrap=true"]
+    command = ["sbatch", *options, "--wrap=true"]
     done = subprocess.run(command, env=no_controller, capture_output=True, text=True, check=False)
     assert done.returncode != 0, "there is no controller to take the job"
     assert ("contact" in done.stderr) == understood, done.stderr

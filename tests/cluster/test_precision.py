@@ -44,8 +44,12 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
     checkout.edit("config/studies/small.yaml", "at_most: 4", "at_most: 5")
     with campaign.running("runs") as snakemake:
         assert campaign.finish(snakemake) == 0, campaign.output()
-    said = campaign.output()
-    assert "precision after block 4: 0 of 1 cell" in said and "[5/5] ok" in said and "all runs done" in said
+    output = campaign.output()
+    assert (
+        "precision after block 4: 0 of 1 cell" in output
+        and "[5/5] ok" in output
+        and "all runs done" in output
+    )
     assert [(row["block"], row["status"]) for row in campaign.rows()] == [
         (str(block), "ok") for block in range(1, 6)
     ]

@@ -25,9 +25,9 @@ def cluster(corner: Sandbox) -> Sandbox:
 @pytest.fixture
 def copy(shared_folder: Path) -> Checkout:
     """A checkout that all nodes see."""
-    made = Checkout(shared_folder / "checkout")
-    made.path(".venv").symlink_to(CHECKOUT / ".venv")
-    return made
+    checkout = Checkout(shared_folder / "checkout")
+    checkout.path(".venv").symlink_to(CHECKOUT / ".venv")
+    return checkout
 
 
 def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(
@@ -35,10 +35,10 @@ def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(
 ) -> None:
     done = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout.splitlines()
-    assert said[1].startswith(f"{FILE}: written; ")
-    assert said[2] == f"site mine ({FILE})"
-    assert {line[:4] for line in said[3:]} == {"ok  "}, done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith(f"{FILE}: written; ")
+    assert lines[2] == f"site mine ({FILE})"
+    assert {line[:4] for line in lines[3:]} == {"ok  "}, done.stdout
 
     site = load_site("mine", copy.path("config/sites"))
     assert (site.launcher, site.placement, site.device, site.interface) == ("slurm", "virtual", "cpu", "eth0")

@@ -168,10 +168,10 @@ def test_up_twice_is_refused(cluster: Sandbox) -> None:
 def test_each_node_has_its_own_name_address_and_tmp(cluster: Sandbox) -> None:
     for _ in range(2):
         done = cluster.run("srun", "--nodes=2", sys.executable, "-c", SELF)
-        told = sorted(json.loads(line) for line in done.stdout.splitlines())
-        assert [name for name, _, _ in told] == ["node1", "node2"], done.stderr
-        assert [address for _, address, _ in told] == ["10.213.77.1", "10.213.77.2"]
-    assert [files for _, _, files in told] == [["node1"], ["node2"]]
+        answers = sorted(json.loads(line) for line in done.stdout.splitlines())
+        assert [name for name, _, _ in answers] == ["node1", "node2"], done.stderr
+        assert [address for _, address, _ in answers] == ["10.213.77.1", "10.213.77.2"]
+    assert [files for _, _, files in answers] == [["node1"], ["node2"]]
     assert not Path("/tmp/node1").exists()  # noqa: S108
 
 
