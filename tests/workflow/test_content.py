@@ -44,7 +44,7 @@ def digest_named(checkout: Checkout, product: str, file: str) -> str:
 def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> None:
     file = campaign.path(FIGURE)
     caption = campaign.results / "figures" / "overview.caption.md"
-    before, said, named = (
+    before, text, named = (
         file.read_text(),
         caption.read_text(),
         digest_named(campaign, "figures/overview", FIGURE),
@@ -55,7 +55,7 @@ def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> N
     assert digest_named(campaign, "figures/overview", FIGURE) != named
     edit(file, before, age_s)
     assert made_again(campaign) == {"figure": 1}
-    assert caption.read_text() == said and digest_named(campaign, "figures/overview", FIGURE) == named
+    assert caption.read_text() == text and digest_named(campaign, "figures/overview", FIGURE) == named
     assert made_again(campaign) == {}
 
 
@@ -64,10 +64,10 @@ def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
     file = next(record.parent.glob("attempt-*/epochs.csv"))
     before, table = file.read_text(), (campaign.results / "runs.csv").read_text()
     head, first, second, *rest = before.split("\n")
-    number, warm_up, time_s, *others = second.split(",")
+    number, warm_up, time_s, *other_columns = second.split(",")
     edit(
         file,
-        "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *others]), *rest]),
+        "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *other_columns]), *rest]),
         86400,
     )
     compared = campaign.program("ringside", "verify", "small")
@@ -82,8 +82,8 @@ def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
 @AGES
 def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
     file = campaign.results / campaign.records()[0]
-    said = json.loads(file.read_text())
-    edit(file, json.dumps({**said, "status": "failed", "reason": "it fell", "measured": None}), age_s)
+    content = json.loads(file.read_text())
+    edit(file, json.dumps({**content, "status": "failed", "reason": "it fell", "measured": None}), age_s)
     shutil.rmtree(campaign.path(".snakemake"))  # whose memory is not asked
     assert made_again(campaign) == {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}
     assert "failed,it fell" in (campaign.results / "runs.csv").read_text()
@@ -123,14 +123,14 @@ def test_removed_outputs_of_one_job_are_made_again(campaign: Checkout) -> None:
 
 
 def test_products_of_another_checkout_are_made_again(campaign: Checkout, tmp_path: Path) -> None:
-    other = campaign.copy(tmp_path / "other")
-    file = other.path(FIGURE)
+    second = campaign.copy(tmp_path / "other")
+    file = second.path(FIGURE)
     edit(file, file.read_text() + "OTHER = True\n", 3600)
-    assert made_again(other) == {"figure": 1}
+    assert made_again(second) == {"figure": 1}
     for folder in ("figures", "made_of/figures"):
         shutil.rmtree(campaign.results / folder)
         shutil.copytree(
-            other.results / folder, campaign.results / folder
+            second.results / folder, campaign.results / folder
         )  # dates kept, as cp -p and rsync -a do
     assert made_again(campaign) == {"figure": 1}
 

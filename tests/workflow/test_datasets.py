@@ -27,7 +27,7 @@ factors:
   sync_every: 1
   epochs: 2
 """
-OURS = {
+OWN_DATASETS = {
     "our-cifar": "cifar-10-small",
     "our-fashion": "fashion-mnist-small",
     "our-tiny": "tiny-imagenet-200-small",
@@ -37,12 +37,12 @@ OURS = {
 @pytest.fixture
 def published(tmp_path):
     """Archives as a user may have them: data set -> its entry and the contents of its files."""
-    made = {}
-    for ours, like in OURS.items():
-        (tmp_path / ours).mkdir()
+    datasets = {}
+    for dataset, like in OWN_DATASETS.items():
+        (tmp_path / dataset).mkdir()
         files = {
             path: a.path.read_bytes()
-            for path, a in write_archives(load_dataset(like), tmp_path / ours).items()
+            for path, a in write_archives(load_dataset(like), tmp_path / dataset).items()
         }
         declared = [
             {
@@ -54,8 +54,8 @@ def published(tmp_path):
             for name, content in files.items()
         ]
         entry = {key: value for key, value in load_dataset(like).items() if key != "made_up"}
-        made[ours] = {**entry, "files": declared}, files
-    return made
+        datasets[dataset] = {**entry, "files": declared}, files
+    return datasets
 
 
 def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
         path.parent.parent.name: json.loads(path.read_text())
         for path in tmp_path.glob("cache/datasets/*/*/manifest.json")
     }
-    assert set(manifests) == {*OURS, "digits", "synthetic-8x8x1-10-640"}
+    assert set(manifests) == {*OWN_DATASETS, "digits", "synthetic-8x8x1-10-640"}
     assert manifests["our-fashion"]["source"]["files"][0]["from"].startswith("http://127.0.0.1:")
     locked = yaml.safe_load(checkouts[0].path("config/datasets.lock.yaml").read_text())
     assert {name: set(files) for name, files in locked.items()} == {

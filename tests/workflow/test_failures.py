@@ -33,15 +33,15 @@ def rows(checkout: Checkout) -> list[dict[str, str]]:
 
 def ranks_of(checkout: Checkout) -> list[int]:
     """Process ids of the ranks that train in this checkout."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if b"ranks.worker" in command and str(checkout.folder).encode() in b" ".join(command):
-            found.append(int(folder.name))
-    return sorted(found)
+            pids.append(int(folder.name))
+    return sorted(pids)
 
 
 def training(checkout: Checkout) -> bool:
@@ -150,8 +150,8 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
     assert rows(checkout)[0]["attempt"] == "2"
-    nothing = checkout.program("ringside", "repeat", "*horovod*", "--later")
-    assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1
+    no_match = checkout.program("ringside", "repeat", "*horovod*", "--later")
+    assert no_match.returncode == 2 and no_match.stderr.count("\n") == 1
 
 
 def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) -> None:
@@ -164,10 +164,10 @@ def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) ->
     stopped = checkout.snakemake("figures")
     assert (stopped.status, len(checkout.records())) == (3, 3), stopped.output
     assert stopped.output.splitlines()[-1].startswith("ringside: stopped: the last 3 runs failed")
-    whole = checkout.snakemake("figures", "--keep-going")
-    assert (whole.status, len(checkout.records())) == (3, 4), whole.output
+    complete = checkout.snakemake("figures", "--keep-going")
+    assert (complete.status, len(checkout.records())) == (3, 4), complete.output
     assert {row["status"] for row in rows(checkout)} == {"failed"}
     again = checkout.snakemake("figures")
     assert (again.status, again.jobs) == (3, {})
-    for done in (whole, again):
+    for done in (complete, again):
         assert done.output.splitlines()[-1].startswith("ringside: 0 of 4 runs are usable")

@@ -119,7 +119,7 @@ def cluster(fresh: Callable[..., Checkout]) -> Checkout:
     return checkout
 
 
-def asked(oar: Path) -> list[str]:
+def oarsub_arguments(oar: Path) -> list[str]:
     """The arguments of all calls of oarsub."""
     return (oar / "asked").read_text().split("\0")[:-1]
 
@@ -132,7 +132,7 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
     assert done.status == 0, done.output + "".join(
         log.read_text() for log in cluster.folder.glob(".snakemake/oar/*")
     )
-    *options, command = asked(oar)
+    *options, command = oarsub_arguments(oar)
     assert options == [
         "--stdout=.snakemake/oar/%jobid%.txt",
         "--stderr=.snakemake/oar/%jobid%.txt",
@@ -161,7 +161,7 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
     assert f"RINGSIDE_SESSION={row['session']}" in words
     assert "1 not ok" not in done.output and "all runs done" in done.output, done.output
     assert cluster.snakemake("records", "--profile", "oar").jobs == {}, "nothing is left to do"
-    assert len(asked(oar)) == len(options) + 1, "one job was submitted"
+    assert len(oarsub_arguments(oar)) == len(options) + 1, "one job was submitted"
 
 
 def test_a_job_that_fails_is_tried_again_and_then_told(cluster: Checkout, oar: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_job_that_fails_is_tried_again_and_then_told(cluster: Checkout, oar: P
         "1",
     )
     assert done.status != 0
-    assert asked(oar).count("--queue=production") == 2, "lost infrastructure is tried again"
+    assert oarsub_arguments(oar).count("--queue=production") == 2, "lost infrastructure is tried again"
     assert [Path(name).name for name in cluster.attempts()] == ["attempt-1", "attempt-2"]
     notes = [path.read_text() for path in sorted(cluster.results.glob("runs/*/*/attempt-*/unfinished.txt"))]
     assert len(notes) == 2 and all("lost: rank 0 on" in note and "No route to host" in note for note in notes)
@@ -201,7 +201,7 @@ def test_a_submission_that_oar_refuses_says_why(cluster: Checkout, oar: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "own", "said"),
+    ("state", "code", "own", "expected"),
     [
         ("Waiting", None, None, "running"), ("Launching", None, None, "running"),
         ("Running", None, None, "running"),
@@ -213,7 +213,7 @@ def test_a_submission_that_oar_refuses_says_why(cluster: Checkout, oar: Path) ->
     ],
 )  # fmt: skip
 def test_oars_states_are_put_in_snakemakes_words(
-    fresh: Callable[..., Checkout], oar: Path, state: str, code: str | None, own: str | None, said: str
+    fresh: Callable[..., Checkout], oar: Path, state: str, code: str | None, own: str | None, expected: str
 ) -> None:
     checkout = fresh(STUDY)
     (oar / "7.state").write_text(f"{state}\n")
@@ -222,7 +222,7 @@ def test_oars_states_are_put_in_snakemakes_words(
     if own:
         checkout.path(".snakemake/oar").mkdir(parents=True)
         checkout.write(".snakemake/oar/7.status", f"{own}\n")
-    assert status(checkout, "7") == (said, "")
+    assert status(checkout, "7") == (expected, "")
 
 
 def test_a_job_that_oar_lost_sight_of_is_no_success(fresh: Callable[..., Checkout], oar: Path) -> None:
@@ -231,9 +231,9 @@ def test_a_job_that_oar_lost_sight_of_is_no_success(fresh: Callable[..., Checkou
     (oar / "9.state").write_text("Terminated\n")
     (oar / "9.code").write_text("0 (0,0,0)\n")
     assert [status(checkout, "9")[0] for _ in range(2)] == ["running"] * 2, "its word may come late"
-    said, complaint = status(checkout, "9")
+    answer, complaint = status(checkout, "9")
     assert (
-        said == "failed"
+        answer == "failed"
         and "job 9: OAR calls it Terminated, with exit code 0, but it did not come to" in complaint
     )
     checkout.write(".snakemake/oar/9.status", "0\n")
@@ -264,8 +264,8 @@ def test_a_job_that_oar_does_not_know_is_given_time_and_then_up(
     fresh: Callable[..., Checkout], oar: Path
 ) -> None:
     checkout = fresh(STUDY)
-    said, complaint = status(checkout, "8")
-    assert said == "running" and "oarstat does not tell of job 8: No job 8" in complaint
+    answer, complaint = status(checkout, "8")
+    assert answer == "running" and "oarstat does not tell of job 8: No job 8" in complaint
     (oar / "8.state").write_text("Running\n")
     assert status(checkout, "8") == ("running", ""), "it had only been busy"
     (oar / "8.state").unlink()

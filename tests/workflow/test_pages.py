@@ -16,14 +16,14 @@ from support.pages import lists, page
 
 LISTS = lists()
 STUDY = "config/studies/second-node.yaml"
-KEPT = "docs/campaigns/tf-strategies"
-SAID = {  # of what a command has to say
+CAMPAIGNS = "docs/campaigns/tf-strategies"
+EXPECTED_OUTPUTS = {  # of what a command has to say
     "./ringside plan second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
     "./ringside status second-node": "done       12 ok",
     "./ringside repeat '*.b64.n2.s1.r1' --study second-node": "1 run will be repeated",
     "./ringside archive second-node": "results/second-node/second-node.tar.gz: ",
     "./ringside verify second-node": " identical",
-    f"./ringside compare {KEPT}-virtual {KEPT}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
+    f"./ringside compare {CAMPAIGNS}-virtual {CAMPAIGNS}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
     "./ringside unlock": "there is no lock",
     "./ringside models two-blocks": "two-blocks  32x32x3",
     "./ringside models one-block --tokens 128:5000": "one-block  128:5000",
@@ -34,15 +34,15 @@ SAID = {  # of what a command has to say
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A checkout with all that the pages tell a reader to write."""
-    made = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
-    made.path(".venv").symlink_to(CHECKOUT / ".venv")
-    made.write(
+    new_checkout = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
+    new_checkout.path(".venv").symlink_to(CHECKOUT / ".venv")
+    new_checkout.write(
         STUDY,
         page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0],
     )
     for model in page("docs/how-to/own-model.md").blocks("python"):
-        made.write(model.partition("\n")[0].removeprefix("# "), model)
-    return made
+        new_checkout.write(model.partition("\n")[0].removeprefix("# "), model)
+    return new_checkout
 
 
 def call(checkout: Checkout, command: str) -> str:
@@ -57,7 +57,7 @@ def call(checkout: Checkout, command: str) -> str:
 
 @pytest.mark.parametrize("command", LISTS.run)
 def test_a_command_works(checkout: Checkout, command: str) -> None:
-    assert SAID.get(command, "") in call(checkout, command)
+    assert EXPECTED_OUTPUTS.get(command, "") in call(checkout, command)
 
 
 @pytest.mark.parametrize("command", LISTS.planned)
@@ -72,7 +72,7 @@ def test_what_takes_minutes_is_planned(checkout: Checkout, command: str) -> None
 def test_a_comparison_has_a_figure_and_is_made_once(checkout: Checkout) -> None:
     (figure,) = checkout.path("results/comparison").glob("*/comparison.png")
     assert figure.stat().st_size > 10_000
-    settings = (f"base={KEPT}-virtual", f"other={KEPT}-unshaped")
+    settings = (f"base={CAMPAIGNS}-virtual", f"other={CAMPAIGNS}-unshaped")
     assert checkout.snakemake("compare", "--config", *settings).jobs == {}
 
 
@@ -101,8 +101,8 @@ def test_the_report_has_every_run_with_its_log(checkout: Checkout) -> None:
 
 
 def test_a_level_more_plans_its_own_runs_alone(checkout: Checkout) -> None:
-    whole = checkout.path(STUDY).read_text()
+    text = checkout.path(STUDY).read_text()
     checkout.edit(STUDY, "batch_size: [16, 64] ", "batch_size: [16, 32, 64] ")
     planned = planned_jobs(call(checkout, "snakemake -n --config study=second-node"))
-    checkout.write(STUDY, whole)
+    checkout.write(STUDY, text)
     assert planned["run"] == 6

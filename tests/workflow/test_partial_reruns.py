@@ -26,10 +26,10 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def set_dates(checkout: Checkout, when: float) -> None:
+def set_dates(checkout: Checkout, moment: float) -> None:
     for path in checkout.folder.rglob("*"):
         if not path.is_symlink():
-            os.utime(path, (when, when))
+            os.utime(path, (moment, moment))
 
 
 def test_nothing_changed_runs_nothing(campaign: Checkout) -> None:
@@ -96,8 +96,8 @@ def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, 
     script.write_text(script.read_text() + "\nEDITED = True\n")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": figures})
-    made = {name for name, stamped in campaign.products().items() if before[name] != stamped}
-    assert made and all(Path(name).name.startswith(kind) for name in made)
+    changed = {name for name, stamped in campaign.products().items() if before[name] != stamped}
+    assert changed and all(Path(name).name.startswith(kind) for name in changed)
 
 
 def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
@@ -122,21 +122,21 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     )
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
-    made = {name for name, stamped in campaign.products().items() if before.get(name) != stamped}
+    changed = {name for name, stamped in campaign.products().items() if before.get(name) != stamped}
     assert "figures: results/small/figures, tables: results/small/tables; one page" in done.output
     ends = ("pdf", "svg", "png", "caption.md")
-    assert made == {f"figures/by_factor-framework.{end}" for end in ends}
+    assert changed == {f"figures/by_factor-framework.{end}" for end in ends}
     assert "old/ beside the others: figures/accuracy-updates" in done.output
     assert {path.name for path in (campaign.results / "figures" / "old").iterdir()} == {
         f"accuracy-updates.{end}" for end in ends
     }
-    listed = {file for one in campaign.manifest()["products"].values() for file in one["files"]}
-    there = {
+    listed = {file for product in campaign.manifest()["products"].values() for file in product["files"]}
+    existing = {
         str(path.relative_to(campaign.folder))
         for path in campaign.results.glob("*s/*.*")
         if path.parent.name in ("figures", "tables")
     } | {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("explore.*")}
-    assert listed == there, "the manifest's list and the folders agree"
+    assert listed == existing, "the manifest's list and the folders agree"
 
 
 def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_put_back_nothing(

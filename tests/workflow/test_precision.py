@@ -41,12 +41,12 @@ def begun(checkout: Checkout) -> None:
 
 def refined(checkout: Checkout) -> dict[str, set[str]]:
     """The cells that get another run, by decision."""
-    found = {
+    decisions = {
         path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")
     }
     return {
-        name: {cell for cell, said in cells.items() if said["refine"]}
-        for name, cells in sorted(found.items())
+        name: {cell for cell, decision in cells.items() if decision["refine"]}
+        for name, cells in sorted(decisions.items())
     }
 
 
@@ -61,12 +61,12 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         wait_for(lambda: len(checkout.records()) == 11 and len(checkout.attempts()) == 12, 600)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    said = (checkout.folder / "out").read_text()
+    output = (checkout.folder / "out").read_text()
     assert (
         "precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells "
         f"({', '.join(CELLS)}) in block 4"
-    ) in said, said
-    assert "more replicates are decided next" in said and "[11/11] ok" in said, said
+    ) in output, output
+    assert "more replicates are decided next" in output and "[11/11] ok" in output, output
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
     status = checkout.program("ringside", "status").stdout
@@ -133,9 +133,9 @@ def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: 
     pilot = checkout.snakemake("pilot")
     assert pilot.status == 0 and "40.0 (aim)" in pilot.output, pilot.output
     assert set(pilot.jobs) == {"pilot"} and (checkout.results / "tables" / "pilot.csv").exists()
-    made = checkout.snakemake("runs", "--config", "block=20")
-    assert made.status == 0 and refined(checkout) == {"block-18.json": set()}, made.output
-    assert "1 of 1 cell within 40 %; no cell gets more runs" in made.output
+    done = checkout.snakemake("runs", "--config", "block=20")
+    assert done.status == 0 and refined(checkout) == {"block-18.json": set()}, done.output
+    assert "1 of 1 cell within 40 %; no cell gets more runs" in done.output
     assert len(checkout.records()) == len(checkout.attempts()) == 18
     refused = checkout.snakemake("-n", "runs", "--config", "block=21")
     assert (

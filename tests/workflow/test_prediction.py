@@ -12,13 +12,13 @@ import pytest
 from environments.identity import environment_stamp
 from support.checkout import SMALL_STUDY, Checkout
 
-KEPT = "tf-strategies-unshaped"
-TABLE = f"results/{KEPT}/tables/prediction.csv"
+CAMPAIGN = "tf-strategies-unshaped"
+TABLE = f"results/{CAMPAIGN}/tables/prediction.csv"
 
 
 def predict(checkout: Checkout, *arguments: str) -> Any:
     """The table of predictions of a kept campaign's records."""
-    settings = (f"study={KEPT}", "site=virtual-unshaped", f"records=docs/campaigns/{KEPT}")
+    settings = (f"study={CAMPAIGN}", "site=virtual-unshaped", f"records=docs/campaigns/{CAMPAIGN}")
     return checkout.snakemake(TABLE, *arguments, "--config", *settings)
 
 
@@ -27,7 +27,7 @@ def test_a_build_that_failed_is_tried_again_and_leaves_no_row(
 ) -> None:
     real("extrap")  # in the user's cache, where the second try finds it
     checkout = Checkout(tmp_path / "checkout", SMALL_STUDY)
-    checkout.edit(f"config/studies/{KEPT}.yaml", "design: full\n", "design: full\nextra_p: true\n")
+    checkout.edit(f"config/studies/{CAMPAIGN}.yaml", "design: full\n", "design: full\nextra_p: true\n")
     with monkeypatch.context() as offline:
         for name, value in {
             "RINGSIDE_CACHE": str(tmp_path / "cache"),

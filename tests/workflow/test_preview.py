@@ -33,13 +33,13 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
         during = len(checkout.records())
     finally:
         status = campaign.wait(timeout=600)
-    said = (checkout.folder / "snakemake.out").read_text()
+    output = (checkout.folder / "snakemake.out").read_text()
     assert drawn.returncode == 0, drawn.stderr + drawn.stdout
-    assert status == 0, said
+    assert status == 0, output
     assert "preview: waiting for process" in drawn.stdout and during < RUNS, (
         "it came beside a run, and was not the last"
     )
-    assert "which draws what is there so far of small" in said, "the next run waited for it"
+    assert "which draws what is there so far of small" in output, "the next run waited for it"
 
     preview = checkout.results / "preview"
     with open(preview / "runs.csv") as file:
@@ -48,17 +48,17 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     records = [json.loads((checkout.results / path).read_text()) for path in checkout.records()]
     assert [record["status"] for record in records] == ["ok"] * RUNS
     assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts())
-    for made in [*(preview / name for name in PRODUCTS), preview / "runs.csv"]:
-        assert not beside_a_run(made, records), made
+    for product in [*(preview / name for name in PRODUCTS), preview / "runs.csv"]:
+        assert not beside_a_run(product, records), product
     assert not [
         name for name in ("figures", "tables", "runs.csv", "design.csv") if (checkout.results / name).exists()
     ]
     assert checkout.snakemake("runs", "-n").jobs == {}, "nothing is to be repeated"
 
 
-def beside_a_run(made: Path, records: list[dict[str, str]]) -> bool:
+def beside_a_run(product: Path, records: list[dict[str, str]]) -> bool:
     """Whether a file was written while one of the runs went on."""
-    at = made.stat().st_mtime
+    at = product.stat().st_mtime
     spans = (
         [datetime.fromisoformat(record[name]).timestamp() for name in ("started_at", "ended_at")]
         for record in records

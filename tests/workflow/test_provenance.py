@@ -42,12 +42,15 @@ def verified(checkout: Checkout, *arguments: str) -> subprocess.CompletedProcess
 
 
 def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> None:
-    said = campaign.manifest()
+    manifest = campaign.manifest()
     files = {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("figures/*")}
     assert {
-        file for name, one in said["products"].items() if name.startswith("figures/") for file in one["files"]
+        file
+        for name, product in manifest["products"].items()
+        if name.startswith("figures/")
+        for file in product["files"]
     } == files
-    sources = said["sources"]
+    sources = manifest["sources"]
     assert list(sources["study"]) == [STUDY]
     assert json.loads(sources["site"]["cores"]) >= 1
     assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(
@@ -61,18 +64,20 @@ def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> N
     assert {"design.csv", "runs.csv", "epochs.csv"} <= set(sources["tables"])
     assert len([file for file in sources["records"] if file.endswith("record.json")]) == 3
     assert len([file for file in sources["records"] if file.endswith("attempt-1/epochs.csv")]) == 3
-    assert FIGURE in said["products"]["figures/overview"]["made_of"]
+    assert FIGURE in manifest["products"]["figures/overview"]["made_of"]
     done = verified(campaign)
     assert done.returncode == 0 and done.stdout.rstrip().endswith(
-        f"{len(files) + other_files(said) + len(sources['records'])} identical"
+        f"{len(files) + other_files(manifest) + len(sources['records'])} identical"
     ), done.stdout
 
 
-def other_files(said: dict) -> int:
-    beside = sum(
-        len(one["files"]) for name, one in said["products"].items() if not name.startswith("figures/")
+def other_files(manifest: dict) -> int:
+    n_files = sum(
+        len(product["files"])
+        for name, product in manifest["products"].items()
+        if not name.startswith("figures/")
     )
-    return beside + len(said["sources"]["tables"])
+    return n_files + len(manifest["sources"]["tables"])
 
 
 def test_figures_say_what_has_changed_since_they_were_made(campaign: Checkout) -> None:
@@ -98,8 +103,8 @@ def test_figures_say_what_has_changed_since_they_were_made(campaign: Checkout) -
 
 def test_verify_finds_what_is_not_as_it_was_made(campaign: Checkout) -> None:
     table = campaign.results / "tables" / "cells.csv"
-    head, first, *others = table.read_text().splitlines()
-    table.write_text("\n".join([head, first.replace("1", "2"), *others]) + "\n")
+    head, first, *other_rows = table.read_text().splitlines()
+    table.write_text("\n".join([head, first.replace("1", "2"), *other_rows]) + "\n")
     (campaign.results / "figures" / "overview.svg").unlink()
     done = verified(campaign)
     assert done.returncode == 1
@@ -147,10 +152,10 @@ def test_an_archive_makes_everything_again_elsewhere(archived: Path) -> None:
     assert not [name for name in PRIVATE if again.path(name).exists()]
     assert any(again.path("config/studies").glob("small.yaml"))
     copy = archived / "figures" / "overview.svg"
-    whole = copy.read_bytes()
-    copy.write_bytes(whole + b"<!-- -->")
+    content = copy.read_bytes()
+    copy.write_bytes(content + b"<!-- -->")
     compared = verified(again, "--against", "../manifest.json")
-    copy.write_bytes(whole)
+    copy.write_bytes(content)
     assert compared.returncode == 1 and "../figures/overview.svg: differs" in compared.stdout
     for name in ("runs.csv", "epochs.csv"):
         assert (again.results / name).read_bytes() == (archived / "records" / name).read_bytes()
@@ -170,8 +175,8 @@ def test_an_archive_describes_itself(archived: Path) -> None:
         assert f"## {heading}\n" in text
     assert "digits" in text and "horovod" in text and "SHA-256" in text
     assert "node hours" in text and "MB" in text
-    said = yaml.safe_load((archived / "CITATION.cff").read_text())
-    assert said["authors"][0]["family-names"] == "Lovelace" and said["license"] == "CC-BY-4.0"
+    citation = yaml.safe_load((archived / "CITATION.cff").read_text())
+    assert citation["authors"][0]["family-names"] == "Lovelace" and citation["license"] == "CC-BY-4.0"
     crate = json.loads((archived / "ro-crate-metadata.json").read_text())
     by_id = {entity["@id"]: entity for entity in crate["@graph"]}
     for name, entity in by_id.items():
@@ -185,9 +190,9 @@ def test_an_archive_describes_itself(archived: Path) -> None:
 
 
 def test_public_validators_accept_it(archived: Path) -> None:
-    found = accepts_crate(archived, "workflow-run-crate")
-    assert not [said for said in found if said.startswith("REQUIRED")]
-    assert {said.split()[1].rstrip(":") for said in found} <= LEFT_OUT, found
+    objections = accepts_crate(archived, "workflow-run-crate")
+    assert not [objection for objection in objections if objection.startswith("REQUIRED")]
+    assert {objection.split()[1].rstrip(":") for objection in objections} <= LEFT_OUT, objections
     assert accepts_citation(archived / "CITATION.cff") == []
 
 
@@ -201,8 +206,8 @@ def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would
     runs, epochs = campaign_of(1)
     digests = {"code_digest": "c" * 64, "data_digest": "d" * 64, "environment_digest": "e" * 64}
     write_frames(checkout.path("published"), runs.assign(**digests), epochs)
-    asked = ("--config", "study=quickstart", "records=published")
-    assert checkout.snakemake("archive", *asked).status == 0
+    settings = ("--config", "study=quickstart", "records=published")
+    assert checkout.snakemake("archive", *settings).status == 0
     with tarfile.open(checkout.folder / "results" / "quickstart" / "quickstart.tar.gz") as archive:
         names = archive.getnames()
     assert {
@@ -211,21 +216,21 @@ def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would
         "quickstart/manifest.json",
     } <= set(names)
     assert not [name for name in names if "/results/" in name]
-    said = checkout.snakemake("figures", *asked).output
+    output = checkout.snakemake("figures", *settings).output
     for kind in (
         "code than this checkout has: horovod-pytorch",
         "data: digits",
         "environments than this checkout has: horovod-",
     ):
-        assert f"quickstart: the published runs were measured with other {kind}" in said
-    assert "Nothing to be done" in said
+        assert f"quickstart: the published runs were measured with other {kind}" in output
+    assert "Nothing to be done" in output
 
 
 def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
     checkout.path("one").mkdir()
     write_campaign(checkout.path("one"))
-    for arguments, said in (
+    for arguments, message in (
         (
             [],
             (
@@ -237,7 +242,7 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
         (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),
     ):
         done = checkout.snakemake("compare", *arguments)
-        assert done.status != 0 and said in done.output and "Traceback" not in done.output, done.output
+        assert done.status != 0 and message in done.output and "Traceback" not in done.output, done.output
 
 
 def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) -> None:

@@ -54,8 +54,8 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
     assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
     declared = load_study(study)
     traits = declared.traits(has_collective_benchmark=(results / "network.csv").exists())
-    wanted = {figure.name for figure in declared.drawn(traits)}
-    assert {path.stem for path in (results / "figures").glob("*.pdf")} == wanted
-    for figure in wanted:
+    expected = {figure.name for figure in declared.drawn(traits)}
+    assert {path.stem for path in (results / "figures").glob("*.pdf")} == expected
+    for figure in expected:
         for suffix in ("pdf", "svg", "png", "caption.md"):
             assert (results / "figures" / f"{figure}.{suffix}").stat().st_size > 100

@@ -15,7 +15,7 @@ from common.shell import unseen_path
 
 QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
 OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
-GONE = "qstat: Unknown Job Id 7.head"
+UNKNOWN_JOB = "qstat: Unknown Job Id 7.head"
 REFUSED = "Connection refused\nqstat: cannot connect to server head (errno=15010)"
 QSUB = (
     "#!/bin/sh\n"
@@ -46,11 +46,11 @@ def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "history", "own", "expected"),
+    ("answer", "history", "own", "expected"),
     [
         ("    job_state = Q", "", None, "running"), ("    job_state = R", "", "0", "running"),
-        ("    job_state = E\n    Exit_status = 0", "", "0", "running"), (GONE, "", "0", "success"),
-        (GONE, "", "75", "failed"),
+        ("    job_state = E\n    Exit_status = 0", "", "0", "running"), (UNKNOWN_JOB, "", "0", "success"),
+        (UNKNOWN_JOB, "", "75", "failed"),
         (OVER, "    job_state = F\n    Exit_status = 0", "0", "success"),
         (OVER, "    job_state = F\n    Exit_status = 7", "7", "failed"),
         (OVER, "    job_state = F\n    Exit_status = 271", None, "failed"),
@@ -59,9 +59,9 @@ def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 )  # fmt: skip
 def test_what_pbs_says_of_a_job(
     called: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path, said: str, history: str, own: str | None, expected: str,
+    tmp_path: Path, answer: str, history: str, own: str | None, expected: str,
 ) -> None:  # fmt: skip
-    (tmp_path / "said").write_text(f"{said}\n")
+    (tmp_path / "said").write_text(f"{answer}\n")
     (tmp_path / "history").write_text(f"{history}\n")
     if own:
         (tmp_path / ".snakemake" / "pbs").mkdir(parents=True)
@@ -70,15 +70,15 @@ def test_what_pbs_says_of_a_job(
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
-@pytest.mark.parametrize(("said", "times"), [(GONE, 3), (REFUSED, 100)])
+@pytest.mark.parametrize(("answer", "times"), [(UNKNOWN_JOB, 3), (REFUSED, 100)])
 def test_a_job_that_did_not_come_to_its_end_is_given_time_and_then_up(
-    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, said: str, times: int
+    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, answer: str, times: int
 ) -> None:
-    (tmp_path / "said").write_text(said)
+    (tmp_path / "said").write_text(answer)
     assert called("pbs/status", "7.head", qstat=QSTAT).stdout == "running\n"
     (tmp_path / ".snakemake" / "pbs" / "7.head.unknown").write_text("x\n" * (times - 1))
     done = called("pbs/status", "7.head")
-    assert done.stdout == "failed\n" and said.splitlines()[0] in done.stderr
+    assert done.stdout == "failed\n" and answer.splitlines()[0] in done.stderr
 
 
 def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
@@ -88,8 +88,8 @@ def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
     (tmp_path / "script.sh").chmod(0o755)
     done = called("pbs/submit", "-l", "select=2:ncpus=4", "-q", "workq", "script.sh", qsub=QSUB)
     assert (done.stdout, done.returncode) == ("7.head\n", 0), done.stderr
-    asked = (tmp_path / "asked").read_text().split("\0")[:-1]
-    assert asked[-4:] == ["-l", "select=2:ncpus=4", "-q", "workq"] and "-r" in asked
+    arguments = (tmp_path / "asked").read_text().split("\0")[:-1]
+    assert arguments[-4:] == ["-l", "select=2:ncpus=4", "-q", "workq"] and "-r" in arguments
     written = tmp_path / ".snakemake" / "pbs"
     assert (written / "7.head.txt").read_text() == f"a, b'c, in {tmp_path}\n"
     assert (written / "7.head.status").read_text() == "5\n"
@@ -100,16 +100,16 @@ def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("state", "expected"),
     [
         ("SCHED", "running"), ("RUN", "running"), ("CLEANUP", "running"), ("COMPLETED", "success"),
         ("FAILED", "failed"), ("CANCELED", "failed"), ("TIMEOUT", "failed"),
     ],
 )  # fmt: skip
 def test_what_flux_says_of_a_job(
-    called: Callable[..., subprocess.CompletedProcess[str]], said: str, expected: str
+    called: Callable[..., subprocess.CompletedProcess[str]], state: str, expected: str
 ) -> None:
-    done = called("flux/status", "f1234", flux=f"#!/bin/sh\necho {said}\n")
+    done = called("flux/status", "f1234", flux=f"#!/bin/sh\necho {state}\n")
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
@@ -190,7 +190,7 @@ def test_every_job_first_looks_what_its_node_sees(
     ), done.stderr
     assert (tmp_path / "done").exists() is not blind
     log = tmp_path / ".snakemake" / "pbs" / "7.head.txt" if name == "pbs" else tmp_path / "job.txt"
-    said = unseen_path(log.read_text())
-    assert (said.facts["path"] if said else None) == (f"{tmp_path}/it's gone" if blind else None)
+    note = unseen_path(log.read_text())
+    assert (note.facts["path"] if note else None) == (f"{tmp_path}/it's gone" if blind else None)
     status = {"oar": ".snakemake/oar/17.status", "pbs": ".snakemake/pbs/7.head.status", "flux": "code"}[name]
     assert (tmp_path / status).read_text() == ("79\n" if blind else "0\n")

@@ -39,15 +39,15 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
     subprocess.run(["kill", f"-{signal.SIGKILL}", "--", f"-{killed.pid}"], check=True)
     killed.communicate()
 
-    made = checkout.ringside("trace", RUN)
-    assert made.returncode == 0, made.stdout + made.stderr
+    traced = checkout.ringside("trace", RUN)
+    assert traced.returncode == 0, traced.stdout + traced.stderr
     folder = checkout.results / "traces" / RUN
-    said = [line.partition(": ") for line in made.stdout.splitlines() if f"traces/{RUN}/" in line]
-    files = [checkout.folder / name for name, _, _ in said]
+    lines = [line.partition(": ") for line in traced.stdout.splitlines() if f"traces/{RUN}/" in line]
+    files = [checkout.folder / name for name, _, _ in lines]
     assert files == [folder / "trace.json", folder / "otf2" / "trace.otf2", folder / "phases.csv"], (
-        made.stdout
+        traced.stdout
     )
-    assert "ui.perfetto.dev" in said[0][2] and "Vampir" in said[1][2]
+    assert "ui.perfetto.dev" in lines[0][2] and "Vampir" in lines[1][2]
 
     phases = pd.read_csv(files[2])
     assert set(phases["rank"]) == {0, 1} and {"forward", "backward", "communication", "wait"} <= set(

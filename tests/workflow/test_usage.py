@@ -14,7 +14,7 @@ from support.checkout import SMALL_STUDY, Checkout
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "message"),
     [
         ("config/studies/small.yaml", "replicates: 1", "replicate: 1",
          "config/studies/small.yaml: replicate: "),
@@ -24,14 +24,14 @@ from support.checkout import SMALL_STUDY, Checkout
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_no_work(
-    fresh: Callable[..., Checkout], file: str, old: str, new: str, said: str
+    fresh: Callable[..., Checkout], file: str, old: str, new: str, message: str
 ) -> None:
     checkout = fresh(SMALL_STUDY)
     text = checkout.path(file).read_text()
     checkout.write(file, text.replace(old, new, 1))
     done = checkout.snakemake("figures")
     assert done.status != 0
-    assert said in done.output and "Traceback" not in done.output
+    assert message in done.output and "Traceback" not in done.output
     assert len([line for line in done.output.splitlines() if line.startswith("ringside: ")]) == 1
     assert not checkout.results.exists()
 
@@ -54,8 +54,8 @@ def test_who_comes_second_is_told_in_one_line(campaign: Checkout) -> None:
 
 def test_nothing_is_put_aside_under_a_running_campaign(campaign: Checkout) -> None:
     before = campaign.records()
-    with open(campaign.path(".snakemake/ringside.lock"), "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(campaign.path(".snakemake/ringside.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         done = campaign.program("ringside", "repeat", "*")
     assert (
         done.returncode == 2 and "a campaign is running in this checkout; nothing was changed" in done.stderr
@@ -90,8 +90,8 @@ def test_all_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None
     local = checkout.snakemake("-n")
     assert local.status == 0 and local.jobs["run"] == 3, local.output
     for profile in ("slurm", "pbs", "flux"):
-        there = checkout.snakemake("-n", "--profile", profile)
-        assert there.status == 0 and there.jobs == local.jobs, there.output
+        planned = checkout.snakemake("-n", "--profile", profile)
+        assert planned.status == 0 and planned.jobs == local.jobs, planned.output
     assert not checkout.results.exists(), "a dry-run writes nothing"
 
 
@@ -119,14 +119,14 @@ def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_
     for old, new in changes.items():
         study = study.replace(old, new)
     checkout = fresh(study.replace("sync_every", "parallelism: [data, found]\n  sync_every"))
-    said = "no strategy was found yet; run ./ringside strategies small --site local"
-    assert f"\n1 run of 1 cell cannot run here: {said}\n" in checkout.snakemake("design").output
+    message = "no strategy was found yet; run ./ringside strategies small --site local"
+    assert f"\n1 run of 1 cell cannot run here: {message}\n" in checkout.snakemake("design").output
     at_a_cluster = checkout.snakemake("strategies", "--config", "site=virtual")
     assert at_a_cluster.status == 2 and "[outside-of-job]" in at_a_cluster.output.splitlines()[-1]
     checkout.edit("config/studies/small.yaml", "[data, found]", "[data, random1]")
-    without = checkout.snakemake("strategies")
-    assert without.status == 2 and "no cell has the level found" in without.output.splitlines()[-1]
-    assert "Job stats" not in at_a_cluster.output + without.output
+    no_level = checkout.snakemake("strategies")
+    assert no_level.status == 2 and "no cell has the level found" in no_level.output.splitlines()[-1]
+    assert "Job stats" not in at_a_cluster.output + no_level.output
 
 
 def test_planning_binds_results_to_no_site(fresh: Callable[..., Checkout]) -> None:
@@ -144,8 +144,8 @@ def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
     binding.write_text(json.dumps({**json.loads(binding.read_text()), **elsewhere}))
     refused = campaign.snakemake("figures")
     assert refused.status != 0 and "these results belong to machine the-machine-that-ran-it" in refused.output
-    wanted = [f"results/small/{name}" for name in ("figures/overview.pdf", "tables/missing.md")]
-    done = campaign.snakemake(*wanted, "--config", "records=available")
+    targets = [f"results/small/{name}" for name in ("figures/overview.pdf", "tables/missing.md")]
+    done = campaign.snakemake(*targets, "--config", "records=available")
     assert done.status == 0, done.output
     assert "run" not in done.jobs and "environment" not in done.jobs
     with open(campaign.results / "runs.csv") as file:
@@ -178,8 +178,8 @@ def test_a_hostile_path_is_harmless(fresh: Callable[..., Checkout]) -> None:
 def test_a_hostile_name_is_refused_and_harmless(fresh: Callable[..., Checkout], variable: str) -> None:
     checkout = fresh(SMALL_STUDY)
     done = checkout.make("figures", f"{variable}={HOSTILE}")
-    said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
-    assert done.returncode != 0 and len(said) == 1 and HOSTILE in said[0], done.stderr
+    messages = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert done.returncode != 0 and len(messages) == 1 and HOSTILE in messages[0], done.stderr
     assert not list(checkout.folder.rglob("pwned")) and not checkout.attempts()
 
 
