@@ -92,7 +92,7 @@ def test_figures_of_a_study(place: Place) -> None:
     assert (place.checkout.folder / "results/small/figures/overview.pdf").is_file()
 
 
-def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) -> None:
+def test_wheels_that_a_bundle_lacks_are_one_line_before_any_run(place: Place) -> None:
     """After the figures, so that the controller is installed."""
     text = (place.checkout.folder / "config/studies/small.yaml").read_text()
     place.checkout.write(

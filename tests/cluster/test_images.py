@@ -253,7 +253,7 @@ class TestTiny:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def test_a_killed_build_leaves_no_half_image_and_the_next_one_is_whole(
+    def test_killed_build_leaves_no_image_and_the_next_is_complete(
         self, tiny: Tiny, started: Callable[[], subprocess.Popen[str]], pytorch_image: dict[str, Any]
     ) -> None:
         killed = started()

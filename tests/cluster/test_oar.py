@@ -138,7 +138,7 @@ def the_row(campaign: Campaign) -> dict[str, str]:
     return row
 
 
-def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox) -> None:
+def test_start_killed_before_it_notes_a_daemon_leaves_none(corner: Sandbox) -> None:
     for program in ("postgres", "almighty", "sshd-node1"):
         corner.run(sys.executable, "-c", KILLED, program, "oar")
         left = corner.left()
@@ -166,7 +166,7 @@ def test_another_oar_is_never_touched(corner: Sandbox) -> None:
         corner.run("umount", CONF)
 
 
-def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
+def test_job_has_its_cpu_share_and_ends_with_its_stray_processes(
     cluster: Sandbox, shared_folder: Path
 ) -> None:
     measured = (
@@ -350,7 +350,7 @@ def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
         ),
     ],
 )
-def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
+def test_mpi_programs_of_ranks_meet_by_mpirun_over_oarsh(
     cluster: Sandbox, shared_folder: Path, then: str, status: str, reason: str | None
 ) -> None:
     _, outcome_file = mpi_run(cluster, shared_folder, then)
@@ -376,7 +376,7 @@ def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
         ("rank.py .* program", "failed", "rank [23] on NODE ended with status 9"),
     ],
 )
-def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
+def test_node_that_mpirun_loses_differs_from_a_killed_rank(
     cluster: Sandbox, shared_folder: Path, program: str, status: str, reason: str
 ) -> None:
     _, outcome_file = mpi_run(cluster, shared_folder, "time.sleep(50)")

@@ -30,9 +30,7 @@ def copy(shared_folder: Path) -> Checkout:
     return checkout
 
 
-def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(
-    cluster: Sandbox, copy: Checkout
-) -> None:
+def test_written_site_passes_the_doctor_and_is_never_overwritten(cluster: Sandbox, copy: Checkout) -> None:
     done = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

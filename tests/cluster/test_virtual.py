@@ -141,9 +141,7 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) 
 @pytest.mark.parametrize(
     "program", [pytest.param("munged", marks=fault), "slurmctld", pytest.param("slurmd-node1", marks=fault)]
 )
-def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(
-    corner: Sandbox, program: str
-) -> None:
+def test_start_killed_before_it_notes_a_daemon_leaves_none(corner: Sandbox, program: str) -> None:
     corner.run(sys.executable, "-c", KILLED, program, "slurm")
     assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])
     down(corner)
@@ -228,7 +226,7 @@ def test_without_root_it_says_so(corner: Sandbox) -> None:
     assert "needs root" in done.stderr
 
 
-def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sandbox) -> None:
+def test_accounting_lists_jobs_and_refuses_unknown_accounts(corner: Sandbox) -> None:
     assert up(corner, "--nodes=2", "--accounting") < UP_WITHIN_S
     assert corner.run("srun", "--nodes=2", "--job-name=ringside-a.b1.r1", "hostname").returncode == 0
     listed = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")

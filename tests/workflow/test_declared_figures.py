@@ -58,7 +58,7 @@ def drawn(checkout: Checkout) -> dict[str, str]:
     return {path.name: stamp(path) for path in folder.iterdir()}
 
 
-def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_own(
+def test_declared_figures_are_drawn_and_a_change_redraws_its_own(
     published: Checkout,
 ) -> None:
     done = figures(published)

@@ -50,9 +50,7 @@ def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
     assert campaign.products() == before
 
 
-def test_what_another_site_has_made_in_the_same_cache_holds_nothing_up(
-    campaign: Checkout, tmp_path: Path
-) -> None:
+def test_cache_of_another_site_holds_nothing_up(campaign: Checkout, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "environments").symlink_to(load_site("local").cache / "environments")
@@ -115,7 +113,7 @@ def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
         assert "changed since" not in done.output
 
 
-def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(campaign: Checkout) -> None:
+def test_declaration_makes_only_the_figures_that_are_missing(campaign: Checkout) -> None:
     before = campaign.products()
     campaign.edit(
         "config/studies/small.yaml", "{kind: accuracy, x: updates}", "{kind: by_factor, x: framework}"
@@ -139,7 +137,7 @@ def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(cam
     assert listed == existing, "the manifest's list and the folders agree"
 
 
-def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_put_back_nothing(
+def test_edited_lock_repeats_its_runs_and_restored_lock_nothing(
     campaign: Checkout,
 ) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
@@ -155,7 +153,7 @@ def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_p
     assert (done.status, done.jobs) == (0, {})
 
 
-def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_ones_stand(
+def test_edited_adapter_repeats_runs_and_restored_one_none(
     campaign: Checkout,
 ) -> None:
     adapter = campaign.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
@@ -182,7 +180,7 @@ def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_one
     assert key not in keys.values()
 
 
-def test_a_record_that_was_removed_is_made_again_whatever_is_asked_for(campaign: Checkout) -> None:
+def test_removed_record_is_made_again_for_every_target(campaign: Checkout) -> None:
     """Attempts stay, so nothing trains: the finished one is published again."""
     for number, target in enumerate(("records", "runs", "figures")):
         campaign.path(str(campaign.results / campaign.records()[number])).unlink()
@@ -203,7 +201,7 @@ def test_a_space_in_a_rules_shell_trains_nothing(campaign: Checkout) -> None:
     "age_s",
     [pytest.param(-10 * 365 * 86400, id="older"), pytest.param(0, marks=pytest.mark.thorough, id="newer")],
 )
-def test_a_clone_with_published_tables_makes_figures_and_tables_only(
+def test_clone_with_published_tables_only_draws_and_analyses(
     finished_campaign: Checkout, tmp_path: Path, age_s: float
 ) -> None:
     clone = Checkout(tmp_path / "clone")

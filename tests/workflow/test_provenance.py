@@ -196,7 +196,7 @@ def test_public_validators_accept_it(archived: Path) -> None:
     assert accepts_citation(archived / "CITATION.cff") == []
 
 
-def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would_measure(
+def test_published_tables_are_archived_and_differences_reported(
     fresh: Callable[..., Checkout],
 ) -> None:
     checkout = fresh(SMALL_STUDY)

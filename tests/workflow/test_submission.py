@@ -71,7 +71,7 @@ def test_what_pbs_says_of_a_job(
 
 
 @pytest.mark.parametrize(("answer", "times"), [(UNKNOWN_JOB, 3), (REFUSED, 100)])
-def test_a_job_that_did_not_come_to_its_end_is_given_time_and_then_up(
+def test_job_that_did_not_end_is_given_time_and_then_up(
     called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, answer: str, times: int
 ) -> None:
     (tmp_path / "said").write_text(answer)

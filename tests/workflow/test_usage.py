@@ -95,7 +95,7 @@ def test_all_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None
     assert not checkout.results.exists(), "a dry-run writes nothing"
 
 
-def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_campaign: Checkout) -> None:
+def test_runs_follow_the_planned_order_without_overlap(finished_campaign: Checkout) -> None:
     with open(finished_campaign.results / "runs.csv") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: float(row["order_key"]))
     times = [
@@ -107,7 +107,7 @@ def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_c
     assert all(row["placement"] == "emulated" and row["session"] == rows[0]["session"] for row in rows)
 
 
-def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_first(
+def test_missing_strategies_and_their_cause_are_reported_first(
     fresh: Callable[..., Checkout],
 ) -> None:
     changes = {

@@ -39,9 +39,7 @@ OTHER_SEED = epochs((0.9312, 0.6664), (0.2475, 0.1660), (0.1282, 0.1325))
     ],
     ids=["other sums", "bfloat16", "other weights", "nan"],
 )
-def test_tolerances_tell_rounding_from_precision_and_from_another_training(
-    losses: Any, passes: set[str]
-) -> None:
+def test_tolerances_separate_rounding_precision_other_weights(losses: Any, passes: set[str]) -> None:
     assert {
         name for name in pages.TOLERANCES if pages.losses(name, REFERENCE, losses).verdict == OK
     } == passes

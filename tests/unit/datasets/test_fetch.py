@@ -247,7 +247,7 @@ def test_the_mirror_of_the_site_is_tried_first(server, file, store_at):
     assert [path for path, _ in server.requests] == ["/here/ours/a.gz"]
 
 
-def test_without_the_file_at_the_mirror_the_public_addresses_are_tried(server, file, store_at):
+def test_public_addresses_are_tried_if_the_mirror_lacks_the_file(server, file, store_at):
     assert fetch_content(file, store_at(mirror=server.url("/here"))).origin == server.url("/public/a.gz")
 
 

@@ -265,7 +265,7 @@ class TestForWhomItIs:
 
 
 @pytest.mark.parametrize("files", [1, 12, 30])
-def test_killed_in_the_middle_nothing_is_half_there_and_it_is_started_again(
+def test_killed_unbundle_leaves_no_partial_file_and_can_restart(
     tmp_path: Path, cache: Path, files: int
 ) -> None:
     """Killed once that many files of 40 are staged: none is in its place.

@@ -109,7 +109,7 @@ def test_noise_is_the_pooled_coefficient_of_variation_of_a_mean():
     assert math.isnan(pooled_cv(cells.assign(n=1, sd=np.nan)))
 
 
-def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():
+def test_mape_by_noise_is_that_of_a_method_with_the_true_values():
     rng = np.random.default_rng(5)
     truth, n, large = 10.0, 5, 4000
     drawn = truth * (1 + 0.08 * rng.standard_normal((large, n)))
@@ -144,7 +144,7 @@ def test_the_regressions_are_those_of_statsmodels(study):
     assert not result.problem and not result.remarks
 
 
-def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
+def test_regression_on_relative_errors_is_no_weak_opponent(study):
     """Every fold's fit is at least as good as that of seconds, by what all methods are judged by."""
     fold = by_title(*study)[IN_SAMPLE]
     x = np.column_stack(list(linear_columns(pd.concat([fold.train, fold.test])).values()))
@@ -340,7 +340,7 @@ def in_the_text(at: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 @pytest.mark.parametrize("variant", ["virtual", "unshaped"])
-def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(variant):
+def test_kept_campaigns_are_predicted_nearly_to_their_noise(variant):
     """The aim: 5 % where the largest number of nodes is left out; by hand it was 27 %."""
     _, at = errors_of(f"tf-strategies-{variant}")
     noisy = at.loc[("3 nodes", PHYSICS), "noise"]

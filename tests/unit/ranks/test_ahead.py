@@ -59,7 +59,7 @@ def are_equal(left: list[Batch], right: list[Batch]) -> bool:
     )
 
 
-def test_the_device_reads_what_was_sent_in_order_with_the_short_last_batch() -> None:
+def test_device_reads_batches_in_order_with_the_short_last_one() -> None:
     sent = batches(20)
     lengths, read = through(ThreadLane(), iter(sent))
     assert lengths == [8] * 19 + [5] and are_equal(read, sent)
@@ -102,7 +102,7 @@ def test_every_wait_is_needed(forgotten: str) -> None:
     assert any(not are_equal(through(Careless(slow), iter(sent))[1], sent) for _ in range(10))
 
 
-def test_memory_does_not_grow_with_the_batches_nor_with_the_epochs() -> None:
+def test_memory_does_not_grow_with_batches_or_epochs() -> None:
     lane = ThreadLane()
     ahead = Ahead(lane)
     for number in (5, 20):
@@ -137,7 +137,7 @@ def test_no_more_is_read_ahead_than_there_are_slots() -> None:
     assert len(read) == 1 + N_SLOTS + 1, "one used, the slots, and one in the hand of who reads"
 
 
-def test_an_error_of_the_reading_thread_arrives_after_the_batches_before_it() -> None:
+def test_error_of_the_reading_thread_follows_earlier_batches() -> None:
     sent = batches(3)
 
     def broken() -> Iterator[Batch]:
@@ -192,7 +192,7 @@ def test_two_at_once_do_not_share_buffers() -> None:
     ],
     ids=["held, augmented", "fresh"],
 )
-def test_pytorch_trains_to_the_same_weights_by_batches_sent_ahead(
+def test_batches_sent_ahead_give_pytorch_the_same_weights(
     tmp_path: Any, real: Any, levels: dict[str, Any]
 ) -> None:
     plain, ahead = (

@@ -28,9 +28,7 @@ def zero(sharding: str, **levels: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sharding", STAGES)
-def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(
-    trainings: Trainings, sharding: str
-) -> None:
+def test_epoch_on_two_ranks_trains_like_one_on_all_samples(trainings: Trainings, sharding: str) -> None:
     alone = trainings.train("pytorch-single", batch_size=64, sync_every=SYNC_EVERY)
     shared = trainings.train("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-4)

@@ -100,7 +100,7 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
     assert np.abs(expected).max() > 1e-3
 
 
-def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(trainings: Trainings) -> None:
+def test_speeds_measured_before_the_timed_epochs_decide_shares(trainings: Trainings) -> None:
     folder = trainings.train("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
     first_rank, second_rank = shares(folder)
     assert first_rank["samples"] + second_rank["samples"] == BLOCK

@@ -46,7 +46,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
         ("rnn-text-nano", TEXT),
     ],
 )
-def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
+def test_lbann_computes_what_pytorch_computes_before_learning(
     trainings: Trainings, model: str, dataset: str
 ) -> None:
     """The same samples, normalized alike, go through the same model with the same weights."""

@@ -154,7 +154,7 @@ def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str,
 
 
 @pytest.mark.every_framework
-def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainings: Trainings) -> None:
+def test_traced_stage_waits_between_its_microbatches(trainings: Trainings) -> None:
     levels = {"parallelism": "pipeline2", "nodes": 2, "batch_size": BATCH, "microbatches": 2}
     folder, plain = (
         trainings.train("pytorch-mesh", **levels, **traced) for traced in ({"trace": "phases"}, {})

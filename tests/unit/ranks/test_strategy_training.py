@@ -117,7 +117,7 @@ def test_strategies_and_levels_in_other_combinations_train_alike(
 
 
 @pytest.mark.every_framework
-def test_a_traced_strategy_tells_when_ranks_compute_wait_and_communicate(trainings: Trainings) -> None:
+def test_traced_strategy_has_computation_waiting_communication(trainings: Trainings) -> None:
     levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.train("pytorch-strategy", **levels, trace="phases")
     merge_phases(folder)

@@ -57,9 +57,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework
 
 
 @pytest.mark.parametrize("framework", framework_params(name for name in TRACED if name in REPLICAS))
-def test_allreduces_are_marked_where_gradients_are_and_the_rank_waits_for_the_last(
-    trainings: Trainings, framework: str
-) -> None:
+def test_allreduces_follow_gradients_and_the_rank_waits_for_all(trainings: Trainings, framework: str) -> None:
     _, phases = traced(trainings, framework)
     sharded = framework in (
         "pytorch-fsdp",

@@ -43,9 +43,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
 
 
 @pytest.mark.parametrize("framework", framework_params(able(COMPARED, sync_every=5), DAILY))
-def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
-    trainings: Trainings, framework: str
-) -> None:
+def test_frameworks_flush_the_last_group_and_average_replicas(trainings: Trainings, framework: str) -> None:
     reference = trainings.weights(
         "pytorch-single", batch_size=64, sync_every=5
     )  # 24 batches: groups of 5, 5, 5, 5 and 4
@@ -243,7 +241,7 @@ def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework:
     "framework",
     framework_params((name for name in REPLICAS if name in COMPARED and name != "pytorch-ddp"), ()),
 )
-def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(
+def test_replicas_have_own_batch_statistics_averaged_to_validate(
     trainings: Trainings, framework: str
 ) -> None:
     levels = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
@@ -265,7 +263,7 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(
         {"learning_rate": 1e-5, "optimizer": "adam"},
     ],
 )
-def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
+def test_dtensor_normalizes_and_optimizes_like_pytorch_ddp(
     trainings: Trainings, recipe: dict[str, Any]
 ) -> None:
     """Three steps of each optimizer."""

@@ -65,9 +65,7 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
 
 
 @pytest.mark.training
-def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(
-    tmp_path: Path, environment: dict[str, Any]
-) -> None:
+def test_run_records_each_scope_and_its_power_over_time(tmp_path: Path, environment: dict[str, Any]) -> None:
     with kwollect(lambda node, at: AT_SOCKET_W) as server:
         server.period_s = 0.02
         measured = trained(tmp_path / "run", server, environment)
@@ -160,7 +158,7 @@ def test_where_nothing_has_a_meter_nothing_is_started_or_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
+def test_run_has_the_widest_scope_that_all_timed_epochs_have() -> None:
     epochs = [
         {"warm_up": True, "energy_device_j": 9.0, "energy_package_j": 9.0, "energy_node_j": None},
         {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0, "energy_node_j": 5.0},
@@ -173,7 +171,7 @@ def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
     assert epoch_energy(epochs, "cpu")["energy_scope"] == "package"
 
 
-def test_of_processors_and_accelerators_together_only_a_node_tells_all() -> None:
+def test_only_a_node_scope_covers_processors_and_accelerators() -> None:
     energies_j = {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0}
     assert epoch_energy([energies_j | {"energy_node_j": None}], "hybrid")["energy_scope"] is None
     assert epoch_energy([energies_j | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0

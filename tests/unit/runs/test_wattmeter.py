@@ -26,7 +26,7 @@ def rising(node: str, at: float) -> float:
     return (1 + (node == NODES[1])) * (100 + at - START)
 
 
-def test_energy_of_a_window_is_exact_for_power_that_grows_and_that_of_all_nodes() -> None:
+def test_energy_of_growing_power_is_exact_over_all_nodes() -> None:
     with kwollect(rising) as server:
         samples = wattmeter.request_samples(server.meter(), NODES, START, START + 10)
     kind = wattmeter.describe_meter(server.meter(), samples)
@@ -129,7 +129,7 @@ def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
     )
 
 
-def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
+def test_late_samples_are_awaited_and_errors_retried() -> None:
     began = time.monotonic()
     with kwollect(lambda node, at: 100.0) as server:
         server.known_until = lambda: START + 9 + 4 * (time.monotonic() - began)
