@@ -1,9 +1,8 @@
-"""Adaptive campaigns whose truth is known, many at a time: runs are made until a rule is satisfied, and what
-is reported then.
+"""Simulate many adaptive campaigns with known true values at once, and compute what each would report.
 
-The formulas are those of `analysis.pooling` on arrays [studies, cells, blocks] with NaN where a cell has no
-run; tests hold both against each other. Every cell has a run in each of the first blocks, so no two cells
-share fewer than three.
+A campaign adds blocks until a rule is satisfied. The formulas are those of `analysis.pooling` on arrays
+[studies, cells, blocks] with NaN where a cell has no run; tests compare both. Every cell has a run in each of
+the first blocks, so any two cells share at least three.
 """
 
 import math
@@ -28,8 +27,10 @@ APART = special.polygamma(1, OF_PRIOR)  # ascending
 
 
 def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`pooling.estimate_prior` of each row of variances [studies, cells] (NaN: none), without a limit of
-    their degrees of freedom: both [studies].
+    """Return `pooling.estimate_prior` of each row of variances [studies, cells], NaN where a cell has none.
+
+    Returns:
+        Typical variances and their degrees of freedom without an upper limit, both [studies].
     """
     has_variance = ~np.isnan(variances)
     if has_variance.sum(axis=1).max() < 2:
@@ -58,32 +59,37 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Report:
-    """What is reported of logarithms of epoch times `log` [studies, cells, blocks], NaN where there is no
-    run.
+    """Statistics of logarithms of epoch times.
+
+    Attributes:
+        log: [studies, cells, blocks], NaN where there is no run.
     """
 
     log: np.ndarray
 
     @cached_property
     def n(self) -> np.ndarray:
-        """Runs of cells, [studies, cells]."""
+        """Number of runs of each cell, [studies, cells]."""
         return (~np.isnan(self.log)).sum(axis=2)
 
     @cached_property
     def own(self) -> np.ndarray:
-        """Variances of cells, [studies, cells]."""
+        """Variance of each cell, [studies, cells]."""
         return np.nanvar(self.log, axis=2, ddof=1)
 
     @cached_property
     def prior(self) -> tuple[np.ndarray, np.ndarray]:
-        """What is typical of all cells, and its degrees of freedom, [studies]."""
+        """Typical variance of all cells and its degrees of freedom, both [studies]."""
         return prior_of(self.own, self.n - 1.0)
 
     @cached_property
     def in_blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of the runs that are not alone in their block: whether there, deviations from cells' means, what
-        blocks leave of them [studies, cells, blocks]; degrees of freedom lost to blocks, and those left
-        [studies].
+        """Block effects of the runs that are not alone in their block.
+
+        Returns:
+            Whether a cell has such a run in a block, deviations from cells' means, and residuals after block
+            effects, each [studies, cells, blocks]; degrees of freedom lost to blocks, and residual ones, both
+            [studies].
         """
         has_run = ~np.isnan(self.log)
         in_block = has_run.sum(axis=1)
@@ -129,32 +135,33 @@ class Report:
         return np.log(np.nanmean(np.exp(self.log), axis=2))
 
     def moderated(self, max_prior_df: float = MAX_PRIOR_DF) -> tuple[np.ndarray, np.ndarray]:
-        """Standard deviations of cells, moderated, and their degrees of freedom, [studies, cells]."""
+        """Return moderated standard deviations of cells and their degrees of freedom, both [studies, cells]."""
         variance, df = moderated(self.own, self.n - 1.0, *self.prior, max_prior_df)
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
 
     @cached_property
     def pooled(self) -> np.ndarray:
-        """Half-widths of the intervals of cells' means by the standard deviation pooled over cells, [studies,
-        cells].
+        """Relative half-widths of intervals of means with the standard deviation pooled over all cells.
+
+        Its shape is [studies, cells].
         """
         df = (self.n - 1.0).sum(axis=1)
         s = np.sqrt((self.own * (self.n - 1)).sum(axis=1) / df)
         return np.sinh(quantile(self.freedom)[:, None] * s[:, None] / np.sqrt(self.n))
 
     def half(self, confidence: float = CONFIDENCE, max_prior_df: float = MAX_PRIOR_DF) -> np.ndarray:
-        """Half-widths of the intervals of cells' means over these, [studies, cells]."""
+        """Return half-widths of the intervals of cells' means, relative to the means, [studies, cells]."""
         s, df = self.moderated(max_prior_df)
         return np.sinh(quantile(df, confidence) * s / np.sqrt(self.n))
 
     @cached_property
     def covered(self) -> np.ndarray:
-        """Whether the intervals of cells' means hold the truth, 1 s, [studies, cells]."""
+        """Whether the intervals of cells' means cover the true value, 1 s, [studies, cells]."""
         s, df = self.moderated()
         return np.abs(self.means) < quantile(df) * s / np.sqrt(self.n)
 
     def ratios(self, to: np.ndarray, base: np.ndarray, max_prior_df: float = MAX_PRIOR_DF) -> "Ratios":
-        """Pairs of cells, by their places."""
+        """Return the ratios of the cells with indices `to` over those with indices `base`."""
         has_run, _, left, _, df = self.in_blocks
         counts = np.maximum(has_run.sum(axis=2) - 1.0, 0)
         share = (df / counts.sum(axis=1))[:, None]
@@ -179,8 +186,14 @@ class Report:
 
 
 class Ratios(NamedTuple):
-    """Of pairs of cells, [studies, pairs]: logarithm of the ratio of means, difference of mean logarithms,
-    its standard error and degrees of freedom; those of the spread within blocks of all cells, [studies].
+    """Ratios of pairs of cells, each attribute [studies, pairs] except `block_df`.
+
+    Attributes:
+        value: Logarithm of the ratio of means.
+        difference: Difference of mean logarithms.
+        error: Standard error of the difference.
+        df: Degrees of freedom of the standard error.
+        block_df: Degrees of freedom of the spread of all cells within blocks, [studies].
     """
 
     value: np.ndarray
@@ -191,12 +204,12 @@ class Ratios(NamedTuple):
 
     @property
     def half(self) -> np.ndarray:
-        """Half-widths of the intervals over the ratios."""
+        """Half-widths of the intervals, relative to the ratios."""
         return np.sinh(quantile(self.df) * self.error)
 
     @property
     def covered(self) -> np.ndarray:
-        """Whether the intervals hold the truth, 1."""
+        """Whether the intervals cover the true ratio, 1."""
         return np.abs(self.value) < quantile(self.df) * self.error
 
     @property
@@ -206,14 +219,14 @@ class Ratios(NamedTuple):
 
 
 def quantile(df: np.ndarray, confidence: float = CONFIDENCE) -> np.ndarray:
-    """Of Student's t, of an interval with two ends."""
+    """Return the quantile of Student's t for a two-sided interval."""
     return special.stdtrit(df, (1 + confidence) / 2)
 
 
 def moderated(
     own: np.ndarray, df: np.ndarray, typical: np.ndarray, of_prior: np.ndarray, max_prior_df: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`Prior.moderated` of variances [studies, cells], by what is typical in each study."""
+    """Return `Prior.moderated` of variances [studies, cells] with the typical variance of each study."""
     of_prior = np.minimum(of_prior, max_prior_df)[:, None]
     with np.errstate(all="ignore"):
         weight = np.where(of_prior > 0, 1 / (1 + df / of_prior), 0.0)
@@ -221,12 +234,12 @@ def moderated(
 
 
 def naive(until: float) -> Rule:
-    """Until the reported interval is narrow enough."""
+    """Return the rule that stops as soon as the reported interval is narrow enough."""
     return lambda report: report.half() > until
 
 
 def chosen(until: float) -> Rule:
-    """`precision.stopping.judge_cells`."""
+    """Return the rule of `precision.stopping.judge_cells`."""
 
     def refine(report: Report) -> np.ndarray:
         is_estimated = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= MIN_POOLED_DF)[
@@ -238,7 +251,7 @@ def chosen(until: float) -> Rule:
 
 
 def chosen_of_pairs(until: float) -> Rule:
-    """The same with contrasts between the first and the second cell, the third and the fourth, and so on."""
+    """Return the chosen rule for contrasts of cells 1 and 2, 3 and 4, and so on."""
 
     def refine(report: Report) -> np.ndarray:
         to = np.arange(0, report.log.shape[1], 2)
@@ -252,9 +265,9 @@ def chosen_of_pairs(until: float) -> Rule:
 def noise_of_block(
     rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray
 ) -> np.ndarray:
-    """Noise of one block's runs, whose order is random.
+    """Return the noise of one block's runs, which are in random order and correlated with the run before.
 
-    Each is like the run before it; `last` [studies] is the last one's.
+    `last` [studies] is the noise of the last run of the previous block; it is updated.
     """
     noise = rng.standard_normal(active.shape)
     if not correlation:
@@ -281,8 +294,9 @@ def campaign(
     of_blocks: float = 0.0,
     correlation: float = 0.0,
 ) -> Report:
-    """Studies of cells with these standard deviations of logarithms [studies, cells]: those that `refine`
-    names get a run in the next block.
+    """Simulate studies of cells with these standard deviations of logarithms [studies, cells].
+
+    After `at_least` blocks, only cells that `refine` returns get a run in the next block.
     """
     log = np.full((*spread.shape, at_most), np.nan)
     active = np.ones(spread.shape, dtype=bool)

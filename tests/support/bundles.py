@@ -1,6 +1,4 @@
-"""Bundles of small files, packed as ./ringside bundle packs them, and the checkout that their locks
-stand in.
-"""
+"""Bundles of small files, packed as ./ringside bundle packs them, and the checkout with their locks."""
 
 import hashlib
 import os
@@ -18,8 +16,12 @@ WHEEL_FOLDER = "wheels/0123456789ab"
 
 @dataclass
 class Bundle:
-    """A bundle that is to be packed in `folder`: what its manifest says, and its files by their places in a
-    cache.
+    """A bundle to pack in `folder`.
+
+    Attributes:
+        folder: Where it is packed.
+        files: Path in a cache -> file to pack.
+        changes: Entries of the manifest that differ from a valid one.
     """
 
     folder: Path
@@ -28,7 +30,7 @@ class Bundle:
 
     @property
     def checkout(self) -> Path:
-        """The checkout with the lock that the bundle was made with."""
+        """The checkout with the lock that the bundle is made for."""
         return self.folder / "checkout"
 
     @property
@@ -37,7 +39,7 @@ class Bundle:
         return self.folder / "small-local.bundle.tar"
 
     def content(self) -> dict[str, bytes]:
-        """What each file has to be."""
+        """Return the content of each file by its path in a cache."""
         return {name: path.read_bytes() for name, path in self.files.items()}
 
     def manifest(self) -> dict[str, Any]:
@@ -61,15 +63,15 @@ class Bundle:
         } | self.changes
 
     def pack(self) -> Path:
-        """Pack it."""
+        """Pack the bundle and return its path."""
         pack(self.manifest(), self.files, self.tar)
         return self.tar
 
 
 def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
-    """A bundle with `count` wheels, one that was built, an archive of a data set and an image.
+    """Return a bundle with `count` wheels, a built wheel, an archive of a data set and an image.
 
-    Beside it a checkout.
+    Its checkout is written, too.
     """
     new_bundle = Bundle(folder)
     names = [f"bundle/wheels/package_{number}-1.0-py3-none-any.whl" for number in range(count)]
@@ -88,6 +90,6 @@ def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
 
 
 def in_cache(cache: Path) -> dict[str, bytes]:
-    """All files of a bundle that lie in a cache, at their places."""
+    """Return the content of all files in a cache by path, except locks."""
     paths = [Path(folder, name) for folder, _, names in os.walk(cache) for name in names]
     return {str(path.relative_to(cache)): path.read_bytes() for path in paths if path.name != ".lock"}

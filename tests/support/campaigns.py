@@ -1,6 +1,4 @@
-"""A checkout on the virtual cluster, a campaign in it that runs while a test breaks something, and what is
-left then.
-"""
+"""Run a campaign on the virtual cluster while a test breaks something, and inspect what is left."""
 
 import csv
 import signal
@@ -38,7 +36,7 @@ def study(
     replicates: int = 1,
     figure: str = "{kind: overview}",
 ) -> str:
-    """A study's text, of which the last key is `factors`."""
+    """Return the text of a study whose last key is `factors`."""
     return STUDY.format(framework=framework, nodes=nodes, epochs=epochs, replicates=replicates, figure=figure)
 
 
@@ -46,7 +44,7 @@ FOLDERS = "ringside-test-"
 
 
 class Campaign:
-    """A study, by its `name`, at the site virtual, in a checkout that all nodes see."""
+    """The study `name` at the site virtual, in a checkout that all nodes see."""
 
     site, profile = "virtual", "slurm"
 
@@ -57,7 +55,7 @@ class Campaign:
         self.results = self.checkout.results
         site = f"config/sites/{self.site}.yaml"
         self.checkout.edit(site, "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
-        # The machine is shared with the test itself: what others use is not what these tests are about.
+        # The test itself uses CPU time of the machine, so other processes do not invalidate a run.
         self.checkout.edit(
             site,
             "max_other_cpu_share: 0.05",
@@ -65,13 +63,13 @@ class Campaign:
         )
 
     def entered(self, *command: str) -> list[str]:
-        """The command that runs `command` where the cluster is."""
+        """Return the command that runs `command` where the cluster is."""
         return list(command)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`snakemake --profile slurm` (or the class's) with these arguments, in the background.
+        """Start `snakemake --profile slurm` (or the class's profile) in the background.
 
-        Its output is in snakemake.out.
+        Its output goes to snakemake.out.
         """
         with open(self.checkout.folder / "snakemake.out", "a") as out:
             return subprocess.Popen(
@@ -84,14 +82,13 @@ class Campaign:
                 stdout=out,
                 stderr=out,
                 text=True,
-                # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit
-                # that.
+                # A shell ignores SIGINT in its background jobs, and children inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread here)
             )
 
     @contextmanager
     def running(self, target: str = "runs") -> Iterator[subprocess.Popen[str]]:
-        """A Snakemake in the background, ended with all its jobs when the test is over, however it ends."""
+        """Run Snakemake in the background, and kill it if it still runs when the test ends."""
         process = self.start(target)
         try:
             yield process
@@ -104,17 +101,15 @@ class Campaign:
             process.wait()
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> int:
-        """Wait for Snakemake; its exit status."""
+        """Wait for Snakemake and return its exit status."""
         return process.wait(timeout_s)
 
     def output(self) -> str:
-        """All that Snakemake said."""
+        """Return the output of Snakemake."""
         return (self.checkout.folder / "snakemake.out").read_text()
 
     def wait_for_epoch(self, epoch: int = 1, attempt: int = 1) -> Path:
-        """Return the attempt's folder when a run has written this epoch: it is in the middle of its
-        training.
-        """
+        """Wait until a run has written this epoch and still trains; return the attempt's folder."""
 
         def find_attempt() -> Path | None:
             for table in self.results.glob(f"runs/*/*/attempt-{attempt}/epochs.csv"):
@@ -129,7 +124,7 @@ class Campaign:
         return folder
 
     def rows(self) -> list[dict[str, str]]:
-        """runs.csv as it is made of what is there now."""
+        """Collect the available records and return the rows of runs.csv."""
         done = self.checkout.snakemake(
             "records", "--forcerun", "aggregate", "--config", "records=available", f"site={self.site}"
         )
@@ -138,12 +133,12 @@ class Campaign:
         return list(csv.DictReader(text.splitlines()))
 
     def attempts(self) -> list[str]:
-        """Names of all attempts."""
+        """Return the names of all attempts."""
         return [Path(path).name for path in self.checkout.attempts()]
 
 
 def wait_until(condition: Callable[[], object], event: str, timeout_s: float = 90) -> object:
-    """What `condition` returns once it is true; fails with `what` when that takes too long."""
+    """Return what `condition` returns once it is true; fail with `event` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {event}"
@@ -152,7 +147,7 @@ def wait_until(condition: Callable[[], object], event: str, timeout_s: float = 9
 
 
 def workers(node: str) -> list[int]:
-    """The ranks that run on a node."""
+    """Return the process ids of the ranks on a node."""
     pids = []
     for pid in Limits(node).processes():
         try:
@@ -170,11 +165,11 @@ def no_worker_is_left(nodes: tuple[str, ...] = ("node1", "node2", "node3")) -> b
 
 
 def jobs() -> list[str]:
-    """The numbers of these tests' jobs that wait or run."""
+    """Return the numbers of pending and running jobs of these tests."""
     listed = slurm("squeue", "-h", "-o", "%i %Z").split("\n")
     return [number for number, _, folder in (line.partition(" ") for line in listed) if FOLDERS in folder]
 
 
 def slurm(*command: str) -> str:
-    """A command of Slurm's; it has to succeed."""
+    """Run a command of Slurm, which has to succeed, and return its output."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

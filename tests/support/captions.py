@@ -1,4 +1,4 @@
-"""What tests read of a caption."""
+"""Read facts from captions."""
 
 from collections.abc import Mapping
 from typing import Any

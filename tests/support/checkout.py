@@ -1,4 +1,4 @@
-"""A copy of the checkout to run Snakemake in, as a user would, and what an invocation planned and said."""
+"""Run Snakemake in a copy of the checkout, as a user would, and read its plan and output."""
 
 import json
 import os
@@ -54,7 +54,7 @@ NOT_A_USERS = (
     "ARGS",
     "RINGSIDE_STUDY",
     "RINGSIDE_SITE",
-)  # of make test's own call
+)  # set by the call of make test
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,12 @@ class Checkout:
             )
 
     def copy(self, folder: Path) -> "Checkout":
-        """Another checkout with everything that this one has, results and Snakemake's memory included, dates
-        kept.
-        """
+        """Copy everything, including results, Snakemake's metadata and dates, to another checkout."""
         shutil.copytree(self.folder, folder, symlinks=True)
         return Checkout(folder)
 
     def path(self, name: str) -> Path:
-        """A file of this checkout."""
+        """Return the path of a file of this checkout."""
         return self.folder / name
 
     def write(self, name: str, text: str) -> None:
@@ -113,7 +111,7 @@ class Checkout:
         self.path(name).write_text(text)
 
     def edit(self, name: str, old: str, new: str) -> None:
-        """Replace a text that stands once in a file."""
+        """Replace a text that occurs exactly once in a file."""
         text = self.path(name).read_text()
         assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
         self.write(name, text.replace(old, new))
@@ -126,8 +124,9 @@ class Checkout:
         return {**inherited, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 
     def snakemake(self, *arguments: str, timeout_s: float = 600, program: Sequence[str] = ()) -> Invocation:
-        """Call Snakemake and wait for it: in a process that has its modules already, where no other `program`
-        is named.
+        """Call Snakemake and wait for it.
+
+        Unless `program` names another one, it is forked from a process that has imported its modules.
         """
         done = subprocess.run(
             [*(program or self.prefork_command("snakemake")), *arguments, "--quiet", "rules", "host"],
@@ -143,7 +142,7 @@ class Checkout:
         return Invocation(done.returncode, planned_jobs(done.stdout), done.stdout)
 
     def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Call one of the workflow's programs: python -m ..."""
+        """Call one of the workflow's programs, as python -m does."""
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
         command = self.prefork_command(*arguments)
         return subprocess.run(
@@ -151,11 +150,11 @@ class Checkout:
         )
 
     def ringside(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Call the command as a user would, in the environment of the checkout that this one is a copy of."""
+        """Call ./ringside as a user would, with the .venv of the original checkout."""
         return self._call("./ringside", *arguments)
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Call make, likewise."""
+        """Call make with the .venv of the original checkout."""
         return self._call("make", *arguments)
 
     def _call(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -166,9 +165,7 @@ class Checkout:
         )
 
     def prefork_command(self, *arguments: str) -> list[str]:
-        """The command that does what `python -m` does with these arguments, in a process that has its
-        libraries.
-        """
+        """Return the command that does what `python -m` does, in a process forked with imported libraries."""
         return [
             sys.executable,
             "-IS",
@@ -177,22 +174,22 @@ class Checkout:
         ]
 
     def records(self) -> list[str]:
-        """The published records, relative to the results."""
+        """Return the published records, relative to the results."""
         return sorted(
             str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/record.json")
         )
 
     def attempts(self) -> list[str]:
-        """All attempts, relative to the results."""
+        """Return all attempts, relative to the results."""
         return sorted(str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/attempt-*"))
 
     def manifest(self) -> dict[str, Any]:
-        """What manifest.json says."""
+        """Return the content of manifest.json."""
         content: dict[str, Any] = json.loads((self.results / "manifest.json").read_text())
         return content
 
     def products(self) -> dict[str, str]:
-        """What was made from the records, each file with its stamp."""
+        """Return the stamp of each file that is made from the records."""
         files = [
             self.results / "runs.csv",
             self.results / "epochs.csv",
@@ -217,19 +214,20 @@ TARGETS = (
     "compare",
     "paper",
 )
-TARGETS = (*TARGETS, "manifest")  # which is made anew with whatever else is; test_provenance.py looks at it
+TARGETS = (*TARGETS, "manifest")  # rebuilt with every other product; test_provenance.py checks it
 
 
 def stamp(path: Path) -> str:
-    """What changes whenever the file `path` is made anew: its inode and its time, for a file system may give
-    a freed inode out again.
+    """Return inode and modification time, which change whenever the file is rewritten.
+
+    The inode alone is not enough, since a file system may reuse a freed one.
     """
     status = path.stat()
     return f"{status.st_ino} {status.st_mtime_ns}"
 
 
 def planned_jobs(output: str) -> dict[str, int]:
-    """The table "Job stats" of an invocation, without the target rules that do nothing, and the manifest."""
+    """Return the table "Job stats" of an invocation without target rules and without the manifest."""
     jobs: dict[str, int] = {}
     lines = iter(output.splitlines())
     for line in lines:
@@ -245,6 +243,7 @@ def planned_jobs(output: str) -> dict[str, int]:
 
 
 def wait_for(condition, limit_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+    """Wait until a condition is true; fail after `limit_s`."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "did not happen in time"

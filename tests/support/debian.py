@@ -1,4 +1,4 @@
-"""Programs from Debian's packages that tests need."""
+"""Install the Debian packages that tests need."""
 
 import os
 import shutil

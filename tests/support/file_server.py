@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that serves small files, and can be told to misbehave, once for each request."""
+"""An HTTP server on loopback that serves small files and misbehaves as planned for each request."""
 
 import hashlib
 import re
@@ -13,9 +13,14 @@ Behaviour = Callable[["Handler", bytes], None]
 
 
 class FileServer(ThreadingHTTPServer):
-    """`files`: path -> content.
+    """The server.
 
-    `plan`: path -> behaviours of its next requests. `asked`: (path, headers) of every request.
+    Attributes:
+        files: Path -> content.
+        plan: Path -> behaviours of its next requests.
+        requests: (path, headers) of every request.
+        stalled: Set when an answer stalls.
+        go_on: Lets stalled answers continue.
     """
 
     daemon_threads = True
@@ -29,19 +34,19 @@ class FileServer(ThreadingHTTPServer):
         self.go_on = threading.Event()
 
     def handle_error(self, *_: Any) -> None:
-        """A client that went away is what is being tested."""
+        """Print nothing: tests close connections on purpose."""
 
     def url(self, path: str = "") -> str:
         return f"http://127.0.0.1:{self.server_port}{path}"
 
     def serve(self, path: str, content: bytes, *behaviours: Behaviour) -> str:
-        """Serve a file, its next requests with these behaviours, later ones well; its address."""
+        """Serve a file, its next requests with these behaviours, and return its URL."""
         self.files[path] = content
         self.plan[path].extend(behaviours)
         return self.url(path)
 
     def ranges(self, path: str) -> list[str | None]:
-        """What every request for the path asked for."""
+        """Return the Range header of every request for the path."""
         return [headers.get("range") for requested, headers in self.requests if requested == path]
 
 
@@ -71,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def begin(self, content: bytes) -> bytes:
-        """Status and headers of a good answer; what is to follow."""
+        """Send status and headers of a correct answer; return the content that has to follow."""
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         range_match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if not range_match or self.headers.get("If-Range") != tag:
@@ -88,7 +93,7 @@ def well(handler: Handler, content: bytes) -> None:
 
 
 def cut(after: int) -> Behaviour:
-    """The connection is closed after so many bytes."""
+    """Close the connection after so many bytes."""
 
     def behave(handler: Handler, content: bytes) -> None:
         handler.wfile.write(handler.begin(content)[:after])
@@ -97,7 +102,7 @@ def cut(after: int) -> Behaviour:
 
 
 def stall(after: int) -> Behaviour:
-    """Nothing follows so many bytes until `go_on` is set."""
+    """Stall after so many bytes until `go_on` is set."""
 
     def behave(handler: Handler, content: bytes) -> None:
         left = handler.begin(content)
@@ -111,7 +116,7 @@ def stall(after: int) -> Behaviour:
 
 
 def trickle(after: int) -> Behaviour:
-    """So many bytes at once, then one at a time."""
+    """Send so many bytes at once, then one at a time."""
 
     def behave(handler: Handler, content: bytes) -> None:
         left = handler.begin(content)
@@ -129,12 +134,12 @@ def status(code: int, **headers: str) -> Behaviour:
 
 
 def other_content(content: bytes) -> Behaviour:
-    """Other content, well served."""
+    """Serve other content correctly."""
     return lambda handler, _: well(handler, content)
 
 
 def without_ranges(handler: Handler, content: bytes) -> None:
-    """The whole file, whatever was asked for."""
+    """Serve the whole file and ignore a requested range."""
     handler.head(200, len(content))
     handler.wfile.write(content)
 
@@ -147,14 +152,14 @@ def refusing_ranges(handler: Handler, content: bytes) -> None:
 
 
 def endless(handler: Handler, content: bytes) -> None:
-    """More and more, without saying how much."""
+    """Serve the content 1,000 times without a Content-Length."""
     handler.head(200, None)
     for _ in range(1000):
         handler.wfile.write(content)
 
 
 def claiming(length: int) -> Behaviour:
-    """A wrong Content-Length."""
+    """Send a wrong Content-Length."""
 
     def behave(handler: Handler, content: bytes) -> None:
         handler.head(200, length)
@@ -165,7 +170,7 @@ def claiming(length: int) -> Behaviour:
 
 @contextmanager
 def file_server() -> Iterator[FileServer]:
-    """A server in a thread of its own."""
+    """Run a server in a thread of its own."""
     server = FileServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -1,6 +1,4 @@
-"""The site whose frameworks tests train: local, unless `make frameworks-test SITE=...` names one that has
-others installed.
-"""
+"""The site whose frameworks tests train: local, unless `make frameworks-test SITE=...` names another."""
 
 import os
 

@@ -1,5 +1,6 @@
-"""Runs of heterogeneous ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
-again.
+"""Generate runs of heterogeneous ranks with known speeds, which prediction.hybrid has to recover.
+
+The loops are independent of the prediction's code.
 """
 
 from pathlib import Path
@@ -17,10 +18,7 @@ RATE = 125e6
 def heterogeneous_runs(
     folder: Path | None = None, block: int = 384, noise: float = 0.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop.
-
-    And the network.
-    """
+    """Return runs on one to three nodes of 0.8, 0.4 and 0.2 core with equal samples per step, and the network."""
     parts = [
         physics.runs(
             TRUTH,
@@ -63,12 +61,12 @@ def heterogeneous_runs(
 
 
 def alone(samples: int, strength: float) -> float:
-    """A step of one rank."""
+    """Return the computation time of one rank's step in s."""
     return (TRUTH.batch_s + TRUTH.sample_s * samples) / strength
 
 
 def best_by_trying(block: int, strengths: tuple[float, ...]) -> list[int]:
-    """The division with the shortest step, by trying all of them."""
+    """Return the samples of each rank with the shortest step, found by trying all."""
     if len(strengths) == 2:
         every = [[n, block - n] for n in range(1, block)]
     else:

@@ -1,5 +1,6 @@
-"""Runs of strategies made from known physics, by plain loops of their own: what prediction.strategies must
-find again.
+"""Generate runs of parallelization strategies from known costs, which prediction.strategies has to recover.
+
+The loops are independent of the prediction's code.
 """
 
 import itertools
@@ -19,7 +20,7 @@ CNN = model_graph("small-cnn", "digits")
 FLAT, HIDDEN, CLASSES = 4096, 128, 10
 CONVOLVED = 64 * (9 * 32 + 9 * 32 * 64)
 DENSE = FLAT * HIDDEN + HIDDEN * CLASSES
-CONVOLUTION_BYTES = 4 * (9 * 32 + 32 + 9 * 32 * 64 + 64)  # bytes of what is convolved
+CONVOLUTION_BYTES = 4 * (9 * 32 + 32 + 9 * 32 * 64 + 64)  # of weights of convolutions
 DIVIDED_BYTES = 4 * (FLAT * HIDDEN + HIDDEN + HIDDEN * CLASSES)
 MESH = "pytorch-mesh"
 LEVELS = {
@@ -35,22 +36,22 @@ BENCHMARKED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "point_
 
 @dataclass(frozen=True)
 class Meshes(physics.Truth):
-    """Strategies for small-cnn, of which all messages wait.
+    """Strategies for small-cnn without overlapped communication.
 
-    Updates take nothing: where no run accumulates, they cannot be told from batches.
+    Updates take no time: without accumulation they cannot be separated from batches.
     """
 
     update_s: float = 0.0
-    dispatch_s: float = 0.0  # that the library takes for each message within layers
+    dispatch_s: float = 0.0  # time of the library for each message within layers
 
     def collective(self, name, size, nodes, rate):
-        """What a collective benchmark measures."""
+        """Return the time in s that a collective benchmark measures."""
         if name == "point_to_point":
             return self.step_s + size * max(1 / (self.share * rate), self.byte_s)
         return self.all_reduce(size, nodes, rate) / (1 if name == "all_reduce" else 2)
 
     def of_mesh(self, mesh, batch, rate):
-        """One step: computation with messages between layers, and all messages of parameters."""
+        """Return times of one step in s: computation, messages between layers, messages of parameters."""
         t, p = mesh.tensor, mesh.pipeline
         own = CONVOLUTION_BYTES + DIVIDED_BYTES / t + 4 * CLASSES
         communicated = self.update_s * own / (CONVOLUTION_BYTES + DIVIDED_BYTES + 4 * CLASSES) / mesh.sharded
@@ -80,7 +81,7 @@ class Meshes(physics.Truth):
         return played(times, LEVELS["microbatches"]), handed, update
 
     def epoch(self, mesh, batch, rate):
-        """An epoch of `known.SAMPLES`."""
+        """Return the time of an epoch of `SAMPLES` in s."""
         steps = physics.SAMPLES / (batch * mesh.replicas)
         computed, waited, communicated = self.of_mesh(mesh, batch, rate)
         ranks = physics.HARTER[mesh.ranks]
@@ -88,8 +89,9 @@ class Meshes(physics.Truth):
 
 
 def played(stage_times, microbatches):
-    """When the last backward pass ends, each after what it needs and after its stage's last: forward takes a
-    third.
+    """Return when the last backward pass ends; a forward pass takes a third of a stage's time.
+
+    Each pass starts when its input is ready and its stage is free.
     """
     ends, free = {}, [0.0] * len(stage_times)
     for passed, (share, order) in {"forward": (1 / 3, 1), "backward": (2 / 3, -1)}.items():
@@ -102,7 +104,7 @@ def played(stage_times, microbatches):
 
 
 def runs(truth, parallelism, nodes=(1, 2, 4), rates=physics.RATES, batches=(32, 128), seed=3):
-    """Runs of small-cnn on one node, and of each strategy on several."""
+    """Return runs of small-cnn on one node, and with each strategy on several nodes."""
     rng = np.random.default_rng(seed)
     frames = [
         physics.runs(

@@ -1,7 +1,8 @@
-"""Runs and benchmarks made from known physics, by plain loops of their own: what the model must find again.
+"""Generate runs and collective benchmarks from known costs, which predictions have to recover.
 
-PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or
-`seconds_of` for a physics that the model does not have.
+The loops are independent of the prediction's code. They simulate PyTorch DDP's buckets on a ring, or FSDP's
+units (`Sharded`). Change a field of `Truth` for other true values, or override `seconds_of` for costs that the
+prediction does not model.
 """
 
 import itertools
@@ -29,9 +30,18 @@ RATES = (12.5e6, 37.5e6, 125e6)
 
 @dataclass(frozen=True)
 class Truth:
-    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte.
+    """True costs of a framework on a network.
 
-    Shares; the scatter of a batch's time.
+    Attributes:
+        batch_s: Fixed time of a batch.
+        sample_s: Time of a sample.
+        update_s: Time of an optimizer step.
+        step_s: Latency of a step of the ring.
+        share: Share of the link rate that messages reach.
+        byte_s: CPU time of a byte.
+        hidden: Share of the backward pass that overlaps with communication.
+        sigma: Relative standard deviation of a batch's time.
+        way: How latency, link and CPU times combine: pipelined, sum or largest.
     """
 
     batch_s: float = 0.010
@@ -45,22 +55,23 @@ class Truth:
     way: str = "pipelined"
 
     def bytes_s(self, size, nodes, rate):
-        """The time on the link, or of the processors, of one all-reduce on a ring."""
+        """Return the time in s in which the bytes of one all-reduce pass the link or the processors."""
         combine = sum if self.way == "sum" else max
         return 2 * (nodes - 1) / nodes * size * combine([1 / (self.share * rate), self.byte_s])
 
     def all_reduce(self, size, nodes, rate):
-        """One all-reduce on a ring."""
+        """Return the time of one all-reduce on a ring in s."""
         latency = self.step_s * (nodes - 1)
         return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
     def collective(self, name, size, nodes, rate):
-        """What a collective benchmark measures."""
+        """Return the time in s that a collective benchmark measures, None if it does not measure it."""
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
     def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):
-        """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the
-        link.
+        """Return by how many seconds DDP's buckets outlast the backward pass.
+
+        Two buckets may be under way at a time; they share the link.
         """
         graph = model_graph(model, dataset)
         done, bucket, ready_buckets = 0, 0, []
@@ -81,7 +92,7 @@ class Truth:
         return max(0.0, *ends)
 
     def seconds_of(self, model, dataset, nodes, batch, rate, every=1):
-        """An epoch."""
+        """Return the time of an epoch in s."""
         steps = SAMPLES // (nodes * batch)
         n_allreduces = -(-steps // every)
         computed = self.batch_s + self.sample_s * batch
@@ -96,21 +107,19 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sharded(Truth):
-    """FSDP's: parameters are gathered in one pass of the ring.
-
-    Gradients are reduced `gloo` times as slowly as that.
-    """
+    """True costs of FSDP: an all-gather is one pass of the ring, a reduce-scatter takes `gloo` times as long."""
 
     gloo: float = 2.0
 
     def collective(self, name, size, nodes, rate):
-        """One pass of an all-reduce's two, for both."""
+        """Return the time of a collective in s; an all-reduce makes two passes of the ring."""
         passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": self.gloo}[name]
         return passes / 2 * self.all_reduce(size, nodes, rate)
 
     def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):
-        """Seconds that messages add to the batches of one all-reduce, by a list of what has to be done, in
-        order.
+        """Return by how many seconds messages extend the batches of one optimizer step.
+
+        A list schedule places each task in order on the link or the processor.
         """
         units, macs = [], []
         for operator in model_graph(model, dataset).operators:
@@ -172,7 +181,7 @@ def runs(
     seed=1,
     framework="pytorch-ddp",
 ):
-    """runs.csv as read_table gives it; written to `folder` on the way where there is one."""
+    """Return runs.csv as read_table does, and write it to `folder` if given."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     table, rows = schema("factors")["properties"], []
     for model, n, batch, rate, k, replicate in itertools.product(
@@ -210,7 +219,7 @@ def runs(
 
 
 def joined(*frames):
-    """Several studies' runs as one."""
+    """Return the runs of several studies as one table."""
     return written(pd.concat([frame.astype(object) for frame in frames], ignore_index=True), "runs", None)
 
 
@@ -225,7 +234,7 @@ def network(
     framework="pytorch-ddp",
     collectives=("all_reduce",),
 ):
-    """network.csv as read_table gives it."""
+    """Return network.csv as read_table does, and write it to `folder` if given."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     rows = [
         {
@@ -246,7 +255,7 @@ def network(
 
 
 def written(frame, name, folder):
-    """The table as read_table gives it, by way of a file in `folder`."""
+    """Write a table to a file in `folder` and return it as read_table does."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(folder or scratch) / f"{name}.csv"
         write_table(frame, name, file)

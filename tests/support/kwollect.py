@@ -1,6 +1,4 @@
-"""Grid'5000's Kwollect on loopback: the metrics of some nodes, in the format of its API, for whoever asks for
-them.
-"""
+"""A server on loopback with the API of Kwollect, which serves power metrics of Grid'5000's nodes."""
 
 import json
 import threading
@@ -18,10 +16,14 @@ PERIOD_S = 0.2
 
 
 class Kwollect(ThreadingHTTPServer):
-    """`watts`: the power of a node at a Unix time, None where there is no sample.
+    """The server.
 
-    `known_until`: when the last sample was taken.
-    `broken`: answers of the next requests, each a status and a body. `asked`: the queries of all."""
+    Attributes:
+        watts: Returns the power of a node at a Unix time, None if there is no sample.
+        known_until: Returns the time of the last sample.
+        broken: Status and body of the next answers.
+        requests: The queries of all requests.
+    """
 
     daemon_threads = True
 
@@ -34,14 +36,12 @@ class Kwollect(ThreadingHTTPServer):
         self.requests: list[dict[str, str]] = []
 
     def meter(self, patience_s: float = 0.5) -> Wattmeter:
-        """What a site says of it."""
+        """Return the meter as a site describes it."""
         url = f"http://127.0.0.1:{self.server_port}/stable/sites/lyon/metrics"
         return Wattmeter("kwollect", url, "wattmetre_power_watt", 0.01, patience_s)
 
     def rows(self, query: dict[str, str]) -> list[dict[str, Any]]:
-        """The samples of all nodes, in the order in which a database has them, with another metric between
-        them.
-        """
+        """Return the samples of all nodes in order of time, with samples of another metric in between."""
         start, end = float(query["start_time"]), min(float(query["end_time"]), self.known_until())
         samples = []
         for step in range(int(start / self.period_s), int(end / self.period_s) + 1):
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def kwollect(watts: Callable[[str, float], float | None]) -> Iterator[Kwollect]:
-    """A server in a thread of its own."""
+    """Run a server in a thread of its own."""
     server = Kwollect(watts)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

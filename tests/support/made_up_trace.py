@@ -1,4 +1,4 @@
-"""Traces of training steps made from known durations, by plain loops: what a replay must find again."""
+"""Generate traces of training steps from known durations, which a replay has to recover."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,17 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Truth:
-    """A step, in s: what each rank does [ranks], when buckets are ready as shares of the backward pass, and
-    how long each moves.
+    """Durations of a training step in s.
+
+    Attributes:
+        data: Loading of a batch.
+        forward: Forward pass of each rank.
+        backward: Backward pass of each rank.
+        ready: When each bucket is ready, as a share of the backward pass.
+        moving: All-reduce of each bucket.
+        finish: Between the last all-reduce and the optimizer.
+        optimizer: Optimizer step.
+        sync_every: Gradient accumulation steps.
     """
 
     data: float = 0.001
@@ -22,7 +31,7 @@ class Truth:
     sync_every: int = 1
 
     def trace(self, steps, starts=None, epoch=2, first=1):
-        """Rows of a run: rank, epoch, step, phase, start, end."""
+        """Return the rows of a run: rank, epoch, step, phase, start, end."""
         ranks = len(self.forward)
         now = list(starts or [0.0] * ranks)
         rows = []
@@ -55,7 +64,7 @@ class Truth:
         return pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
 
     def step_s(self):
-        """How long a step of ranks that begin together takes, by arithmetic."""
+        """Return the time in s of a step that all ranks begin together."""
         before = [self.data + forward for forward in self.forward]
         free = -np.inf
         for share, seconds in zip(self.ready, self.moving, strict=True):

@@ -1,4 +1,4 @@
-"""One run of no study: what tests and benches train to compare or to time it."""
+"""Plan a single run without a study, for tests and benchmarks that train it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from plan.identity import spec
 
 
 def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:
-    """The run with these levels at a site, the others at their defaults, and its spec."""
+    """Return the run with these levels at a site, other factors at their defaults, and its spec."""
     factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
     study = Study(
         name="one-run",

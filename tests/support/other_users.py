@@ -1,4 +1,4 @@
-"""Folders that other users can enter, unlike those of pytest, and programs that run as another user."""
+"""Folders that other users can enter, which pytest's cannot be, and programs run as another user."""
 
 import os
 import subprocess

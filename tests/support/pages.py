@@ -1,5 +1,6 @@
-"""The pages for people, and every command on them: lines of sh blocks, and inline code that starts a program
-of CALLS.
+"""Read the documentation: its text, and every command in it.
+
+Commands are lines of sh blocks, and inline code that starts with one of CALLS.
 """
 
 import re
@@ -23,18 +24,18 @@ LISTS = Path(__file__).with_name("commands.yaml")
 
 @dataclass(frozen=True)
 class Page:
-    """A text in Markdown; `name` is relative to the checkout."""
+    """A page in Markdown; `name` is its path relative to the checkout."""
 
     name: str
     text: str
 
     def blocks(self, language: str) -> list[str]:
-        """The contents of its blocks of code in a language."""
+        """Return the contents of its code blocks in a language."""
         return [match["text"] for match in BLOCK.finditer(self.text) if match["language"] == language]
 
     @property
     def prose(self) -> str:
-        """The page without its blocks."""
+        """The page without its code blocks."""
         return BLOCK.sub("", self.text)
 
     @property
@@ -44,10 +45,7 @@ class Page:
 
     @property
     def commands(self) -> list[str]:
-        """Its commands in their order: those of blocks, then those of the text.
-
-        Each once, without comments.
-        """
+        """Its commands without comments and duplicates: those of code blocks, then inline ones."""
         lines = [line for block in self.blocks("sh") for line in block.splitlines()]
         in_blocks = [part.strip() for line in lines for part in COMMENT.sub("", line).split(" && ")]
         inline = [span for span in self.spans if span.startswith(CALLS)]
@@ -55,7 +53,7 @@ class Page:
 
 
 def pages() -> Iterator[Page]:
-    """All pages: those at the root, the tutorials, and the others by their names."""
+    """Yield all pages: those at the root, the tutorials, then the others by name."""
     tutorials = [CHECKOUT / "docs" / "tutorial" / f"{name}.md" for name in ("laptop", "cluster")]
     other_pages = sorted(set((CHECKOUT / "docs").rglob("*.md")) - set(tutorials))
     for file in [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *tutorials, *other_pages]:
@@ -63,7 +61,7 @@ def pages() -> Iterator[Page]:
 
 
 def page(name: str) -> Page:
-    """One page by its name."""
+    """Return a page by its name."""
     return next(candidate for candidate in pages() if candidate.name == name)
 
 
@@ -71,12 +69,12 @@ CAMPAIGNS = "docs/campaigns/README.md"
 
 
 def on_one_line(name: str = CAMPAIGNS) -> str:
-    """The text of a page without its line ends."""
+    """Return the text of a page on one line."""
     return " ".join(page(name).text.split())
 
 
 def missing_sentences(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
-    """The sentences that a page does not have."""
+    """Return the sentences that are not on a page."""
     text = on_one_line(name)
     return [sentence for sentence in sentences if sentence not in text]
 
@@ -89,7 +87,7 @@ WORDS = dict(
 
 
 def section(name: str, page_name: str = CAMPAIGNS) -> str:
-    """The text below the heading of a page that has `name` in it, to the next heading of its level."""
+    """Return the text below the first heading that contains `name`, to the next heading of its level."""
     text = page(page_name).text
     heading = next(match for match in re.finditer(r"^(#+) .*$", text, re.MULTILINE) if name in match[0])
     after = text[heading.end() :]
@@ -100,32 +98,30 @@ def section(name: str, page_name: str = CAMPAIGNS) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, the items of its lists, the lines of its code and the rows of its tables,
-    each on one line.
-    """
+    """Return paragraphs, list items, lines of code and table rows of a text, each on one line."""
     lines = [line for block in BLOCK.finditer(text) for line in block["text"].splitlines()]
     parts = re.split(r"\n\s*\n|\n(?=[*|-] ?)", BLOCK.sub("\n\n", text))
     return [" ".join(part.split()) for part in [*parts, *lines] if part.strip()]
 
 
 def digits(text: str) -> Counter[str]:
-    """How often each number occurs in a text; a name such as small-cnn-600 has none."""
+    """Count each number in a text; a name such as small-cnn-600 contains none."""
     plain = re.sub(r"[A-Za-z][\w.]*-[\w.-]*|-(?=\d)", " ", text)
     return Counter(match.replace(",", "") for match in NUMBER.findall(plain))
 
 
 def in_words(text: str) -> Counter[str]:
-    """How often each number from two to twelve occurs as a word."""
+    """Count each number from two to twelve that is spelt as a word."""
     number = {word: str(number) for number, word in WORDS.items()}
     return Counter(number[word] for word in re.findall(r"[a-z]+", text.lower()) if word in number)
 
 
 def missing_numbers(text: str, near: str, *numbers: str) -> list[str]:
-    """Return what of `said` no paragraph of a text with the word `near` has; empty where one of them has all.
+    """Return the numbers that are missing in every paragraph with the word `near`; empty if one has them all.
 
-    What counts are numbers, each as often as they are said, in any order and among any words. A number in
-    words may be one in digits, too. A unit such as % or s has to stand right behind the last number of its
-    part.
+    If no paragraph has all numbers, those missing in the best one are returned. Numbers may be in any order
+    and among any words, and each has to occur as often as in `numbers`. A number in words may be in digits in
+    the text. A unit such as % or s has to follow the last number of its part.
     """
     all_numbers = "; ".join(numbers)
     units = [" ".join(number.split()[-2:]) for number in numbers if WITH_UNIT.search(number)]
@@ -140,22 +136,28 @@ def missing_numbers(text: str, near: str, *numbers: str) -> list[str]:
 
 
 def missing_claims(campaign: str, claims: dict[str, list[str]]) -> list[str]:
-    """Return the numbers of each word's claims that no paragraph with it has, in the section of a
-    campaign.
+    """Return the claimed numbers that are missing in the section of a campaign.
+
+    `claims` maps a word to the numbers that one paragraph with this word has to have.
     """
     text = section(f"`{campaign}`")
     return [number for near, numbers in claims.items() for number in missing_numbers(text, near, *numbers)]
 
 
 def missing_numbers_on(name: str, near: str, *numbers: str) -> list[str]:
-    """Return the numbers that no paragraph with a word has, on a page."""
+    """Return the numbers that are missing on a page in every paragraph with the word `near`."""
     return missing_numbers(page(name).text, near, *numbers)
 
 
 @dataclass(frozen=True)
 class Lists:
-    """tests/support/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all
-    others.
+    """Content of tests/support/commands.yaml.
+
+    Attributes:
+        run: Commands that tests/workflow/test_pages.py runs.
+        planned: Commands that it plans.
+        elsewhere: Other commands, each with the test or target that runs it.
+        targets: Targets of the Makefile that something else runs.
     """
 
     run: list[str]
@@ -169,9 +171,9 @@ class Lists:
         return {*self.run, *self.planned, *self.elsewhere}
 
     def cover(self, command: str) -> bool:
-        """Whether something runs a command.
+        """Return whether something runs a command.
 
-        What only names a target, or is a form to fill in, asks for its target alone.
+        For a command with only a target, or with placeholders, it is enough that its target is run.
         """
         words = command.split()
         if command in self.commands or (words[0] == MAKE and words[1] in self.targets):
@@ -185,7 +187,7 @@ class Lists:
 
 
 def lists() -> Lists:
-    """tests/support/commands.yaml."""
+    """Read tests/support/commands.yaml."""
     content = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
     elsewhere = [(command, by) for by, commands in content["elsewhere"].items() for command in commands]
     listed = [*content["run"], *content["planned"], *dict(elsewhere)]

@@ -1,6 +1,6 @@
-"""What the planner's programs share: models as they pose them, and the Python that runs them.
+"""Models as problems of the planner, and a restart with the Python that has numba.
 
-Standard library and numpy.
+Uses only the standard library and numpy.
 """
 
 import importlib.util
@@ -26,14 +26,14 @@ SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((
 
 
 def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:
-    """A model's problem for batches of so many samples, on devices behind these links."""
+    """Return a model's problem for a batch size and devices behind links of these levels."""
     model = graph(name, *SAMPLES[models()[name].sample_kind])
     topology = Topology(DEVICE, levels)
     return pose(divide(model, batch), topology, cost_on(topology, 4), gradients=gradients)
 
 
 def by_planner() -> None:
-    """Start the program again by the Python that has numba, where this one has none."""
+    """Restart the program with the Python that has numba, if this one has none."""
     if importlib.util.find_spec("numba") is None:
         from strategies.find import interpreter
 

@@ -1,8 +1,7 @@
-"""Run by the planner's Python: proposals in which only a change is simulated, against simulations of all,
-over all models.
+"""Compare incremental with full simulations of random proposals, over all models.
 
-python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and
-exits with 1 at the first difference.
+python planner_properties.py PROPOSALS, with the planner's Python: PROPOSALS are those of all models together.
+Prints how many were accepted, and exits with status 1 at the first difference.
 """
 
 import itertools
@@ -50,7 +49,7 @@ def timeline(posed_model: Posed, state: State) -> tuple[Ints, Ints]:
 
 
 def check(posed_model: Posed, proposals: int, seed: int) -> int:
-    """Whether random changes end as simulations of all do; how many were taken."""
+    """Check that random changes end as in full simulations; return how many were accepted."""
     problem, rng = posed_model.arrays, np.random.default_rng(seed)
     state, full_state = (
         posed_model.state(starts.data_parallel(posed_model)),
@@ -84,7 +83,7 @@ def check(posed_model: Posed, proposals: int, seed: int) -> int:
 
 
 def main() -> None:
-    """All models, both ways of gradients."""
+    """Check all models with both kinds of gradient synchronization."""
     ways = list(itertools.product(sorted(models()), GRADIENTS))
     n_proposals = -(-int(sys.argv[1]) // len(ways))
     n_accepted = sum(

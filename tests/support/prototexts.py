@@ -1,6 +1,4 @@
-"""A reader of protocol buffers' text format that knows no schema: what LBANN is given, for tests to
-look at.
-"""
+"""Parse protocol buffers' text format without a schema, such as LBANN's input."""
 
 import json
 import re
@@ -12,7 +10,7 @@ Fields = dict[str, list[Any]]
 
 
 def parsed(text: str) -> Fields:
-    """A message: each field's values, in their order; words that are neither number nor truth stay text."""
+    """Return each field's values in order; words that are neither number nor boolean stay text."""
     tokens, at = [], 0
     while text[at:].strip():
         match = TOKEN.match(text, at)

@@ -1,6 +1,4 @@
-"""Data sets with published analyses, to hold the analysis to: R's datasets package, NIST StRD, and Jain's
-book (1991).
-"""
+"""Data sets with published analyses: R's datasets package, NIST StRD, Jain (1991) and Montgomery (2013)."""
 
 import numpy as np
 import pandas as pd

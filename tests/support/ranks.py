@@ -9,6 +9,8 @@ from ranks.worker.group import Group
 
 
 def on_ranks(size: int, folder: Path, work: Callable[[Group], Any], timeout_s: float = 5) -> list[Any]:
+    """Run `work` on each rank of a group and return the results by rank."""
+
     def rank(number: int) -> Any:
         group = Group(number, size, folder, "lo", timeout_s)
         try:

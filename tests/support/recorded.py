@@ -1,10 +1,10 @@
-"""What a record.json says: of a run that went well, but for what a test changes."""
+"""Content of the record.json of a successful run."""
 
 from typing import Any
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """A whole record, as its schema wants it."""
+    """Return a valid record with `changes` applied."""
     return {
         "run_id": "a", "key": "0123456789ab", "study": "quickstart", "site": "local", "session": "s", "attempt": 1,
         "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",

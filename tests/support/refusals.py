@@ -1,6 +1,4 @@
-"""What a refusal states, without the words in which it does: its code, its fields, and the numbers and names
-in its one line.
-"""
+"""Assert on code, fields, numbers and names of an InputError, not on its wording."""
 
 import re
 from collections.abc import Iterable
@@ -11,9 +9,7 @@ from common.errors import InputError
 def assert_refusal(
     error: InputError, code: str, key: str = "", mentions: Iterable[object] = (), **fields: object
 ) -> None:
-    """Assert that an error has this code, this key and these fields, and that its line `mentions` these
-    numbers and names.
-    """
+    """Assert that an error has this code, key and fields, and that its one line contains all `mentions`."""
     assert (error.code, error.key) == (code, key)
     assert {name: getattr(error, name) for name in fields} == fields
     line = str(error)

@@ -1,4 +1,4 @@
-"""Made-up campaigns with all that a report is made of, as the stages before it leave them."""
+"""Made-up campaigns with all inputs of a report."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ LOG = b"step 1\n\x1b[31mred\x1b[0m and plain\nlast line\n"
 
 
 class CampaignFiles:
-    """The files of a campaign of the study quickstart in a folder."""
+    """The files of a made-up campaign of the study quickstart."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class CampaignFiles:
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
 
     def leave_records(self, log: Callable[[str], bytes] = lambda run_id: LOG) -> None:
-        """Records and logs of the runs that have ended, as the campaign leaves them."""
+        """Write records and logs of the runs that have ended."""
         for row in self.runs.to_dict("records"):
             if row["status"] == "missing":
                 continue
@@ -67,20 +67,20 @@ class CampaignFiles:
         return load_campaign({"study": "quickstart", "site": "local", "records": records})
 
     def material(self, records: str = "available") -> Material:
-        """Return what its report is made of."""
+        """Return the inputs of its report."""
         phases = next(iter(self.results.glob("phases.csv")), None)
         files = Records(self.runs_csv, self.epochs_csv, {"phases": phases})
         return make.read_material(self.campaign(records), files, self.figures, self.tables)
 
     def details(self, records: str = "available") -> dict[str, dict[str, Any]]:
-        """Return by run_id what the report shows of a run when it is opened."""
+        """Return by run_id the details that the report shows of a run."""
         return {
             run["run_id"]: run
             for run in every_run.run_details(self.material(records), self.campaign(records))
         }
 
     def report(self, records: str = "available", state: State = COMMIT, out: str = "report.html") -> Path:
-        """The page, made by the program as its rule calls it."""
+        """Build the report as its rule does, and return the page."""
         page = self.results / out
         make.main(
             study="quickstart",
@@ -98,7 +98,7 @@ class CampaignFiles:
 
 
 def large(replicates: int = 53, epochs_of_a_run: int = 100) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs and epochs of 38 cells, each with so many replicates: 2,014 runs of 100 epochs."""
+    """Return runs and epochs of 38 cells; by default 2,014 runs of 100 epochs."""
     runs, epochs = campaign(replicates=replicates, failures={})
     times = -(-epochs_of_a_run // int(epochs["epoch"].max()))
     all_epochs = (

@@ -1,8 +1,7 @@
-"""A private corner of this machine: a virtual cluster in it never meets the one that is up outside.
+"""A sandbox on this machine: a virtual cluster in it is isolated from the one outside.
 
-It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's, but
-nobody outside sees what is mounted in it. Whatever happens in it is gone when it is closed, or when the
-test's process ends.
+It has its own network, processes, mounts, /run, /etc/slurm and control groups; all other files are shared with
+the machine. Everything in it ends when it is closed, or when the test's process ends.
 """
 
 import contextlib
@@ -24,12 +23,12 @@ NOT_HANDED_ON = (
     "MAKE",
     "MFLAGS",
     "ARGS",
-)  # of make: that another make calls it, and with what
+)  # the last three tell make that another make calls it, and with which options
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
 NOTHING_LEFT: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
 
-# Starts a cluster and ends as if it were killed once a daemon runs, before its process is noted.
+# Starts a cluster, and exits as if it were killed once a daemon runs but before its process is recorded.
 # Arguments: the daemon and the scheduler.
 KILLED = """
 import os, sys, time
@@ -46,11 +45,11 @@ daemons.write_json = noted
 control.start("2", "1gbit", "0.6", "6G", sys.argv[2])
 """
 
-# Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds
-# their folders.
+# Enters the control groups before `--`, then runs the command after it. The new cgroup namespace has these
+# groups as its roots.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
-# As process 1 of the sandbox; the arguments: a group's folder and where it is to be seen, in pairs.
+# Process 1 of the sandbox. Arguments: pairs of a group's folder and its mount point.
 _INSIDE = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -65,13 +64,13 @@ exec sleep infinity
 
 @dataclass
 class Sandbox:
-    """The open sandbox; `init` is its first process, as the machine sees it."""
+    """An open sandbox; `init` is the process id of its first process on the machine."""
 
     init: int
     groups: list[Path]
 
     def entered(self, *command: str, folder: Path = CHECKOUT) -> list[str]:
-        """The command that runs `command` in the sandbox."""
+        """Return the command that runs `command` in the sandbox."""
         enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--cgroup"]
         return [*enter, "env", f"--chdir={folder}", f"PWD={folder}", *command]
 
@@ -91,11 +90,11 @@ class Sandbox:
         )
 
     def python(self, *arguments: str, folder: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
-        """Run a program of the workflow in the sandbox: python -m ..."""
+        """Run a program of the workflow in the sandbox, as python -m does."""
         return self.run(sys.executable, "-m", *arguments, folder=folder)
 
     def left(self) -> dict[str, list[str]]:
-        """What a virtual cluster leaves behind, by kind; empty lists where it left nothing."""
+        """Return what a virtual cluster left behind, by kind; NOTHING_LEFT if it is all gone."""
         show = """
             for status in /proc/[0-9]*/status; do
                 sed -n 's/^Name:[[:space:]]*//p; s/^State:[[:space:]]*\\(.\\).*/\\1/p' "$status" 2>/dev/null | xargs echo process
@@ -123,7 +122,7 @@ class Sandbox:
 
 @contextmanager
 def sandbox() -> Iterator[Sandbox]:
-    """Open a sandbox, and close it with all that is in it."""
+    """Open a sandbox, and end everything in it afterwards."""
     name = f"ringside-test-{os.getpid()}-{secrets.token_hex(3)}"
     unified = (CGROUPS / "cgroup.controllers").is_file()
     tops = [CGROUPS] if unified else [CGROUPS / controller for controller in CONTROLLERS]
@@ -182,7 +181,7 @@ def _remove(groups: list[Path]) -> None:
 
 
 def up(corner: Sandbox, *options: str) -> float:
-    """Start a cluster in the corner; seconds that it took."""
+    """Start a cluster in the sandbox, and return how many seconds it took."""
     started = time.monotonic()
     done = corner.python("ringside", "cluster", "up", *options)
     assert done.returncode == 0, done.stderr
@@ -190,6 +189,6 @@ def up(corner: Sandbox, *options: str) -> float:
 
 
 def down(corner: Sandbox) -> None:
-    """End it."""
+    """Stop the cluster in the sandbox."""
     done = corner.python("ringside", "cluster", "down")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The notes of a table or a caption one by one, those that a paragraph is joined of among them."""
+"""Iterate over the notes of a table or a caption, including those joined into a paragraph."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from common.notes import Note, find_note
 
 
 def sentences(notes: Iterable[str]) -> Iterator[str]:
-    """Yield each note, then the notes that it is joined of (its fact `notes`)."""
+    """Yield each note, then the notes that are joined in it (its fact `notes`)."""
     for note in notes:
         yield note
         if isinstance(note, Note):

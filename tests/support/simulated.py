@@ -1,5 +1,6 @@
-"""Campaigns whose truth is known: log-normal epoch times of cells in blocks, and how often intervals
-hold it.
+"""Simulate campaigns with known true values, and count how often intervals cover them.
+
+Epoch times are log-normal, with an effect of each block.
 """
 
 import math
@@ -27,8 +28,14 @@ DEPENDENCES = (
 
 
 class Coverage(NamedTuple):
-    """Which share of the 95 % intervals hold the truth: of all cells' means, of the noisiest cell's, of
-    ratios; median half-widths of means and of ratios (logarithms).
+    """Shares of 95 % intervals that cover the true value, and widths.
+
+    Attributes:
+        cells: Share for the means of all cells.
+        noisiest: Share for the mean of the noisiest cell.
+        ratios: Share for ratios.
+        width: Median half-width of means (logarithms).
+        width_of_ratios: Median half-width of ratios (logarithms).
     """
 
     cells: float
@@ -41,9 +48,9 @@ class Coverage(NamedTuple):
 def simulated(
     rng: np.random.Generator, cells: int, blocks: int, spreads: str, of_blocks: float, correlation: float
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """Runs in random order within complete blocks, whose mean epoch time is 1 s in all cells.
+    """Return runs in random order within complete blocks, and the spread of each cell.
 
-    The cells' spreads.
+    The true mean epoch time of all cells is 1 s.
     """
     spread = SPREADS[spreads](rng, cells)
     noise = rng.standard_normal(cells * blocks)
@@ -62,12 +69,12 @@ def simulated(
 
 
 def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
-    """What the intervals of `simulated` runs hold."""
+    """Return the coverage of the intervals of `simulated` runs."""
     return pooling_coverage(pooled(runs), spread)
 
 
 def pooling_coverage(pooling: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
-    """What the intervals of `simulated` runs hold, by this pooling of them; `truth`: all cells' mean."""
+    """Return the coverage of a pooling's intervals; `truth` is the true mean of all cells in s."""
     rows = pooling.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)
@@ -82,10 +89,15 @@ def pooling_coverage(pooling: Pooling, spread: np.ndarray, truth: float = 1.0) -
 
 
 class ReferencedCoverage(NamedTuple):
-    """Whether there are adjusted means.
+    """Coverage with and without adjustment by the reference benchmark.
 
-    What plain and what shown intervals hold (adjusted ones where there are any); bias of the
-    shown means (logarithm), and of the plain ones."""
+    Attributes:
+        chosen: Whether means are adjusted.
+        plain: Coverage of intervals without adjustment.
+        reported: Coverage of the reported intervals: adjusted ones if there are any.
+        bias: Bias of the reported means (logarithm).
+        plain_bias: Bias of the means without adjustment (logarithm).
+    """
 
     chosen: bool
     plain: Coverage
@@ -104,11 +116,21 @@ def beside_reference(
     of_reference: float = 0.0,
     lost: float | None = None,
 ) -> tuple[pd.DataFrame, Callable[[Sequence[str]], float]]:
-    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within
-    blocks and between them; and, for the covariates that times are adjusted by, the mean epoch time in s of
-    all cells at the campaign's mean of them. That at the mean of all campaigns is 1 s. `of_reference`: the
-    standard deviation of what blocks add to the reference alone. `lost`: the correlation of log epoch
-    time and the CPU time lost, which goes its own way; None where nobody knows that time.
+    """Return runs like those of `simulated` with a reference benchmark, and their true mean.
+
+    The true mean is a function of the covariates that times are adjusted by: the mean epoch time in s of all
+    cells at the campaign's mean of the covariates. At the mean of all campaigns it is 1 s.
+
+    Args:
+        rng: Source of random numbers.
+        cells: Number of cells.
+        blocks: Number of blocks.
+        spreads: A name of SPREADS.
+        of_blocks: Standard deviation of block effects.
+        correlation: Of the logarithms of reference and epoch time, within and between blocks.
+        of_reference: Standard deviation of block effects on the reference alone.
+        lost: Correlation of log epoch time and the CPU time lost, which is independent of the reference; None
+            if the CPU time lost is not recorded.
     """
     runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
     slopes = {REFERENCE: correlation, LOST_CPU_TIME: lost or 0.0}
@@ -144,8 +166,9 @@ def beside_reference(
 
 
 def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], float]) -> ReferencedCoverage:
-    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at what the
-    campaign met on average.
+    """Return the coverage of the intervals of runs of `beside_reference`.
+
+    Plain intervals have to cover 1 s, adjusted ones the true mean at the campaign's mean covariates.
     """
     result = adjustment(runs)
     spread = result.plain.cell_statistics.sort_index()["log_sd"].to_numpy()

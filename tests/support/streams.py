@@ -1,8 +1,7 @@
-"""A device's streams on a processor: threads that do what they are asked later, in order, unless an event
-tells them to wait.
+"""Emulate a device's streams on a processor: threads that run tasks later, in order, and wait for events.
 
-As with CUDA, a wait is for the last record before it was asked for, and an event that was never recorded
-holds up nobody.
+As with CUDA, a wait is for the last record before the wait was requested, and an event that was never recorded
+delays nothing.
 """
 
 import queue
@@ -17,7 +16,7 @@ COPY_S = 0.002
 
 
 class Stream:
-    """Does one thing after the other, in a thread of its own, while who asked for it goes on."""
+    """Runs tasks one after the other in a thread of its own, while the caller continues."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -37,7 +36,7 @@ class Stream:
 
 
 class Point:
-    """An event."""
+    """An event in a stream."""
 
     def __init__(self) -> None:
         self.passed = threading.Event()
@@ -55,15 +54,12 @@ class Point:
 
 
 class ThreadLane:
-    """A lane (ranks/libraries/ahead.py) whose copies are made late and slowly.
-
-    Who trains asks `training`, a stream as well.
-    """
+    """A lane (ranks/libraries/ahead.py) with late and slow copies; training is a stream, too."""
 
     def __init__(self, copy_s: float = COPY_S) -> None:
         self.copy_s = copy_s
         self.copies, self.training = Stream(), Stream()
-        self.on_either_side: tuple[list[int], list[int]] = [], []  # bytes of what was made
+        self.on_either_side: tuple[list[int], list[int]] = [], []  # bytes of allocations
 
     def begin(self) -> None:
         pass

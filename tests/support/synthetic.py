@@ -1,7 +1,6 @@
-"""A made-up campaign of the quickstart design with known effects: runs.csv and epochs.csv without any
-training.
+"""Made-up campaigns with known effects: runs.csv and epochs.csv without any training.
 
-Epoch time is linear in what `epoch_time` says; each run adds independent noise of relative size NOISE.
+Epoch time is linear in the factors of `epoch_time`; each run adds independent noise of relative size NOISE.
 """
 
 import hashlib
@@ -52,7 +51,7 @@ FAILURES = {
 
 
 def epoch_time(framework: str, batch_size: int, nodes: int, sync_every: int) -> float:
-    """The true epoch time of a cell in seconds."""
+    """Return the true epoch time of a cell in seconds."""
     return (
         SECONDS[framework]
         + SECONDS_PER_SAMPLE * (batch_size - 16)
@@ -67,9 +66,9 @@ def campaign(
     failures: dict[str, tuple[str, str]] | None = None,
     seed: int = 1,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The runs and the epochs of the campaign.
+    """Return runs and epochs of a campaign of the quickstart design.
 
-    `failures` says status and reason of the runs that did not succeed.
+    `failures` has status and reason of the runs that did not succeed, by run_id.
     """
     failures = FAILURES if failures is None else failures
     rng = np.random.default_rng(seed)
@@ -124,13 +123,13 @@ def campaign(
 
 
 def write_campaign(folder: Path, **options: object) -> tuple[Path, Path]:
-    """Write the campaign's runs.csv and epochs.csv into `folder`; their paths."""
+    """Write the campaign's runs.csv and epochs.csv into `folder` and return their paths."""
     runs, epochs = campaign(**options)  # type: ignore[arg-type]
     return write_frames(folder, runs, epochs)
 
 
 def write_frames(folder: Path, runs: pd.DataFrame, epochs: pd.DataFrame) -> tuple[Path, Path]:
-    """Write these runs and epochs into `folder`; their paths."""
+    """Write these runs and epochs into `folder` and return their paths."""
     write_table(runs, "runs", folder / "runs.csv")
     write_table(epochs, "epochs", folder / "epochs.csv")
     return folder / "runs.csv", folder / "epochs.csv"
@@ -153,7 +152,7 @@ def _curve(
     cell: tuple[str, int, int, int],
     noise: float,
 ) -> list[dict[str, object]]:
-    """The epochs of one run. The mean of those after warm-up is the run's epoch time."""
+    """Return the epochs of one run; the mean of those after warm-up is its epoch time."""
     _, batch_size, nodes, sync_every = cell
     time = epoch_time(*cell) * (1 + noise * rng.standard_normal())
     wobble = rng.standard_normal(EPOCHS) * 0.01 * time
@@ -250,12 +249,12 @@ BENCHMARK_BYTES = [1024 * 4**power for power in range(9)]
 
 
 def all_reduce_time(size_bytes: float, nodes: int) -> float:
-    """The true time of one all-reduce in seconds."""
+    """Return the true time of one all-reduce in seconds."""
     return (LATENCY_S + SECONDS_PER_BYTE * size_bytes) * (nodes - 1) if nodes > 1 else 0.0
 
 
 def designed_time(levels: dict[str, Any], geometry: Geometry) -> float:
-    """The true epoch time of a cell in seconds: computation, its loop, the optimizer, the network."""
+    """Return the true epoch time of a cell in seconds: computation, training loop, optimizer, network."""
     size = model_graph(levels["model"], levels["dataset"]).gradient_bytes
     n_allreduces = -(-geometry.steps // levels["sync_every"])
     computed = 1.5e-10 * size * geometry.samples_per_epoch / geometry.replicas + 0.01 * geometry.steps
@@ -270,7 +269,7 @@ def designed_campaign(
     missing: Collection[str] = (),
     seed: int = 1,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs and epochs of every run of the study at the site; none of the cells `missing` succeeds."""
+    """Return runs and epochs of a study at a site; the cells in `missing` have no successful run."""
     rng = np.random.default_rng(seed)
     loaded_site = load_site(site)
     runs, epochs = [], []
@@ -362,7 +361,7 @@ IDLE_W = 25.0
 def metered(
     runs: pd.DataFrame, epochs: pd.DataFrame, scope: str = "package", noise: float = NOISE, seed: int = 2
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The same campaign where machines tell the energy of this scope: WATTS of each node while it trains."""
+    """Return the campaign with energy of this scope: WATTS of each node while it trains."""
     rng = np.random.default_rng(seed)
     watts = WATTS * runs["nodes"] * (1 + noise * rng.standard_normal(len(runs)))
     column, ok = f"energy_{scope}_j", runs["status"].eq("ok")
@@ -379,9 +378,7 @@ def metered(
 
 
 def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> pd.DataFrame:
-    """Rows of power.csv of a campaign of `metered`: a sample each 20th of an epoch on every node, idle
-    between epochs.
-    """
+    """Return power.csv of a campaign of `metered`: 20 samples per epoch and node, idle between epochs."""
     rng = np.random.default_rng(seed)
     rows = []
     metered_runs = runs[runs["energy_scope"].notna()].set_index("run_id")
@@ -396,16 +393,15 @@ def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> 
 
 
 REFERENCE_S = 0.3
-LOAD = 0.6  # that comes and goes: by so much work takes longer on average while it is there
+LOAD = 0.6  # by which work takes longer on average while an intermittent load runs
 
 
 def referenced(
     runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
 ) -> pd.DataFrame:
-    """The same campaign on a machine of which a hypervisor takes CPU time now and then, with the
-    reference beside every run.
+    """Return the campaign on a machine with intermittent CPU steal and a reference benchmark for every run.
 
-    Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.
+    Epoch times grow as the power `slope` of the slow-down of the reference, which has noise of its own.
     """
     rng = np.random.default_rng(seed)
     order = runs["order_key"].rank().to_numpy(int) - 1
@@ -436,9 +432,7 @@ def referenced(
 def benchmarks(
     framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1
 ) -> pd.DataFrame:
-    """Collective benchmarks of one framework, as in network.csv: five rounds of three repetitions of every
-    size.
-    """
+    """Return collective benchmarks of one framework: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)
     rows = [
         {

@@ -1,6 +1,4 @@
-"""What would be measured of a model's parts, of messages and of links, had it known values: rows of
-costs.csv, messages.csv and network.csv.
-"""
+"""Generate costs.csv, messages.csv and network.csv of a model with known costs of parts, messages and links."""
 
 import math
 from dataclasses import replace
@@ -23,6 +21,7 @@ MEMORY = 3e9
 
 
 def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
+    """Return the run of a study of strategies with these levels."""
     defaults: dict[str, list[object]] = {
         name: [entry.get("default")] for name, entry in factor_table().items()
     }
@@ -45,7 +44,7 @@ def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> 
 
 
 def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
-    """A collective benchmark whose times follow a line."""
+    """Return rows of a collective benchmark whose times are linear in bytes."""
     head = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
     head |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
     rows = [
@@ -57,6 +56,7 @@ def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **change
 
 
 def network_rows(**changes: Any) -> pd.DataFrame:
+    """Return rows of network.csv for both collectives."""
     return pd.concat(
         [benchmark_rows("point_to_point", **changes), benchmark_rows("all_reduce", **changes)],
         ignore_index=True,
@@ -64,7 +64,7 @@ def network_rows(**changes: Any) -> pd.DataFrame:
 
 
 def timed(run: Run, **changes: Any) -> pd.DataFrame:
-    """Rows of costs.csv: each part takes as many seconds as its layer's place, over its parts."""
+    """Return rows of costs.csv: a part takes its layer's index in seconds, divided by the number of parts."""
     space = divide(run.graph, run.geometry.local_batch)
     head = {"study": "s", "framework": FRAMEWORK, "model": "lenet-5", "dataset": DATASET, "batch_size": 64}
     head |= {"device": "site", "optimizer": "sgd", "devices": 4, "status": "ok", "reason": None, "n": 5}
@@ -78,7 +78,7 @@ def timed(run: Run, **changes: Any) -> pd.DataFrame:
 
 
 def handled() -> pd.DataFrame:
-    """Rows of messages.csv that follow lines."""
+    """Return rows of messages.csv whose times are linear in bytes."""
     head = {"study": "s", "framework": FRAMEWORK, "device": "site", "status": "ok", "reason": None, "n": 5}
     rows = [
         {**head, "bytes": size, "send_s": 5e-5 + 1e-9 * size, "receive_s": 8e-5 + 2e-9 * size, "seconds": 1.0}

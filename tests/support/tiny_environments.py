@@ -1,6 +1,4 @@
-"""Two tiny environments, `base` and its child `over`, whose packages lie in a folder: real builds without a
-network.
-"""
+"""Two tiny environments, `base` and its child `over`, that are built from a folder without a network."""
 
 import hashlib
 import io
@@ -54,7 +52,7 @@ backend.build_wheel(sys.argv[-1])
 
 @dataclass
 class Tiny:
-    """Where the tiny environments' descriptions, packages and cache are."""
+    """Paths of the tiny environments: descriptions, packages, cache, and the count of builds."""
 
     containers: Path
     links: Path
@@ -63,7 +61,7 @@ class Tiny:
 
     @property
     def builds(self) -> int:
-        """How many times the source has been built."""
+        """Number of builds of the source package."""
         return self.count.read_text().count("built") if self.count.exists() else 0
 
 

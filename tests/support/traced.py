@@ -1,4 +1,4 @@
-"""A trace of no run: what tests write for the tools that show traces."""
+"""A made-up trace, for tests of the formats of trace viewers."""
 
 import pandas as pd
 

@@ -1,6 +1,4 @@
-"""Made-up traced runs with known answers: the intervals of an attempt, and a campaign with traced and
-untraced runs.
-"""
+"""Made-up traces with known results: intervals of an attempt, and a campaign of traced and untraced runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +12,7 @@ from traces import gather
 FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
 COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
 START = {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
-# ms of a step of 20 ms on rank 0, when its all-reduces start and end, and what is left of waiting after the
-# last one.
+# Durations in ms within a step of 20 ms: before the wait for all-reduces, and after it.
 QUICK = {"data": 1.0, "forward": 5.0, "backward": 6.0}
 ENDING = {"metrics": 0.5, "optimizer": 1.5}
 
@@ -27,9 +24,10 @@ def step_of(
     buckets: Sequence[tuple[float, float]],
     length: float,
 ) -> list[tuple[int, str, float, float]]:
-    """One step: what is computed, waiting until ENDING, which ends it after `length`.
+    """Return the intervals of one step: computation, waiting, ENDING, and all-reduces.
 
-    All-reduces from and to. All ms since it begins.
+    Times are in ms. `buckets` are start and end of each all-reduce after the step begins; ENDING ends after
+    `length`.
     """
     rows, at = [], 0.0
     for name, lasts in computed.items():
@@ -54,14 +52,14 @@ def attempt(
     step_ms: float = 20.0,
     start: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """The intervals of a run, in s.
+    """Return the intervals of a run in s.
 
-    `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an
-    all-reduce.
+    `late_ms` is by how much longer than QUICK's the backward pass of each rank takes in a step that ends with
+    an all-reduce.
 
-    On rank r two all-reduces begin 2 ms before backward ends and when it ends, and last until ms 14 and 18
-    (from its step's begin); of `allreduced` batches the last one is all-reduced, the others end after ENDING.
-    The first epoch is warm-up and twice as slow.
+    Two all-reduces begin on each rank, 2 ms before its backward pass ends and when it ends; they last until
+    14 and 18 ms after the step begins. The last of `allreduced` batches is all-reduced, the others end after
+    ENDING. The first epoch is warm-up and twice as slow.
     """
     rows: list[tuple[int, int, int, str, float, float]] = []
     at = 0.0
@@ -95,10 +93,10 @@ def attempt(
 def traced_campaign(
     late_ms: float = 1.0, cost: float = 1.01, steps: int = 12, seed: int = 1
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Runs and epochs of FRAMEWORKS of the quickstart design, each run untraced and traced (`cost` times as
-    slow), and the traced ones' intervals.
+    """Return runs and epochs of the quickstart design for FRAMEWORKS, and the intervals of traced runs.
 
-    Of two ranks the second is `late_ms` later.
+    Each run is there untraced and traced; the traced one takes `cost` times as long. The second of two ranks
+    is `late_ms` later.
     """
     runs, epochs = campaign(failures={}, seed=seed)
     runs = runs[runs["framework"].isin(FRAMEWORKS)]
@@ -136,10 +134,7 @@ def traced_campaign(
 
 
 def write_traced(folder: Path, **options: float) -> Path:
-    """Write the campaign: runs.csv, epochs.csv, and runs/ with phases.csv of every attempt.
-
-    Returns `folder`.
-    """
+    """Write runs.csv, epochs.csv and phases.csv of every attempt into `folder`, and return it."""
     runs, epochs, intervals = traced_campaign(**options)  # type: ignore[arg-type]
     write_frames(folder, runs, epochs)
     for run_id, run_intervals in intervals.items():
@@ -148,10 +143,7 @@ def write_traced(folder: Path, **options: float) -> Path:
 
 
 def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write the campaign and gather its traces into phases.csv and trace_steps.csv.
-
-    All runs, and the phases of the traced ones.
-    """
+    """Write the campaign, gather its traces into phases.csv and trace_steps.csv, and return runs and phases."""
     write_traced(folder, **options)
     named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
     gather.main(**{option: folder / name for option, name in named.items()})
@@ -159,7 +151,7 @@ def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.DataFrame) -> Path:
-    """Where the intervals of a run lie; its epochs' times are what its steps come to."""
+    """Write phases.csv and epochs.csv of an attempt of a run, and return the attempt's folder."""
     key = runs.set_index("run_id").at[run_id, "key"]
     place = folder / "runs" / run_id / str(key) / "attempt-1"
     place.mkdir(parents=True, exist_ok=True)
@@ -175,5 +167,5 @@ def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.D
 
 
 def read_runs(folder: Path) -> pd.DataFrame:
-    """All runs of a written campaign."""
+    """Return all runs of a written campaign."""
     return read_table(folder / "runs.csv", "runs")

@@ -1,6 +1,4 @@
-"""Real trainings of a few steps in the frameworks' environments, each configuration once, for tests that
-compare them.
-"""
+"""Real trainings of a few steps in the frameworks' environments; tests share each configuration."""
 
 import csv
 import functools
@@ -34,8 +32,8 @@ SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TESTS = Path(__file__).resolve().parents[1]
-TRAINED = "trained"  # stands in the folder of a training that succeeded
-TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
+TRAINED = "trained"  # a file in the folder of a successful training
+TEMPORARY = "tmp"  # folder of temporary files of ranks
 PLAIN = {
     "model": "small-cnn",
     "dataset": "digits",
@@ -44,8 +42,8 @@ PLAIN = {
     "epochs": 1,
     "warmup_epochs": 0,
 }
-# Every framework that can be trained at this site and whose weights can be kept: not those of another
-# program's training, nor one that needs a strategy (test_strategy_training.py).
+# Every framework that can be trained at this site and whose weights can be saved. LBANN trains in a program of
+# its own, and pytorch-strategy needs a strategy (test_strategy_training.py).
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
@@ -54,10 +52,12 @@ FRAMEWORKS = tuple(
     and not framework.strategies
     and read(framework.environment).available(SITE.realization)
 )
-SAME_WEIGHTS = tuple(name for name in FRAMEWORKS if not trains_alone(name))  # to the same weights
+SAME_WEIGHTS = tuple(
+    name for name in FRAMEWORKS if not trains_alone(name)
+)  # train one model to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
-REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # of the others there is one
-IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # a launcher and a library each
+REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # other frameworks have one replica
+IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # one for each launcher and library
 ELSEWHERE = (  # the first two are held daily by test_deepspeed.py and test_mesh_training.py, the last one is jax on one device
     "deepspeed",
     "tensorflow-dtensor",
@@ -67,40 +67,42 @@ DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 
 def framework_params(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
-    """Frameworks as parameters: those that are not in CI wait for `make frameworks-test`."""
+    """Return frameworks as parameters; those outside `in_ci` run only in `make frameworks-test`."""
     return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
 
 
 def able(names: Iterable[str], **levels: Any) -> tuple[str, ...]:
-    """The frameworks that can train with these levels."""
+    """Return the frameworks that can train with these levels."""
     of_factors = {name: factor["default"] for name, factor in factor_table().items() if "default" in factor}
     return tuple(name for name in names if load_framework(name).can({**of_factors, **PLAIN, **levels}))
 
 
 def shared(framework: str) -> dict[str, int]:
-    """The levels that give a framework two replicas, where it can have them."""
+    """Return the levels that give a framework two replicas, {} if it cannot have them."""
     if framework in DISTRIBUTED:
         return {"nodes": 2}
     return {"devices_per_node": 2} if framework in REPLICAS else {}
 
 
 def of_64(framework: str) -> dict[str, int]:
-    """A global batch of 64, on as many replicas as the framework can have."""
+    """Return levels with a global batch of 64 on as many replicas as the framework can have."""
     return {"batch_size": 64 // REPLICAS.get(framework, 1), **shared(framework)}
 
 
 @functools.cache
 def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str:
-    """The name of a server whose programs have imported a framework's libraries already, as these variables
-    want it.
+    """Return the name of a server that forks programs with a framework's libraries imported.
+
+    The libraries are imported with these environment variables.
     """
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
     return prefork_server.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
-    """A launcher whose ranks are forked from a process that has the framework's libraries: to import them
-    takes longer than what tests train.
+    """A launcher whose ranks are forked from a process that has imported the framework's libraries.
+
+    Importing takes longer than the trainings of tests.
     """
 
     def __init__(self, ranks: launch.Launcher, libraries: Sequence[str]) -> None:
@@ -140,17 +142,18 @@ class Trainings:
         self._trained = functools.cache(self._train)
 
     def train(self, framework: str, **levels: Any) -> Path:
-        """The attempt's folder of a training with these levels, one epoch of small-cnn on digits where they
-        do not say.
+        """Train with these levels unless that was done already, and return the attempt's folder.
+
+        Defaults are one epoch of small-cnn on digits.
         """
         return self._trained(framework, tuple(sorted(levels.items())))
 
     def weights(self, framework: str, **levels: Any) -> dict[str, np.ndarray]:
-        """The weights after it, in the canonical layout."""
+        """Return the weights after a training in the canonical layout."""
         return weights(self.train(framework, **levels) / "after.npz")
 
     def losses(self, framework: str, **levels: Any) -> list[float]:
-        """The training losses of its epochs."""
+        """Return the training loss of each epoch of a training."""
         return [float(row["train_loss"]) for row in epochs(self.train(framework, **levels))]
 
     def _train(self, framework: str, level_items: tuple[tuple[str, Any], ...]) -> Path:
@@ -161,7 +164,7 @@ class Trainings:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():
-                shutil.rmtree(folder, ignore_errors=True)  # of a training that failed
+                shutil.rmtree(folder, ignore_errors=True)  # a training that failed
                 self._train_in(folder, framework, levels)
                 (folder / TRAINED).touch()
         return folder
@@ -186,9 +189,7 @@ class Trainings:
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
             "TMPDIR": str(folder / TEMPORARY),
         }
-        program = (
-            launch.WORKER if described.mpi else self.program
-        )  # of another program's training nothing can be kept
+        program = launch.WORKER if described.mpi else self.program  # LBANN's weights cannot be saved
         if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run(
@@ -198,19 +199,19 @@ class Trainings:
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:
-    """Weights that trained.py has kept."""
+    """Read weights that trained.py has saved."""
     with np.load(file) as saved:
         return {name: saved[name] for name in saved.files}
 
 
 def epochs(folder: Path) -> list[dict[str, str]]:
-    """The rows of an attempt's epochs.csv."""
+    """Return the rows of an attempt's epochs.csv."""
     with open(folder / "epochs.csv", encoding="utf-8") as table:
         return list(csv.DictReader(table))
 
 
 def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
-    """That all weights are the same, but for `tolerance`."""
+    """Assert that all weights agree within an absolute `tolerance`."""
     assert list(actual) == list(expected)
     for name, weight in actual.items():
         np.testing.assert_allclose(weight, expected[name], atol=tolerance, rtol=0, err_msg=name)

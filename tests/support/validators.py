@@ -1,8 +1,7 @@
-"""Public validators of what archives say of themselves, in an environment of their own: their libraries do
-not go with ours.
+"""Run public validators of RO-Crates and CITATION.cff files on archives.
 
-The RO-Crate's context, which the validator would fetch, is the copy that ro-crate-py brings, with the names
-that 1.1 has.
+They have an environment of their own, since their dependencies conflict with ours. The RO-Crate's context,
+which the validator would fetch, is the copy in ro-crate-py with the names of version 1.1.
 """
 
 import json
@@ -46,7 +45,7 @@ print(json.dumps([f"{{issue.severity.name}} {{issue.check.identifier}}: {{issue.
 
 
 def python() -> Path:
-    """The Python that has the validators, made once for each lock, in the cache."""
+    """Return the Python with the validators, which are installed in the cache once for each lock."""
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
     folder = cache / "validators" / digest_text(LOCK.read_text())[:12]
     with locked(folder.with_name(f".{folder.name}.lock"), lambda: None):
@@ -69,8 +68,9 @@ def python() -> Path:
 
 
 def accepts_crate(folder: Path, profile: str) -> list[str]:
-    """What the public validator objects to in a crate, by a profile of Workflow Run RO-Crate, up to what is
-    recommended.
+    """Return the validator's objections to a crate by a profile of Workflow Run RO-Crate.
+
+    They include violations of recommendations.
     """
     done = subprocess.run(
         [python(), "-c", VALIDATE.format(context=CONTEXT), str(folder), profile],
@@ -85,7 +85,7 @@ def accepts_crate(folder: Path, profile: str) -> list[str]:
 
 
 def accepts_citation(file: Path) -> list[str]:
-    """What the public validator objects to in a CITATION.cff."""
+    """Return the validator's objections to a CITATION.cff."""
     done = subprocess.run(
         [python().with_name("cffconvert"), "--validate", "-i", str(file)],
         capture_output=True,

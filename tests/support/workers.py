@@ -1,4 +1,4 @@
-"""What the workers of one call of pytest share."""
+"""A folder that the workers of one call of pytest share."""
 
 import os
 from pathlib import Path
