@@ -1,9 +1,8 @@
-"""What an owner of a node with an accelerator runs first: `make accelerator-test SITE=NAME`, on that node, in
-at most 8 minutes.
+"""Check a node with an accelerator before campaigns: `make accelerator-test SITE=NAME`, at most 8 minutes.
 
-It trains by the worker as it is, in the site's own PyTorch or the one of the lock, and writes a page of
-checks. On a site of processors it does the same with smaller models, so that everything but the device is
-tried without one.
+It trains with the real worker, in the site's installed PyTorch or the locked one, and writes a page of checks.
+At a site without accelerators it does the same with smaller models on the processor, which tests everything
+but the device.
 """
 
 import argparse
@@ -62,9 +61,7 @@ SAMPLED_EVERY_MS = 100
 
 @dataclass(frozen=True)
 class Sizes:
-    """What measures the throughput of a device: a ResNet on images of side x side pixels, so many steps an
-    epoch.
-    """
+    """Sizes of the throughput measurement: a ResNet on images of side x side pixels, `steps` per epoch."""
 
     model: str
     side: int
@@ -74,7 +71,7 @@ class Sizes:
 
     @property
     def dataset(self) -> str:
-        """Drawn images: as many as make `steps` batches."""
+        """Name of the data set of random images with `steps` batches."""
         return f"synthetic-{self.side}x{self.side}x3-{self.classes}-{self.batch * self.steps}"
 
 
@@ -83,7 +80,7 @@ SIZES = {"cuda": Sizes("resnet-50", 224, 1000, 128, 30), "cpu": Sizes("resnet-18
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: its folder, what its record would say, its epochs; `why` where it is not ok."""
+    """One training: folder, measurements, epochs, and the reason `why` it is not ok, if any."""
 
     folder: Path
     why: str | None
@@ -98,9 +95,9 @@ class Trained:
 
 
 class Rig:
-    """Trains at a site, all on this machine, with what lies in `folder`.
+    """Trains at a site, with all ranks on this machine, in folders below `folder`.
 
-    Nothing goes on after `deadline` (monotonic, in s).
+    Trainings end at `deadline` (monotonic, in s).
     """
 
     def __init__(self, site: Site, environment: Mapping[str, Any], folder: Path, deadline: float) -> None:
@@ -116,8 +113,9 @@ class Rig:
     def train(
         self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any
     ) -> Trained:
-        """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would:
-        but for the load of others, which has rows of its own.
+        """Train with the worker, or with a program of this folder that calls it, and judge it as a campaign does.
+
+        CPU time of other processes and CPU steal are not judged here: they have rows of their own.
         """
         report_progress(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
@@ -154,9 +152,7 @@ class Rig:
         return Trained(folder, why, measured, epochs, run.graph.parameters)
 
     def call(self, name: str, script: Path, *arguments: object) -> dict[str, Any]:
-        """What a script of its own says in its last line, run as a rank is: by the same Python, with the same
-        cores and threads.
-        """
+        """Run a script like a rank, with the same Python, cores and threads; return the JSON of its last line."""
         folder = self.folder / name
         folder.mkdir()
         site = replace(self.site, nodes=1)
@@ -189,9 +185,9 @@ class Rig:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Check on this machine that the site's accelerator trains right, and how fast.
+    """Check on this machine that the site's accelerator trains correctly, and measure how fast.
 
-    Write a page, end with status 1 where a check failed.
+    Write a page of checks. Exit status 1 if a check failed.
     """
     parser = argparse.ArgumentParser(prog="make accelerator-test", description=main.__doc__)
     parser.add_argument(
@@ -216,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
             "cannot-measure", "--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected"
         )
     name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml")).site
-    site, environment = made_ready(name)
+    site, environment = prepare_site(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
     if out.is_dir():
         raise InputError(
@@ -270,10 +266,11 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
-    """The site, with all ranks on this machine, and its PyTorch, built or found and tested.
+def prepare_site(name: str) -> tuple[Site, dict[str, Any]]:
+    """Return the site with all ranks on this machine, and its tested environment of PyTorch.
 
-    InputError where that cannot be.
+    Raises:
+        InputError: If the site uses images, or its PyTorch cannot be built or does not work.
     """
     site = load_site(name)
     described = read(ENVIRONMENT, site.variant)
@@ -295,7 +292,7 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
 
 
 def compiler_of(requested: str | None, site: Site, seen: Mapping[str, Any]) -> tuple[str, str]:
-    """The level of the factor compiler, and why, in words for the page."""
+    """Return the level of the factor compiler, and the reason as a text for the page."""
     if requested:
         return requested, f"compiler: {requested}, as asked by --compiler"
     if site.device == "cpu":
@@ -309,7 +306,7 @@ def compiler_of(requested: str | None, site: Site, seen: Mapping[str, Any]) -> t
 
 
 def losses_part(rig: Rig) -> tuple[list[Row], str]:
-    """The same training on the accelerator in each precision, and on the processor in fp32."""
+    """Compare losses on the accelerator in each precision with those on the processor in fp32."""
     reference = rig.train("losses-processor", "pytorch-single", device="cpu", **SMALL)
     rows = []
     for precision in pages.TOLERANCES:
@@ -333,13 +330,13 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
 
 
 def _unsupported_reason(site: Site, levels: Mapping[str, Any]) -> str | None:
-    """Why the site cannot do it, as a plan says it."""
+    """Return why the site does not support these levels, None if it does."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
     return unsupported_reason(site, run.levels)
 
 
 def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
-    """What the worker's input brings to the device, against the plain way."""
+    """Compare the batches that the worker's input sends to the device with plain copies."""
     levels = {**throughput_levels(sizes, "none"), "epochs": 1, "warmup_epochs": 0}
     run = rig.train("input", "pytorch-single", "same_input", **levels)
     if run.why:
@@ -358,9 +355,7 @@ def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
 
 
 def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
-    """Two ranks on one device by Gloo, one by the device's own library, and two where there are two
-    devices.
-    """
+    """Train with two ranks on one device by Gloo, one by the device's own library, two on two devices."""
     own, on_gpu = ("nccl", True) if rig.site.device == "cuda" else ("gloo", False)
     two = rig.train("ranks-two", "pytorch-ddp", "through_gloo", nodes=2, **SMALL)
     refused = two.why is not None and "not through NCCL" in two.why
@@ -404,9 +399,7 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
 
 
 def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
-    """Layers divided at random between two ranks, on one device by Gloo, and on two by the device's own
-    library.
-    """
+    """Train with random strategies of two ranks, on one device by Gloo and on two by the device's own library."""
     levels = {**SMALL, "batch_scope": "global"}
     reference = rig.train("strategy-reference", "pytorch-single", device="cpu", **levels)
     levels["parallelism"] = "random1"
@@ -430,7 +423,7 @@ def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
 
 
 def _ended(check: str, trained: Trained, library: str, transport: str, *, right: bool) -> Row:
-    """A training of ranks that came to its end by this library and with this transport in its record."""
+    """Check that a training ended, with this library and with this transport in its record."""
     if not trained.measured:
         return pages.failed(check, trained.why or "")
     joined_by = json.loads((trained.folder / "result.json").read_text())["transport"]
@@ -445,7 +438,7 @@ def _ended(check: str, trained: Trained, library: str, transport: str, *, right:
 
 
 def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
-    """What a run recorded of itself, against what others tell of it."""
+    """Compare what a run recorded with other sources: clocks, memory sizes and power of nvidia-smi."""
     foreign = _smi(rig.site, "--query-compute-apps=pid")
     with power_of(rig) as power_file:
         run = rig.train("counters", "pytorch-single", "clocked", **throughput_levels(sizes, "none"))
@@ -506,9 +499,9 @@ def load_rows(rig: Rig, site: Site) -> list[Row]:
 
 @contextlib.contextmanager
 def power_of(rig: Rig) -> Iterator[Path]:
-    """While it lasts, the accelerator's power is written to a file, which it yields.
+    """Sample the accelerator's power into a file, and yield its path.
 
-    Nothing where nobody tells.
+    The file stays empty if nvidia-smi does not know the power.
     """
     power_file = rig.folder / "power.csv"
     power_file.touch()
@@ -531,13 +524,13 @@ def power_of(rig: Rig) -> Iterator[Path]:
 
 
 def _smi_command(site: Site, query: str) -> list[str]:
-    """Ask for the accelerator that rank 0 uses."""
+    """Return the command that queries the accelerator of rank 0."""
     first = (dict(site.variables).get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
     return [SMI, f"--id={first}", query, "--format=csv,noheader,nounits"]
 
 
 def _smi(site: Site, query: str) -> str | None:
-    """The answer; None where the site has no accelerator, or nobody answers."""
+    """Return the answer of nvidia-smi; None without an accelerator or without an answer."""
     if site.device != "cuda":
         return None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -549,7 +542,7 @@ def _smi(site: Site, query: str) -> str | None:
 
 
 def throughput_levels(sizes: Sizes, compiler: str) -> dict[str, Any]:
-    """The levels of a run that measures images a second."""
+    """Return the levels of a run that measures images per second."""
     return {
         "model": sizes.model, "dataset": sizes.dataset, "batch_size": sizes.batch, "precision": "amp",
         "memory_format": "channels-last", "compiler": compiler, "learning_rate": 0.01,
@@ -558,7 +551,7 @@ def throughput_levels(sizes: Sizes, compiler: str) -> dict[str, Any]:
 
 
 def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, max_pairs: int) -> tuple[list[Row], str]:
-    """The worker and the plain script in turn, the other one first in every second pair."""
+    """Measure the worker and the plain script in alternating order."""
     pairs: list[tuple[float, float]] = []
     longest_s = 0.0
     while len(pairs) < max_pairs and (not pairs or longest_s < rig.left_s):
@@ -590,7 +583,7 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, max_pairs: 
 
 
 def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, by_worker: bool) -> float:
-    """Images a second of one training. InputError where it fails, or does other work than it should."""
+    """Return images per second of a training; InputError if it fails or trains other samples or models."""
     images = sizes.batch * sizes.steps
     if by_worker:
         run = rig.train(name, "pytorch-single", **throughput_levels(sizes, compiler))
@@ -611,7 +604,7 @@ def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, by_worker: bool) 
 
 
 def report_progress(text: str) -> None:
-    """Tell who waits."""
+    """Print a line for the person who waits."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""The page of `make accelerator-test`: its rows, what each may be at most, and its verdicts.
+"""Build the page of `make accelerator-test`: rows, limits and verdicts.
 
-Pure functions of what was measured.
+All functions are pure functions of measurements.
 """
 
 import math
@@ -23,7 +23,7 @@ BYTES_A_PARAMETER = 12  # weight, gradient and momentum in fp32
 
 @dataclass(frozen=True)
 class Row:
-    """One check: what was looked at, what was found, what was expected, and the verdict."""
+    """One check: its name, result, expected result and verdict."""
 
     check: str
     result: str
@@ -32,17 +32,17 @@ class Row:
 
 
 def judged(check: str, result: str, expected: str, *, right: bool) -> Row:
-    """A row that fails unless it is right."""
+    """Return a row that is ok if `right`, else failed."""
     return Row(check, result, expected, OK if right else FAILED)
 
 
 def absent(check: str, why: str) -> Row:
-    """A row of what this machine cannot tell."""
+    """Return a row of a check that is not possible on this machine."""
     return Row(check, why, "", ABSENT)
 
 
 def failed(check: str, why: str) -> Row:
-    """A row whose training, or what else it asked for, did not come to an end."""
+    """Return a row whose training or command did not end."""
     return Row(check, why, "comes to its end", FAILED)
 
 
@@ -52,7 +52,7 @@ def losses(
     trained: Sequence[Mapping[str, float]],
     check: str = "",
 ) -> Row:
-    """The losses of two trainings, rows of epochs.csv, each epoch against the other's."""
+    """Compare the losses of two trainings, rows of epochs.csv, epoch by epoch."""
     gaps = {
         (column, place): abs(expected[column] - actual[column])
         for place, (expected, actual) in enumerate(zip(reference, trained, strict=True), 1)
@@ -70,9 +70,7 @@ def losses(
 
 
 def same_batches(worker: Sequence[float], plain: Sequence[float]) -> Row:
-    """The numbers that stand for batches (same_input.py), as the worker's input brought them, and as the
-    plain way does.
-    """
+    """Compare checksums of batches (same_input.py) from the worker's input with those of plain copies."""
     differing = [
         place
         for place, (number, plain_number) in enumerate(zip(worker, plain, strict=True), 1)
@@ -87,9 +85,9 @@ def same_batches(worker: Sequence[float], plain: Sequence[float]) -> Row:
 
 
 def throughput(pairs: Sequence[tuple[float, float]], interval: str) -> list[Row]:
-    """Pairs of images a second: the plain script's, the worker's.
+    """Return rows for pairs of images per second of the plain script and the worker.
 
-    `interval` is that of their median ratio, in words.
+    `interval` is the interval of their median ratio as text.
     """
     plain, worker = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratio = statistics.median(worker_rate / plain_rate for plain_rate, worker_rate in pairs)
@@ -102,7 +100,7 @@ def throughput(pairs: Sequence[tuple[float, float]], interval: str) -> list[Row]
 
 
 def clocks(epochs: Sequence[float], device: Sequence[float], by: str) -> Row:
-    """The times of epochs as they were recorded, in seconds, against those that the clock `by` told."""
+    """Compare recorded epoch times in s with those of the clock `by`."""
     gaps = [abs(recorded - clocked) for recorded, clocked in zip(epochs, device, strict=True)]
     over = [gap / (CLOCKS[0] * clocked + CLOCKS[1]) for gap, clocked in zip(gaps, device, strict=True)]
     worst = over.index(max(over))
@@ -115,7 +113,7 @@ def clocks(epochs: Sequence[float], device: Sequence[float], by: str) -> Row:
 
 
 def memory(peak_bytes: float | None, parameters: int, total_bytes: float | None, owner: str) -> Row:
-    """The recorded peak of a training of so many parameters, on what has so much memory."""
+    """Check that a recorded memory peak holds the parameters and fits into the memory of its owner."""
     check = f"memory peak of the {owner}"
     if peak_bytes is None:
         return failed(check, "the record has none")
@@ -130,8 +128,9 @@ def memory(peak_bytes: float | None, parameters: int, total_bytes: float | None,
 
 
 def powers(text: str) -> list[tuple[float, float]]:
-    """What `nvidia-smi --query-gpu=timestamp,power.draw` said: seconds since 1970 (its times are local) and
-    W, without cut lines.
+    """Parse `nvidia-smi --query-gpu=timestamp,power.draw` into seconds since 1970 and W.
+
+    Its times are local. Truncated lines are skipped.
     """
     samples = []
     for line in text.splitlines():
@@ -150,9 +149,7 @@ def energy(
     windows: Sequence[Mapping[str, float]],
     samples: Sequence[tuple[float, float]],
 ) -> Row:
-    """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times
-    its length.
-    """
+    """Compare recorded joules of epochs with mean power times duration (`began_at` to `ended_at`)."""
     check = "energy against mean power × time"
     if None in recorded:
         return absent(check, "the record has no energy of the accelerator: measured.meters of it says why")
@@ -178,13 +175,13 @@ def energy(
 
 
 def share(check: str, shares: Sequence[float], limit: float) -> Row:
-    """The largest of several shares of the CPU time, against what the site allows."""
+    """Compare the largest of several shares of CPU time with the site's limit."""
     largest = max(shares)
     return judged(check, f"{largest:.1%} of the CPU time", f"at most {limit:.0%}", right=largest <= limit)
 
 
 def device(site: str, kind: str, seen: Mapping[str, Any]) -> str:
-    """The device that the page is of, by what the probe has seen of this machine."""
+    """Return the line about the tested device."""
     if kind == "cpu":
         note = f" ({seen['name']} was left alone)" if seen["name"] else ""
         return f"Device: **the processor**, with smaller models; site {site} has device: cpu{note}"
@@ -196,12 +193,12 @@ def device(site: str, kind: str, seen: Mapping[str, Any]) -> str:
 
 
 def software(seen: Mapping[str, Any]) -> str:
-    """The PyTorch that trained."""
+    """Return the version of PyTorch, with its CUDA or ROCm."""
     return f"PyTorch {seen['torch']}" + (f" with CUDA or ROCm {seen['cuda']}" if seen["cuda"] else "")
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """All verdicts in one sentence, and which checks failed."""
+    """Return a sentence with the number of checks and the names of failed ones."""
     judged_rows = [row for row in rows if row.verdict in (OK, FAILED)]
     failures = [row.check for row in judged_rows if row.verdict == FAILED]
     unseen = sum(row.verdict == ABSENT for row in rows)
@@ -214,14 +211,14 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows as a Markdown table."""
+    """Return rows as a Markdown table."""
     lines = ["| check | found | expected | verdict |", "| --- | --- | --- | --- |"]
     cells = [[row.check, row.result, row.expected, row.verdict] for row in rows]
     return "\n".join(lines + [f"| {' | '.join(_cell(text) for text in line)} |" for line in cells])
 
 
 def page(title: str, facts: Sequence[str], parts: Mapping[str, tuple[Sequence[Row], str]]) -> str:
-    """The page: a title, facts, the summary, and parts, each with its rows and what they mean."""
+    """Return the page: title, summary, facts, and parts, each with its rows and their meaning."""
     rows = [row for part, _ in parts.values() for row in part]
     sections = [f"## {name}\n\n{table(part)}\n\n{meaning}" for name, (part, meaning) in parts.items()]
     bullets = "\n".join(f"* {fact}" for fact in facts)

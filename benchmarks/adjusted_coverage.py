@@ -1,6 +1,4 @@
-"""What means adjusted by the reference beside every run gain, and what they cost, by how far epoch times go
-with the reference.
-"""
+"""Simulate what adjusting means by the reference benchmark gains and costs, by its correlation with epoch time."""
 
 import itertools
 
@@ -30,7 +28,7 @@ Coverages = dict[tuple[int, int, Correlations], list[ReferencedCoverage]]
 
 
 def measure(studies: int) -> Coverages:
-    """So many studies of every kind, half of them with equal spreads and half with unequal ones."""
+    """Simulate `studies` studies of every kind, half of them with equal and half with unequal spreads."""
     coverages: Coverages = {}
     for number, (cells, blocks) in enumerate(STUDIES):
         for correlations in CORRELATIONS:
@@ -44,7 +42,7 @@ def measure(studies: int) -> Coverages:
 
 
 def report(coverages: Coverages, command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for (cells, blocks, correlations), studies in coverages.items():
         statistics = np.array(

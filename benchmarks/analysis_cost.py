@@ -1,6 +1,4 @@
-"""How long a large campaign's records take to become tables and figures, and how much memory: made-up runs,
-real programs.
-"""
+"""Measure time and memory of the analysis of a large campaign: made-up records, real programs."""
 
 import json
 import os
@@ -51,15 +49,16 @@ REPLICATES = 5
 
 
 def study_of(runs: int, epochs: int) -> str:
-    """A study with at least so many runs."""
+    """Return a study with at least `runs` runs."""
     rates = -(-runs // (REPLICATES * CELLS_A_RATE))
     learning_rates = [round(0.001 * (i + 1), 3) for i in range(rates)]
     return STUDY.format(replicates=REPLICATES, learning_rates=learning_rates, epochs=epochs)
 
 
 def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "local") -> int:
-    """In a checkout, leave behind what every run of its study would, with times that follow a law and noise,
-    `slow` times; how many.
+    """Write a made-up record for every run of the checkout's study, and return their number.
+
+    Epoch times follow a law, multiplied by noise and by `slow(run)`.
     """
     from plan.campaign import load_campaign
     from plan.identity import cores_per_rank, digests, plan_run
@@ -123,7 +122,7 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
 
 
 def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
-    """Make the records of so many runs; the number made, and what the STAGES take then."""
+    """Write records of at least `runs` runs; return their number and the cost of each of STAGES."""
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         checkout = Checkout(Path(folder) / "checkout", study_of(runs, epochs))
         path = os.pathsep.join(
@@ -151,7 +150,7 @@ def _invoked(checkout: Checkout, target: str) -> Timed:
 
 
 def report(n_runs: int, epochs: int, costs: dict[str, Timed], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     analysed = costs[ANALYSED]
     met = "met" if analysed.wall_s <= AIM_S and analysed.memory_bytes <= AIM_BYTES else "missed"
     aims = {ANALYSED: f"{AIM_S:g} s, {AIM_BYTES / 2**30:g} GiB: {met}"}

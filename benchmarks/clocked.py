@@ -1,8 +1,7 @@
-"""One rank that trains as the worker does, each epoch timed a second time, by the device: `clocks.json` in
-the attempt's folder.
+"""Train like the worker, and time each epoch on the device, too: `clocks.json` in the attempt's folder.
 
-For each epoch: `device_s`, by CUDA events around it, or by the processor's own clock where there is no
-accelerator; `began_at` and `ended_at` (seconds since 1970).
+It has for each epoch `device_s`, by CUDA events or, without an accelerator, by the processor's clock, and
+`began_at` and `ended_at` (seconds since 1970).
 """
 
 import json
@@ -20,7 +19,7 @@ clocks: list[dict[str, Any]] = []
 
 
 class Clock:
-    """Seconds between its making and `seconds`, which waits for the device."""
+    """Measures seconds from its creation to the call of `seconds`, which waits for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._began = device, time.perf_counter()
@@ -37,7 +36,7 @@ class Clock:
 
 
 def clocked(train_epoch: Any) -> Any:
-    """`train_epoch` with a clock around it."""
+    """Return `train_epoch` with a clock around it."""
 
     def timed(self: PyTorchTrainer, epoch: int, meter: Any) -> Any:
         began_at, clock = time.time(), Clock(self.torch_device)

@@ -1,9 +1,8 @@
-"""A load that comes and goes on this machine, as CPU steal does: `python
-benchmarks/coming_load.py --seconds 600`.
+"""Load this machine intermittently, as CPU steal does: `python benchmarks/coming_load.py --seconds 600`.
 
-Programs in a control group of their own take a share of every core, under a quota of the group, for some
-seconds; then none do for some seconds; and so on. Half of the times they stream memory, half they only count.
-They end when the time is over, or with who started them. Needs root. It touches nothing but this machine.
+Programs in a control group of their own use a share of every core, limited by the group's quota, for some
+seconds, pause for some seconds, and so on. In half of the intervals they stream memory, in the other half they
+only count. They end after the given time, or with the process that started them. Needs root.
 """
 
 import argparse
@@ -21,8 +20,8 @@ from contextlib import contextmanager
 from virtual_cluster.limits import Limits, remove_family
 
 GROUP = "coming-load"
-SHARES = 0.1, 0.45  # of each core, while it is there
-MEAN_S = 8.0  # that it is there, and that it is not
+SHARES = 0.1, 0.45  # of each core, while the load is on
+MEAN_S = 8.0  # mean duration of load and of pause
 LEAST_S = 1.0
 COUNT = "while True: pass"
 STREAM = (
@@ -35,9 +34,9 @@ STREAM = (
 def coming_load(
     seed: int = 1, shares: tuple[float, float] = SHARES, mean_s: float = MEAN_S
 ) -> Iterator[None]:
-    """The load beside what is done within.
+    """Load the machine while the body runs.
 
-    `shares`: least and largest share of each core; `mean_s`: of exponential times.
+    `shares` are the smallest and largest share of each core; `mean_s` is the mean of exponential durations.
     """
     rng, cores, group = random.Random(seed), sorted(os.sched_getaffinity(0)), Limits(GROUP)  # noqa: S311 (a load)
     group.make(len(cores) * shares[1], None, ("cpu",))
@@ -55,7 +54,7 @@ def coming_load(
     try:
         for text in (COUNT, STREAM):
             programs[text] = [_start(text, core, group) for core in cores]
-        time.sleep(1)  # until all of them are at it
+        time.sleep(1)  # until all programs run
         _send_signal([process for copies in programs.values() for process in copies], signal.SIGSTOP)
         turns = threading.Thread(target=come_and_go)
         turns.start()
@@ -79,7 +78,7 @@ def _send_signal(programs: Sequence[subprocess.Popen[bytes]], signum: signal.Sig
 
 
 def _start(text: str, core: int, group: Limits) -> subprocess.Popen[bytes]:
-    """One program of the group on a core; it ends with this one (prctl(2): PR_SET_PDEATHSIG is 1)."""
+    """Start a program of the group on a core; it ends with this process (prctl(2), PR_SET_PDEATHSIG is 1)."""
     code = (
         f"import ctypes, os; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}); os.sched_setaffinity(0, "
         f"[{core}])\n"
@@ -94,15 +93,15 @@ def _start(text: str, core: int, group: Limits) -> subprocess.Popen[bytes]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Load this machine, now more and now less, for some time."""
+    """Load this machine intermittently."""
     parser = argparse.ArgumentParser(prog="coming_load.py", description=main.__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="after which it ends by itself")
-    parser.add_argument("--seed", type=int, default=1, help="of the times and shares")
+    parser.add_argument("--seconds", type=float, default=600, help="total duration")
+    parser.add_argument("--seed", type=int, default=1, help="seed of durations and shares")
     parser.add_argument(
         "--shares", type=float, nargs=2, default=SHARES, help="least and largest share of each core"
     )
     parser.add_argument(
-        "--mean-seconds", type=float, default=MEAN_S, help="that it is there, and that it is not"
+        "--mean-seconds", type=float, default=MEAN_S, help="mean duration of load and of pause"
     )
     options = parser.parse_args(argv)
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)

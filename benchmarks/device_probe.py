@@ -1,5 +1,6 @@
-"""What PyTorch sees of this machine, as a line of JSON: run by the Python that trains, behind the site's
-setup lines.
+"""Print what PyTorch sees of this machine as a line of JSON.
+
+It is run with the Python that trains, after the site's setup lines.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""docs/measurements.md: parts between two marker comments each, so that one can be measured anew without the
-others.
-"""
+"""Write parts of docs/measurements.md, each between two marker comments, so that each can be measured alone."""
 
 import os
 import platform
@@ -18,7 +16,7 @@ HEAD = (
 
 
 def machine() -> str:
-    """This machine and today, in one line."""
+    """Return a line with this machine and today's date."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -30,18 +28,18 @@ def machine() -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table: the first column left, the others right."""
+    """Return a Markdown table whose first column is aligned left, the others right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def section(title: str, command: str, *paragraphs: str) -> str:
-    """A part of the document: title, the command that made it, the machine, and what was found."""
+    """Return a part of the document: title, the command that made it, the machine, and the results."""
     return "\n\n".join([f"## {title}", f"`{command}` on {machine()}", *paragraphs])
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """`text` with `part` between the markers of `name`; at its end where it has no such markers yet."""
+    """Return `text` with `part` between the markers of `name`, which are appended if missing."""
     first, last = f"<!-- overhead {name}: made by make bench-overhead -->", f"<!-- end of overhead {name} -->"
     marked = f"{first}\n{part}\n{last}"
     if first not in text and last not in text:
@@ -60,5 +58,5 @@ def with_part(text: str, name: str, part: str) -> str:
 
 
 def write_part(name: str, part: str, path: Path = MEASUREMENTS) -> None:
-    """Put `part` into the document, which is written whole or not at all and made where it is absent."""
+    """Put `part` into the document, which is created if missing and written atomically."""
     write_text(path, with_part(path.read_text(encoding="utf-8") if path.exists() else HEAD, name, part))

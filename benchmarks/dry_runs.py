@@ -1,6 +1,4 @@
-"""How long `snakemake -n figures` takes, and how much memory, for designs of several sizes, in a copy of the
-checkout.
-"""
+"""Measure time and memory of `snakemake -n figures` for designs of several sizes in a copy of the checkout."""
 
 import statistics
 import sys
@@ -34,7 +32,7 @@ factors:
 
 
 def study_of(runs: int) -> str:
-    """A study with so many runs."""
+    """Return a study with `runs` runs."""
     levels, rest = divmod(runs, RUNS_A_LEVEL)
     if rest or not levels:
         raise InputError("cannot-measure", f"--runs {runs}: is no multiple of {RUNS_A_LEVEL}")
@@ -68,7 +66,7 @@ def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Timed]]:
 
 
 def report(planned: dict[int, list[Timed]], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for runs, timings in planned.items():
         times_s = [timing.wall_s for timing in timings]

@@ -1,8 +1,7 @@
-"""Epoch time of our worker against a bare hand-written loop (bare/<framework>.py): same machine, cores,
-samples and model.
+"""Compare epoch times of the worker with a bare hand-written loop (bare/<framework>.py).
 
-Both are started in turn, pair after pair, and the other one first in every second pair. Each process gives
-one number: the median of its epochs without the first ones. A pair gives their ratio.
+Both train the same samples and model on the same cores, in pairs with alternating order. Each process gives
+the median of its epochs without the first ones, and a pair gives their ratio.
 """
 
 import contextlib
@@ -52,9 +51,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Training:
-    """One training: epoch time (median), what it trained, the processors' share of others, seconds to the
-    first epoch.
-    """
+    """One training: median epoch time, work done, CPU share of other processes, seconds to the first epoch."""
 
     epoch_time_s: float
     samples: int
@@ -66,19 +63,19 @@ class Training:
 
 @dataclass(frozen=True)
 class Process:
-    """A command and what its environment has beside PATH and HOME."""
+    """A command and its environment variables besides PATH and HOME."""
 
     command: list[str]
     variables: dict[str, str]
 
 
 def alone(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
-    """One rank."""
+    """Return the process of one rank."""
     return [Process(["taskset", "-c", str(cores[0]), *program], {})]
 
 
 def with_master(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
-    """Ranks with the variables that torchrun sets."""
+    """Return ranks with the variables that torchrun sets."""
     meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port(LOOPBACK)), "GLOO_SOCKET_IFNAME": "lo"}
     return [
         Process(
@@ -90,7 +87,7 @@ def with_master(program: list[str], ranks: int, cores: list[int]) -> list[Proces
 
 
 def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
-    """Workers with their TF_CONFIG."""
+    """Return workers with their TF_CONFIG."""
     workers: list[str] = []
     while len(set(workers)) < ranks:
         workers = [f"{LOOPBACK}:{free_port(LOOPBACK)}" for _ in range(ranks)]
@@ -104,7 +101,7 @@ def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Pro
 
 
 def with_horovodrun(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
-    """Horovod's own launcher, which starts the ranks."""
+    """Return the process of Horovod's launcher, which starts the ranks."""
     pinned = (
         f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} "
         f"{shlex.join(program)}"
@@ -128,9 +125,9 @@ STARTS: dict[str, Callable[[list[str], int, list[int]], list[Process]]] = {
 
 
 class Bench:
-    """Trains either way, `epochs` epochs a process, on one core a rank.
+    """Trains with the worker or a bare loop, `epochs` epochs per process, on one core per rank.
 
-    `folder` is for what the trainings leave.
+    Trainings have folders below `folder`.
     """
 
     def __init__(self, folder: Path, epochs: int, realization: Realization = VENV) -> None:
@@ -147,14 +144,14 @@ class Bench:
         self._n_attempts = 0
 
     def environment(self, framework: str) -> dict[str, Any]:
-        """The framework's environment.json; built in the site's cache unless it is there."""
+        """Return the framework's environment.json; build the environment in the site's cache if missing."""
         described = read(load_framework(framework).environment)
         return build(
             described, self.site.cache, {"torch_index": self.site.torch_index or ""}, self.realization
         )
 
     def train_worker(self, framework: str) -> Training:
-        """Train as the workflow does."""
+        """Train with the worker, as the workflow does."""
         launched_at = time.time()
         folder, parameters = self.trained(framework)
         rows = list(csv.DictReader((folder / "epochs.csv").open()))
@@ -167,10 +164,15 @@ class Bench:
         )
 
     def trained(self, framework: str, program: str = launch.WORKER, **other_levels: Any) -> tuple[Path, int]:
-        """The attempt's folder of a training by the worker or by a program beside this one, and the model's
-        parameters.
+        """Train with the worker or with a program of this folder.
 
-        `told`: levels of other factors.
+        Args:
+            framework: Its name.
+            program: The module that ranks run.
+            other_levels: Levels of further factors.
+
+        Returns:
+            The attempt's folder and the number of the model's parameters.
         """
         levels = {
             "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
@@ -201,7 +203,7 @@ class Bench:
         return folder, model.parameters
 
     def train_bare(self, framework: str) -> Training:
-        """Train with the bare loop; the slowest rank of an epoch counts, as in ours."""
+        """Train with the bare loop; the slowest rank of an epoch counts, as in the worker."""
         environment, ranks, folder = self.environment(framework), ranks_of(framework), self._attempt()
         program = [environment["python"]["executable"], str(BARE / f"{framework}.py")]
         program += [str(self.data), str(BATCH_SIZE), str(self.epochs)]
@@ -233,17 +235,14 @@ class Bench:
 
 
 def ranks_of(framework: str) -> int:
-    """Two ranks where there can be two."""
+    """Return 2 for a distributed framework, else 1."""
     return 2 if load_framework(framework).distributed else 1
 
 
 def run_all(
     processes: Sequence[Process], variables: dict[str, str], folder: Path, limit_s: float = TIME_LIMIT_S
 ) -> str:
-    """Run processes side by side to their end, at most `limit_s`, with a log each in `folder`.
-
-    Returns all logs.
-    """
+    """Run processes in parallel for at most `limit_s`, with a log each in `folder`, and return all logs."""
     logs = [folder / f"log-{number}.txt" for number in range(len(processes))]
     started: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + limit_s
@@ -268,7 +267,7 @@ def run_all(
 
 
 def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
-    """Keep the workflow's runs off this machine while a framework is measured."""
+    """Lock this machine against runs of the workflow while a framework is measured."""
     return machine_lock(
         f"process {os.getpid()} measures {framework}",
         lambda locked_by: _report_progress(f"waiting for {locked_by}"),
@@ -276,7 +275,7 @@ def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
 
 
 def watched(train: Callable[[str], Training], framework: str) -> Training:
-    """Train, alone among the workflow's runs on this machine, and see how much CPU time others took."""
+    """Train with this machine locked, and measure the share of CPU time of other processes."""
     with alone_here(framework):
         began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
@@ -287,7 +286,7 @@ def watched(train: Callable[[str], Training], framework: str) -> Training:
 
 
 def check_same_work(framework: str, bare: Training, worker: Training) -> None:
-    """InputError where the two did not train the same thing."""
+    """Raise InputError if the two trained other samples or models, or reached other accuracies."""
     is_same_size = (bare.samples, bare.parameters) == (worker.samples, worker.parameters)
     if not is_same_size or abs(bare.accuracy - worker.accuracy) > ACCURACY_TOLERANCE:
         raise InputError(
@@ -297,7 +296,7 @@ def check_same_work(framework: str, bare: Training, worker: Training) -> None:
 
 
 def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:
-    """Pairs (bare, ours) of every framework, the frameworks in turn."""
+    """Return pairs (bare, worker) of every framework, measured in turns."""
     trainings: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
@@ -326,9 +325,7 @@ def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, lis
 
 
 def interval_of_median(values: Sequence[float]) -> str:
-    """The 95 % interval of a median, which assumes no distribution: from one of the values, in their order,
-    to another.
-    """
+    """Return the 95 % interval of a median between two order statistics, which assumes no distribution."""
     interval = quantile_test(values, p=0.5).confidence_interval(0.95)
     if not math.isfinite(interval.low + interval.high):
         return "more pairs needed"
@@ -336,7 +333,7 @@ def interval_of_median(values: Sequence[float]) -> str:
 
 
 def report(trainings: dict[str, list[tuple[Training, Training]]], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for framework, pairs in trainings.items():
         bare_s, worker_s = (
@@ -364,7 +361,7 @@ def report(trainings: dict[str, list[tuple[Training, Training]]], command: str) 
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: first politely, for horovodrun has ranks in sessions of their own."""
+    """End running processes, first by SIGTERM: horovodrun has ranks in sessions of their own."""
     for signum, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         left = [process for process in processes if process.poll() is None]
         for process in left:

@@ -1,4 +1,4 @@
-"""The same training in an image and in a virtual environment, in turn: `make bench-overhead ARGS=images`."""
+"""Compare training in an image with training in a virtual environment: `make bench-overhead ARGS=images`."""
 
 import sys
 import tempfile
@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 def measure(
     frameworks: Sequence[str], pairs: int, epochs: int, base: str
 ) -> tuple[dict[str, list[tuple[Training, Training]]], list[list[str]]]:
-    """Pairs (virtual environment, image) of every framework, and what each image is: rows of a table."""
+    """Return pairs (virtual environment, image) of every framework, and table rows that describe images."""
     trainings: dict[str, list[tuple[Training, Training]]] = {framework: [] for framework in frameworks}
     with tempfile.TemporaryDirectory(prefix="ringside-bench-", dir="/var/tmp") as folder:
         benches = [
@@ -54,7 +54,7 @@ def _images(frameworks: Sequence[str], venvs: Bench, images: Bench) -> list[list
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Geometric mean of the ratios, and the ends of its t-interval."""
+    """Return the geometric mean of the ratios, and the ends of its t-interval."""
     logs = np.log(ratios)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
     mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
@@ -62,14 +62,14 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def verdict(low: float, high: float, aim: float) -> str:
-    """Whether the aim, a ratio or less, is met, as far as the interval can tell."""
+    """Return whether the aim, a largest ratio, is met, missed, or not resolved by the interval."""
     return "met" if high <= aim else "missed" if low > aim else "not resolved"
 
 
 def report(
     trainings: dict[str, list[tuple[Training, Training]]], described: list[list[str]], command: str
 ) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for framework, pairs in trainings.items():
         venv_s, image_s = (

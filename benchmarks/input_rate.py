@@ -1,4 +1,4 @@
-"""One rank, in a framework's environment: images a second of its input alone, and of its training."""
+"""Measure images per second of a rank's input alone and of its training, in a framework's environment."""
 
 import json
 import time
@@ -13,15 +13,13 @@ LEAST_S = 3.0
 
 
 class NoMeter:
-    """Training without anybody who wants to know each step."""
+    """A meter that does not record steps."""
 
     wants_steps = False
 
 
 def rate(images: int, step: Callable[[], Any]) -> float:
-    """Images a second of `step`, which takes `images`: after one that does not count, for at least
-    LEAST_S.
-    """
+    """Return images per second of `step`, which reads `images`, over at least LEAST_S after one warm-up call."""
     step()
     done, started = 0, time.perf_counter()
     while done == 0 or time.perf_counter() - started < LEAST_S:
@@ -31,7 +29,7 @@ def rate(images: int, step: Callable[[], Any]) -> float:
 
 
 def input_of(trainer: Any, epochs: int) -> Iterator[Any]:
-    """The batches that training would take, ready for the model, of `epochs` epochs."""
+    """Yield the batches of `epochs` epochs, ready for the model."""
     if hasattr(trainer, "_batches"):
         for epoch in range(1, epochs + 1):
             yield from trainer._batches(epoch)

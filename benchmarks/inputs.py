@@ -1,6 +1,4 @@
-"""Whether reading limits training: images a second of each library's input path alone, against those of its
-training.
-"""
+"""Compare images per second of each library's input alone with those of its training."""
 
 import json
 import os
@@ -36,7 +34,7 @@ CASES: tuple[dict[str, Any], ...] = (
 
 
 def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
-    """For every case and library: images a second of input and of training, on one core."""
+    """Return images per second of input and of training on one core, for every case and library."""
     site = replace(load_site("local"), cores=1, nodes=1, time_limit_s=600.0)
     results = []
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as scratch:
@@ -69,7 +67,7 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
 
 
 def report(results: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for case, framework, rates in results:
         ratio = rates["input_images_s"] / rates["training_images_s"]

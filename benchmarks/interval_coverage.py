@@ -1,6 +1,4 @@
-"""How often intervals hold the truth, by how much what is typical of all cells weighs in the variance of
-each.
-"""
+"""Simulate how often intervals cover the true value, by the weight of the typical variance in each cell's."""
 
 import itertools
 from unittest import mock
@@ -17,9 +15,9 @@ Coverages = dict[tuple[int, float], dict[str, list[Coverage]]]
 
 
 def measure(studies: int) -> Coverages:
-    """By runs a cell and weight the coverage of so many studies of every kind, by their spreads.
+    """Return the coverage in `studies` studies of every kind, by runs per cell and weight, then by spreads.
 
-    The same studies for all weights.
+    All weights have the same studies.
     """
     coverages: Coverages = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
     for number, (n, cells, spreads, dependence) in enumerate(
@@ -36,7 +34,7 @@ def measure(studies: int) -> Coverages:
 
 
 def report(coverages: Coverages, command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for (n, weight), by_spread in coverages.items():
         studies, own = (

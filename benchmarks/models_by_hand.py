@@ -1,6 +1,4 @@
-"""PyTorch's models as they are built from their description, against the same written by hand
-(bare/by_hand.py), in turn.
-"""
+"""Compare step times of models built from the graph with models written by hand (bare/by_hand.py)."""
 
 import json
 import os
@@ -25,7 +23,7 @@ SHAPES: dict[str, Shape] = {"small-cnn": (8, 8, 1), "resnet-18": (32, 32, 3), "e
 
 
 def measure(pairs: int) -> dict[str, list[list[float]]]:
-    """For every model pairs of seconds a step: by hand, built."""
+    """Return pairs of seconds per step (by hand, built) for every model."""
     site = load_site("local")
     environment = build(read("pytorch"), site.cache, {"torch_index": site.torch_index or ""})
     with tempfile.NamedTemporaryFile("w", suffix=".json") as graphs:
@@ -50,7 +48,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
 
 
 def report(seconds: dict[str, list[list[float]]], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for name, pairs in seconds.items():
         by_hand, built = (float(np.median(side)) for side in zip(*pairs, strict=True))

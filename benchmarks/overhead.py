@@ -1,6 +1,4 @@
-"""What the workflow itself costs: `make bench-overhead`, or with choices `make bench-overhead ARGS='epochs
---pairs 9 --write'`.
-"""
+"""Measure what the workflow itself costs: `make bench-overhead ARGS='epochs --pairs 9 --write'`."""
 
 import argparse
 import sys
@@ -44,7 +42,7 @@ def epochs_part(options: argparse.Namespace) -> str:
 
 
 def study_part(options: argparse.Namespace) -> str:
-    """Read what a campaign has left."""
+    """Compare the wall time of a finished campaign with the sum of its runs."""
     return study_cost.report(
         *study_cost.measure(options.results), _call(f"study --results {options.results}")
     )
@@ -70,19 +68,19 @@ def images_part(options: argparse.Namespace) -> str:
 
 
 def input_part(_: argparse.Namespace) -> str:
-    """Read without training, and train."""
+    """Measure input alone, and training."""
     return inputs.report(inputs.measure(), "make bench-input")
 
 
 def models_part(options: argparse.Namespace) -> str:
-    """Train models as they are built from their description, and as a person writes them."""
+    """Train models built from the graph, and models written by hand."""
     return models_by_hand.report(
         models_by_hand.measure(options.pairs), f"make bench-models ARGS='--pairs {options.pairs}'"
     )
 
 
 def analysis_part(options: argparse.Namespace) -> str:
-    """Make tables and figures of the records of a large campaign."""
+    """Analyse the records of a large campaign."""
     runs, epochs = options.runs[-1], options.epochs
     n_runs, costs = analysis_cost.measure(runs, epochs)
     return analysis_cost.report(
@@ -91,7 +89,7 @@ def analysis_part(options: argparse.Namespace) -> str:
 
 
 def tests_part(options: argparse.Namespace) -> str:
-    """Run the project's tests, and tell where their time goes."""
+    """Run the project's tests, and report where their time goes."""
     cost = suite_cost.measure(["make", options.target, "ARGS=--durations=60"])
     if cost.status:
         raise InputError(
@@ -105,7 +103,7 @@ def tests_part(options: argparse.Namespace) -> str:
 
 
 def intervals_part(options: argparse.Namespace) -> str:
-    """Simulate studies, and look what intervals hold."""
+    """Simulate studies, and count how often intervals cover the true value."""
     return interval_coverage.report(
         interval_coverage.measure(options.studies), f"make bench-intervals ARGS='--studies {options.studies}'"
     )
@@ -119,7 +117,7 @@ def stopping_part(options: argparse.Namespace) -> str:
 
 
 def adjusted_part(options: argparse.Namespace) -> str:
-    """Simulate studies with a reference beside every run, and look what adjusting by it brings."""
+    """Simulate studies with a reference benchmark, and measure what adjusting by it gains."""
     return adjusted_coverage.report(
         adjusted_coverage.measure(options.studies), _call(f"adjusted --studies {options.studies}")
     )
@@ -158,7 +156,7 @@ TARGETS = (
     "intervals",
     "stopping",
     "tracing",
-)  # the parts that make has targets of
+)  # parts with a target of the Makefile
 
 
 def _call(command: str) -> str:

@@ -1,12 +1,9 @@
-"""How fast strategies are simulated: `make bench-strategies`.
+"""Measure how fast strategies are simulated: `make bench-strategies`.
 
-Starts itself again by the Python that has numba.
-
-Full simulations of data parallelism on 8 devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9
-and 1.8 ms for AlexNet, NMT and ResNet-101. Then the mean time of a proposal of Metropolis-Hastings from a
-good strategy, where all of each proposal is simulated to its end, and where only its change is, until it
-cannot be accepted any more: the same proposals, in turns; and where these end. With --large searches of two
-models on 1,024 devices.
+It restarts itself with the Python that has numba. First it times full simulations of data parallelism on 8
+devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9 and 1.8 ms for AlexNet, NMT and ResNet-101.
+Then it times Metropolis-Hastings proposals from a good strategy, each simulated fully, and incrementally until
+it cannot be accepted any more. --large adds searches of two models on 1,024 devices.
 """
 
 import statistics
@@ -26,12 +23,12 @@ LARGE = {"alexnet": 1024, "resnet-101": 1024}
 
 
 def on_devices(name: str, devices: int) -> Posed:
-    """A model's problem on so many devices, four to a node."""
+    """Return a model's problem on `devices` devices, four per node."""
     return posed(name, 8 * devices, Level(4, 4e9, 5e-6), Level(devices // 4, 1e9, 1e-5))
 
 
 def full(name: str) -> None:
-    """The time of a full simulation on 8 devices."""
+    """Time a full simulation on 8 devices."""
     problem = on_devices(name, 8)
     state = problem.state(starts.data_parallel(problem))
     engine.simulate_strategy(problem.arrays, state)
@@ -49,12 +46,12 @@ def full(name: str) -> None:
 
 
 def shares(ended: Mapping[str, int], proposals: int) -> str:
-    """Where proposals ended, in per cent."""
+    """Return where proposals ended, in per cent."""
     return ", ".join(f"{100 * count / proposals:.0f} % {ending}" for ending, count in ended.items())
 
 
 def delta(name: str, devices: int, proposals: int) -> None:
-    """The time of a proposal, both ways."""
+    """Time a proposal, simulated fully and incrementally."""
     problem = on_devices(name, devices)
     begin, _ = search.run_search(problem, starts.data_parallel(problem), search.ANNEALING, SEARCHED, 1)
     times: dict[bool, list[float]] = {True: [], False: []}
@@ -70,7 +67,7 @@ def delta(name: str, devices: int, proposals: int) -> None:
 
 
 def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
-    """How long it takes to pose a problem, and to search, from data parallelism."""
+    """Time the construction of a problem, and searches from data parallelism."""
     began = time.perf_counter()
     problem = on_devices(name, devices)
     print(f"{name}, {devices:,} devices: posed in {time.perf_counter() - began:.0f} s")
@@ -83,7 +80,7 @@ def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
 
 
 def main() -> None:
-    """All of it."""
+    """Time all models."""
     for name in ARTIFACT_MS:
         full(name)
     for name, devices, proposals in (

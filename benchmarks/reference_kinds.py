@@ -1,9 +1,9 @@
-"""Which work beside a run tells most of its epoch time: `make bench-reference`.
+"""Find the reference benchmark that explains most of the variation of epoch times: `make bench-reference`.
 
-A small cell is trained again and again beside a load that comes and goes (coming_load.py), and every kind of
-work is done right before and right after each training. For each kind: the correlation of its time with the
-epoch time (both as logarithms), and the spread of epoch times that a regression on it leaves; that of what is
-left out of the fit (leave one out) says whether it would help.
+A small cell is trained repeatedly under an intermittent load (coming_load.py); every kind of benchmark runs
+right before and right after each training. For each kind the table has the correlation of its time with the
+epoch time (both as logarithms), the residual spread of epoch times after a regression on it, and the spread of
+leave-one-out prediction errors.
 """
 
 import argparse
@@ -34,19 +34,19 @@ Row = dict[str, float]
 
 
 def measure(runs: int, epochs: int) -> list[Row]:
-    """One row for each training: its epoch time, the share that others and a hypervisor took, and each kind's
-    times, at both ends.
-    """
+    """Return a row for each training: epoch time, CPU time lost, and times of each kind before and after."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
-        bench.trained(FRAMEWORK)  # files are in the system's memory then
+        bench.trained(FRAMEWORK)  # fills the page cache
         for number in range(runs):
             with alone_here(FRAMEWORK):
                 order = PROCESSORS[number % len(PROCESSORS) :] + PROCESSORS[: number % len(PROCESSORS)]
                 before = works(bench, f"before-{number}", order)
                 attempt, _ = bench.trained(FRAMEWORK)
-                after = works(bench, f"after-{number}", order[::-1])  # each as far from the run as before it
+                after = works(
+                    bench, f"after-{number}", order[::-1]
+                )  # reversed: each kind as close to the run as before it
             result = json.loads((attempt / "result.json").read_text())
             epoch_s = mean_of_timed(read_epochs(attempt / "epochs.csv"), "epoch_time_s")
             rows.append(
@@ -62,7 +62,7 @@ def measure(runs: int, epochs: int) -> list[Row]:
 
 
 def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
-    """Seconds of these kinds of work, done one after the other, of a mean node and of the slowest."""
+    """Run these kinds of benchmark; return seconds of the mean node and of the slowest one."""
     spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
     environment, seconds = bench.environment(FRAMEWORK), {}
     for kind in kinds:
@@ -80,9 +80,7 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
 
 
 def judged(rows: Sequence[Row]) -> list[list[str]]:
-    """A line for each kind: correlation, the spread of epoch times before and after a regression, and of
-    those left out of it.
-    """
+    """Return a line for each kind: correlation, residual spread, and spread of leave-one-out errors."""
     y = np.log([row["epoch_time_s"] for row in rows])
     lines = [
         ["nothing", "", f"{100 * y.std(ddof=1):.1f} %", f"{100 * left_out(np.ones((len(y), 1)), y):.1f} %"]
@@ -103,9 +101,7 @@ def judged(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
-    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share of CPU
-    time that was lost.
-    """
+    """Return covariates of epoch times, each [runs]: logarithms of times, and the CPU time lost."""
     columns = {SHARE: np.array([row[SHARE] for row in rows])}
     for name in (column.removesuffix(", before") for column in rows[0] if column.endswith(", before")):
         before, after = (np.array([row[f"{name}, {end}"] for row in rows]) for end in ("before", "after"))
@@ -115,24 +111,24 @@ def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
 
 
 def left_out(design: np.ndarray, y: np.ndarray) -> float:
-    """Root mean square of what a fit [runs, coefficients] to all other runs misses each by."""
+    """Return the root mean square of leave-one-out errors of a fit with this design [runs, coefficients]."""
     hat = design @ np.linalg.pinv(design)
     return float(np.sqrt((((y - hat @ y) / (1 - hat.diagonal())) ** 2).mean()))
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure which work beside a run tells most of its epoch time."""
+    """Find the reference benchmark that explains most of the variation of epoch times."""
     parser = argparse.ArgumentParser(prog="make bench-reference", description=main.__doc__)
     parser.add_argument("--runs", type=int, default=60, help="trainings")
-    parser.add_argument("--epochs", type=int, default=20, help="of each")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs of each training")
     parser.add_argument(
-        "--quiet", action="store_true", help="without a load: what is left then is the noise of the machine"
+        "--quiet", action="store_true", help="without a load: measures the noise of the machine"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the load")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the load")
     parser.add_argument(
-        "--mean-seconds", type=float, default=MEAN_S, help="that the load is there, and that it is not"
+        "--mean-seconds", type=float, default=MEAN_S, help="mean duration of load and of pause"
     )
-    parser.add_argument("--out", type=Path, help="a CSV of all times")
+    parser.add_argument("--out", type=Path, help="write all times to this CSV file")
     options = parser.parse_args(argv)
     with nullcontext() if options.quiet else coming_load(options.seed, mean_s=options.mean_seconds):
         rows = measure(options.runs, options.epochs)

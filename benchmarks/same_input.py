@@ -1,9 +1,8 @@
-"""One rank that trains as the worker does, after it has compared its input with the plain way to it:
-`input.json` in the attempt's folder.
+"""Train like the worker, after comparing its input with plain copies: `input.json` in the attempt's folder.
 
-Its batches are taken while the device is kept busy, so that it is late and whatever overwrites a batch too
-early shows. Of each, the device keeps one number, in which every pixel and label counts by its place; the
-plain way has to give the same numbers.
+Batches are read while the device is busy, so that copies are late and a batch that is overwritten too early
+is noticed. The device computes a checksum of each batch in which every pixel and label counts by its position;
+plain copies have to give the same checksums.
 """
 
 import json
@@ -17,13 +16,13 @@ from ranks.libraries.pytorch import PyTorchTrainer
 from ranks.worker.__main__ import run
 from ranks.worker.process import as_rank
 
-SIDE, TIMES = {"cuda": 4096, "cpu": 64}, 8  # of what keeps a device busy: products of matrices
+SIDE, TIMES = {"cuda": 4096, "cpu": 64}, 8  # of the matrix products that keep a device busy
 
 
-def numbers(
+def checksums(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device, busy: bool
 ) -> list[float]:
-    """The number of each batch."""
+    """Return the checksum of each batch."""
     sums = []
     work = torch.eye(SIDE[device.type], device=device)
     for images, labels in batches:
@@ -44,8 +43,8 @@ def train(folder: Path) -> None:
             for i, n in batches
         )
         result = {
-            "ours": numbers(self._batches(1), device, busy=True),
-            "plain": numbers(plainly, device, busy=False),
+            "ours": checksums(self._batches(1), device, busy=True),
+            "plain": checksums(plainly, device, busy=False),
         }
         (folder / "input.json").write_text(json.dumps({**result, "ahead": self._ahead is not None}))
         begun(self, meter)

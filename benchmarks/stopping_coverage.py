@@ -1,6 +1,4 @@
-"""How often 95 % intervals hold the truth where replicates are chosen by precision, and how many runs it
-takes, by the rule that stops.
-"""
+"""Simulate coverage of 95 % intervals and number of runs with a precision target, by stopping rule."""
 
 import itertools
 import math
@@ -18,16 +16,21 @@ from support.adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, na
 from support.simulated import SPREADS
 
 SPREAD, LIMITS, OF_ALL = 0.1, ((3, 6), (3, 12), (3, 30), (5, 30)), ((3, 12), (3, 30))
-CELLS, NEEDED = (1, 2, 4, 12, 30), (2, 5, 12, 24)  # runs that a cell would need that knew its spread
+CELLS, NEEDED = (1, 2, 4, 12, 30), (2, 5, 12, 24)  # runs that a cell needs if its spread is known
 OF_CHOSEN = 4  # times as many studies
 CASES = (("equal, 10 %", 0.0), ("5 to 20 %", 0.0), ("equal, 10 %", 0.1), ("5 to 20 %", 0.1))
 Z = 1.96
 
 
 class CampaignCoverage(NamedTuple):
-    """Of a kind of campaign: which share of intervals of means hold the truth, runs a cell beside those that
-    it needs, which share of cells is not precise in the end; shares of ratios that hold the truth and whose p
-    is below 0.05, NaN for one cell.
+    """Results for a kind of campaign.
+
+    Attributes:
+        covered: Share of intervals of means that cover the true value.
+        runs: Runs per cell, relative to those needed.
+        wide: Share of cells that are not precise at the end.
+        ratios: Share of intervals of ratios that cover the true value, NaN for one cell.
+        differ: Share of ratios with p below 0.05, NaN for one cell.
     """
 
     covered: float
@@ -38,7 +41,7 @@ class CampaignCoverage(NamedTuple):
 
 
 def twice(until: float) -> Rule:
-    """Narrow now and a block before."""
+    """Return the rule that stops when the interval is narrow in two consecutive blocks."""
 
     def refine(report: Report) -> np.ndarray:
         before = report.log[:, :, :-1]
@@ -62,7 +65,7 @@ def simulated(
     seed: int, cells: int, case: tuple[str, float], needed: float, limits: tuple[int, int],
     rule: Callable[[float], Rule], studies: int, correlation: float = 0.0,
 ) -> CampaignCoverage:  # fmt: skip
-    """So many campaigns of a kind."""
+    """Simulate `studies` campaigns of a kind."""
     spreads, of_blocks = case
     rng = np.random.default_rng(seed)
     spread = np.stack([SPREADS[spreads](rng, cells) for _ in range(studies)])
@@ -80,10 +83,10 @@ def simulated(
 
 
 def measure(cells: int) -> dict[str, dict[tuple, CampaignCoverage]]:
-    """By rule, then by cells, case, runs needed and limits.
+    """Simulate all rules; return results by rule, then by cells, case, runs needed and limits.
 
-    `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios; `fixed`: of as many
-    runs as are needed. So many cells of each kind, OF_CHOSEN times as many by the chosen rule.
+    `correlated` is the chosen rule with an autocorrelation of 0.5, `contrasts` the one for ratios, `fixed` has
+    as many runs as needed. Each kind has `cells` cells, OF_CHOSEN times as many with the chosen rule.
     """
     kinds = [
         kind
@@ -113,7 +116,7 @@ def _simulate_each(
 
 
 def report(results: dict[str, dict[tuple, CampaignCoverage]], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for name, (min_runs, max_runs) in itertools.product(RULES, LIMITS):
         selected = {kind: result for kind, result in results[name].items() if kind[3] == (min_runs, max_runs)}

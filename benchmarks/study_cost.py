@@ -1,6 +1,4 @@
-"""What a finished campaign took beside its runs: Snakemake, the supervisors' start, the lock, records and
-figures.
-"""
+"""Measure what a finished campaign took besides its runs: Snakemake, supervisors, lock, records and figures."""
 
 import json
 import statistics
@@ -27,7 +25,7 @@ NO_KEY = "0" * 12  # the supervisor starts, reads its plan, compares keys, and r
 
 @dataclass(frozen=True)
 class SessionCost:
-    """One session: what its runs took (`runs_s`), and the seconds beside them."""
+    """Times of a session: sum of its runs (`runs_s`), and the seconds besides them."""
 
     session: str
     runs: int
@@ -47,11 +45,9 @@ class SessionCost:
 def session_cost(
     results: Path, state: dict[str, Any], session: str, runs: pd.DataFrame
 ) -> SessionCost | None:
-    """What a session cost.
+    """Return the cost of a session, None if fewer than two of its runs are in runs.csv.
 
-    None where fewer than two of its runs are in runs.csv. All clocks are this machine's.
-
-    A run that a later session repeated is left out, with the gap before it.
+    All clocks have to be this machine's. A run that a later session repeated is left out with the gap before it.
     """
     mine = runs[(runs["session"] == session) & runs["wall_s"].notna()].set_index("run_id")
     runs_s, records_s, gaps = 0.0, 0.0, []
@@ -82,7 +78,7 @@ def session_cost(
 
 
 def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5) -> float:
-    """How long a supervisor takes from its start to the moment when it would take the lock (median)."""
+    """Return the median time in s from a supervisor's start to the moment when it would take the lock."""
     plan = plan_file(Path("results") / study, run_id)
     command = [sys.executable, "-m", "runs.supervise", "--site", site, "--plan", str(plan), "--key", NO_KEY]
     times_s = []
@@ -104,9 +100,10 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
 
 
 def measure(results: Path) -> tuple[list[SessionCost], float]:
-    """The costs of all sessions of the campaign in `results`, and a supervisor's start.
+    """Return the costs of all sessions of the campaign in `results`, and a supervisor's start-up time in s.
 
-    InputError where there is none.
+    Raises:
+        InputError: If there is no finished campaign, or no session has two runs.
     """
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
@@ -127,7 +124,7 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
 
 
 def report(costs: list[SessionCost], start_s: float, command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for cost in costs:
         shares = [
@@ -169,14 +166,12 @@ def report(costs: list[SessionCost], start_s: float, command: str) -> str:
 
 
 def _written(results: Path, *patterns: str) -> list[float]:
-    """When files were written last, in order."""
+    """Return the modification times of files in order."""
     return sorted(path.stat().st_mtime for pattern in patterns for path in results.glob(pattern))
 
 
 def _end_of_burst(moments: list[float], began: float) -> float:
-    """The last moment after `began` before a pause: what was made again on another day is not this
-    session's.
-    """
+    """Return the last moment after `began` before a pause; later files belong to another session."""
     end = began
     for moment in moments:
         if end < moment <= end + PAUSE_S:

@@ -1,6 +1,4 @@
-"""What a suite of tests takes, and where its CPU time goes: every process that it starts is looked at
-until it ends.
-"""
+"""Measure a suite of tests, and attribute its CPU time by polling every process that it starts."""
 
 import os
 import re
@@ -18,7 +16,7 @@ from document import section, table
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAUSE_S = 0.1
 N_SHOWN = 14
-# What a process is for, by its command line; the first that fits.
+# Purpose of a process by its command line; the first match counts.
 CAUSES = (
     (
         "ranks of {0}",
@@ -27,7 +25,7 @@ CAUSES = (
     ("other processes in {0}'s environment", re.compile(r"environments/([a-z-]+)/\S+/bin/python")),
     ("pip, builds", re.compile(r"-m pip\b|pip install|/cc1plus|^g\+\+|cmake|ninja|-m venv|-m compileall")),
     ("Snakemake", re.compile(r"\S+/snakemake\b|-m snakemake\b")),
-    ("programs of {0}", re.compile(r"-m (?:common\.warm )?([a-z]+)\.[a-z_]+\b")),
+    ("programs of {0}", re.compile(r"-m ([a-z]+)\.[a-z_]+\b")),
     ("pytest and what it computes itself", re.compile(r"-m pytest\b|execnet|exec\(eval\(")),
     ("Slurm's daemons", re.compile(r"slurm\w*d\b|munged")),
     ("Chromium", re.compile(r"chrom")),
@@ -42,7 +40,7 @@ IMPORTS = {
 
 @dataclass
 class Seen:
-    """One process as it was when it was looked at last: CPU time of itself, in seconds."""
+    """A process when it was last polled, with its own CPU time in s."""
 
     command: str
     name: str
@@ -51,9 +49,9 @@ class Seen:
 
 @dataclass
 class Watch:
-    """All processes that began after this did.
+    """Polls all processes that started after it was created.
 
-    By pid and start, so that a number that comes again is another process.
+    They are identified by pid and start time, since pids are reused.
     """
 
     seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
@@ -64,7 +62,7 @@ class Watch:
         self.before = {(pid, began) for pid, began, _, _ in _processes()}
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Poll until `over` is set."""
         while not self.over.wait(PAUSE_S):
             for pid, began, name, cpu_s in _processes():
                 if (pid, began) not in self.before:
@@ -74,7 +72,7 @@ class Watch:
 
 
 def _processes() -> list[tuple[int, int, str, float]]:
-    """(pid, start, name, CPU time in s) of all processes."""
+    """Return (pid, start, name, CPU time in s) of all processes."""
     processes = []
     for folder in os.scandir("/proc"):
         if folder.name.isdigit():
@@ -98,9 +96,9 @@ def _command(pid: int) -> str:
 
 
 def cause(process: Seen) -> str:
-    """What a process is for.
+    """Return the purpose of a process, or the name of its program if none is known.
 
-    The name of its program where no cause is known. A job of a warm process has its module's name.
+    A process forked by the prefork server has its module's name.
     """
     command = f"-m {process.name}" if "." in process.name else process.command
     for label, pattern in CAUSES:
@@ -110,7 +108,7 @@ def cause(process: Seen) -> str:
 
 
 def import_s(code: str, repetitions: int = 3) -> float:
-    """CPU time of an interpreter that imports, in seconds (the smallest)."""
+    """Return the smallest CPU time in s of an interpreter that runs these imports."""
     times = []
     for _ in range(repetitions):
         before = os.times()
@@ -124,9 +122,9 @@ def import_s(code: str, repetitions: int = 3) -> float:
 
 @dataclass(frozen=True)
 class SuiteCost:
-    """Wall and CPU time of a suite in seconds.
+    """Wall and CPU time of a suite in s.
 
-    By cause the number of processes and their CPU time; its last line and exit status.
+    `causes` has the number of processes and their CPU time by purpose; `ending` is the last line of output.
     """
 
     command: str
@@ -138,7 +136,7 @@ class SuiteCost:
 
 
 def measure(command: list[str]) -> SuiteCost:
-    """Run a suite once, with its output passed on."""
+    """Run a suite once and print its output."""
     watch = Watch()
     looking = threading.Thread(target=watch.run, daemon=True)
     looking.start()
@@ -161,7 +159,7 @@ def measure(command: list[str]) -> SuiteCost:
 
 
 def report(cost: SuiteCost, command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     ordered = sorted(cost.causes.items(), key=lambda item: -item[1][1])
     total = sum(cpu_s for _, (_, cpu_s) in ordered)
     rows = [

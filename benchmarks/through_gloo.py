@@ -1,6 +1,4 @@
-"""One rank that trains as the worker does, but whose group is Gloo's on an accelerator, too: NCCL refuses two
-ranks on one.
-"""
+"""Train like the worker, but with Gloo on accelerators, too, since NCCL refuses two ranks on one device."""
 
 from dataclasses import replace
 from pathlib import Path

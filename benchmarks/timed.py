@@ -1,4 +1,4 @@
-"""What one command in a copy of the checkout takes."""
+"""Measure time and memory of a command in a copy of the checkout."""
 
 import os
 import signal
@@ -17,10 +17,10 @@ SESSION = 3  # of the fields of /proc/<pid>/stat after the name
 
 @dataclass(frozen=True)
 class Timed:
-    """Wall time, memory, exit status and all output of a command.
+    """Wall time, memory, exit status and output of a command.
 
-    Memory: the most that its processes had at one moment, what they share counted once (PSS), sampled every
-    EVERY_S seconds; or the most that one of them ever had, where that is more.
+    Memory is the peak of the sum over its processes, with shared pages counted once (PSS), sampled every
+    EVERY_S seconds, or the largest resident set of one process if that is larger.
     """
 
     wall_s: float
@@ -30,7 +30,7 @@ class Timed:
 
 
 def timed(checkout: Checkout, *command: str) -> Timed:
-    """Run `command` in the checkout to its end."""
+    """Run `command` in the checkout and measure it."""
     with tempfile.TemporaryFile("w+") as output:
         started = time.monotonic()
         child = subprocess.Popen(
@@ -47,7 +47,7 @@ def timed(checkout: Checkout, *command: str) -> Timed:
         try:
             _, status, usage = os.wait4(child.pid, 0)
         except BaseException:
-            os.killpg(child.pid, signal.SIGTERM)  # a session of its own hears no Ctrl-C
+            os.killpg(child.pid, signal.SIGTERM)  # Ctrl-C does not reach another session
             raise
         finally:
             wall_s = time.monotonic() - started
@@ -59,7 +59,7 @@ def timed(checkout: Checkout, *command: str) -> Timed:
 
 
 def _sample(session: int, peak_bytes: list[int], ended: threading.Event) -> None:
-    """Keep in `most` the largest memory of the session's processes, until `ended`."""
+    """Update `peak_bytes` with the memory of the processes of a session until `ended` is set."""
     while not ended.wait(EVERY_S):
         peak_bytes[0] = max(
             peak_bytes[0], sum(_pss(process, session) for process in Path("/proc").glob("[0-9]*"))
@@ -67,10 +67,7 @@ def _sample(session: int, peak_bytes: list[int], ended: threading.Event) -> None
 
 
 def _pss(process: Path, session: int) -> int:
-    """The memory of a process in bytes, its share of what it has in common with others.
-
-    0 where it is of another session.
-    """
+    """Return the proportional set size of a process in bytes, 0 if it belongs to another session."""
     try:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         if int(fields[SESSION]) != session:

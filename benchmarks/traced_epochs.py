@@ -1,9 +1,7 @@
-"""Which epochs of a training are traced, to see what that costs: pairs of neighbours, the other one first in
-every second pair.
-"""
+"""Choose one traced epoch of each pair of consecutive ones, in alternating order, to measure tracing cost."""
 
 
 def is_traced(epoch: int) -> bool:
-    """Whether an epoch, from 1, is."""
+    """Return whether an epoch, counted from 1, is traced."""
     pair, place = divmod(epoch - 1, 2)
     return (pair + place) % 2 == 1

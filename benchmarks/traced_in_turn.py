@@ -1,8 +1,7 @@
-"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells
-what that costs, and `cpu_s` in its result.json how much CPU time rank 0 took for each.
+"""Train like the worker with every other epoch traced, to measure the cost of tracing.
 
-TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer
-that nobody traces.
+The attempt's epochs.csv has epoch times, `cpu_s` in its result.json the CPU time of rank 0 in each epoch.
+TensorFlow has a graph of its own for traced steps. In PyTorch an untraced trainer trains a second model.
 """
 
 import importlib
@@ -23,7 +22,7 @@ NEVER = 10**9
 
 
 class InTurn(Meter):
-    """Has every other epoch traced."""
+    """A meter that traces every other epoch."""
 
     def open_epoch(self) -> None:
         """See Meter."""
@@ -34,7 +33,7 @@ class InTurn(Meter):
 
 
 def call_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`make`, which a process can call only once, for whoever calls it later, too."""
+    """Return `make` with its first result cached, since a process may call it only once."""
     results: list[Any] = []
 
     def again(context: Any) -> Any:

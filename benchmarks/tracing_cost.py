@@ -1,6 +1,4 @@
-"""What tracing costs: every other epoch of a training is traced (traced_in_turn.py), the other one first in
-every second pair.
-"""
+"""Measure what tracing costs: one of two consecutive epochs is traced, in alternating order (traced_in_turn.py)."""
 
 import csv
 import json
@@ -25,17 +23,14 @@ Pairs = list[tuple[float, float]]  # seconds of an epoch: untraced, traced
 
 @dataclass
 class Cost:
-    """Pairs of neighbouring epochs: what they took by the clock, and of a rank's processors."""
+    """Pairs of consecutive epochs: wall time, and CPU time of rank 0."""
 
     time_s: Pairs = field(default_factory=list)
     cpu_s: Pairs = field(default_factory=list)
 
 
 def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dict[str, Cost], float]:
-    """What all trainings of every framework tell, the frameworks in turn.
-
-    And the largest share of the processors that others had meanwhile.
-    """
+    """Return costs of every framework, measured in turns, and the largest CPU share of other processes."""
     costs = {framework: Cost() for framework in frameworks}
     other_share = 0.0
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
@@ -53,7 +48,7 @@ def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dic
 
 
 def paired(seconds: Sequence[float]) -> Pairs:
-    """Neighbouring epochs of a training, without the first ones."""
+    """Return pairs (untraced, traced) of consecutive epochs without the first ones."""
     pairs = []
     for first in range(WARM_UP, len(seconds) - 1, 2):
         earlier, later = seconds[first : first + 2]
@@ -62,13 +57,13 @@ def paired(seconds: Sequence[float]) -> Pairs:
 
 
 def ratio(pairs: Pairs) -> tuple[float, str]:
-    """The median of traced to untraced, and its interval."""
+    """Return the median ratio of traced to untraced, and its interval."""
     ratios = [traced / plain for plain, traced in pairs]
     return statistics.median(ratios), interval_of_median(ratios)
 
 
 def report(costs: dict[str, Cost], other_share: float, command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = []
     for framework, cost in costs.items():
         plain_s, traced_s = (statistics.median(side) for side in zip(*cost.time_s, strict=True))

@@ -1,8 +1,7 @@
-"""Both ways on Slurm side by side: what lies between asking for a run and its first epoch, and what nodes
-train of it.
+"""Compare both ways to run on Slurm: time from request to first epoch, and share of time in training.
 
-The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation
-(`ringside submit`).
+The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation per
+block (`ringside submit`).
 """
 
 import json
@@ -26,7 +25,7 @@ SHARED = "/var/tmp"  # noqa: S108 (seen by all nodes of the virtual cluster, unl
 
 @dataclass(frozen=True)
 class Way:
-    """Medians over the runs of one way, in seconds, and the share of its wall time in which nodes trained."""
+    """Medians over the runs of one way in s, and the share of its wall time in which nodes train."""
 
     name: str
     runs: int
@@ -39,20 +38,20 @@ class Way:
 
     @property
     def first_epoch_s(self) -> float:
-        """From asking for a run to its first epoch."""
+        """Time from the request of a run to its first epoch in s."""
         return self.slurm_s + self.snakemake_s + self.ranks_s + self.imports_s
 
 
 def seconds(column: pd.Series) -> pd.Series:
-    """UTC texts as seconds since the epoch."""
+    """Return UTC texts as seconds since 1970."""
     return pd.to_datetime(column, utc=True, format="ISO8601").map(lambda moment: moment.timestamp())
 
 
 def way(name: str, results: Path) -> Way:
-    """What one way's runs.csv and epochs.csv tell.
+    """Summarize runs.csv and epochs.csv of one way.
 
-    A run in an allocation has been asked for when the run before it ended; the allocation's own wait is its
-    first run's.
+    A later run of an allocation counts as requested when the run before it ended; the first one waits for the
+    allocation.
     """
     runs = read_table(results / "runs.csv", "runs")
     runs = runs[runs["status"] == "ok"].assign(
@@ -88,7 +87,8 @@ def way(name: str, results: Path) -> Way:
 def measure(epochs: int) -> list[Way]:
     """Run eight cells both ways, one way after the other.
 
-    InputError when the virtual cluster is not up, or runs fail.
+    Raises:
+        InputError: If the virtual cluster is not up, or a run fails.
     """
     if virtual.running() is None:
         raise InputError("cannot-measure", "the virtual cluster is not up; start it: ./ringside cluster up")
@@ -115,7 +115,7 @@ def measure(epochs: int) -> list[Way]:
 
 
 def report(ways: list[Way], command: str) -> str:
-    """The part of the document."""
+    """Return the part of docs/measurements.md."""
     rows = [
         [
             way.name,
