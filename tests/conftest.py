@@ -1,7 +1,4 @@
-"""What several stages' tests need: the shipped environments, really built.
-
-And how tests share a machine's cores.
-"""
+"""Fixtures of several stages, marks of tests, and how workers of pytest share a machine."""
 
 import gc
 import os
@@ -18,19 +15,17 @@ from support.workers import WORKER
 
 @pytest.fixture(scope="session", autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not
-    wait.
-    """
+    """Give each worker of pytest a machine lock of its own, so that campaigns do not wait for each other."""
     if WORKER in os.environ:
         os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
 
 
 LONGEST = ("workflow", "runs", "models")  # stages whose tests train
-MARKED = {  # by the fixtures that a test asks for
+MARKED = {  # mark -> fixtures of the tests that get it
     "training": {"real", "trainings", "logits"},
     "slow": {"driver", "tex", "filled", "tiny", "fake"},  # a browser, LaTeX, builds, benchmarks
 }
-DRAWN = ("figures", "report")  # stages whose tests draw figures or make whole pages: slow, too
+DRAWN = ("figures", "report")  # stages whose tests draw figures or build pages: slow, too
 SLOW_FILES = (  # that take 10 s of CPU time or more
     "test_kept_campaigns",
     "test_checks",
@@ -47,9 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by what they need or do.
+    """Mark tests by their fixtures and folders, and put files whose tests train first.
 
-    Files whose tests train come first: so both of two workers end at about the same time.
+    Then both of two workers end at about the same time.
     """
     if number := config.option.long_part:
         files = set(long_tests.split()[number - 1])
@@ -69,16 +64,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: who looks for garbage need not look through a million objects every
-    time.
-    """
+    """Exempt modules and tests from garbage collection: they are a million objects that live to the end."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def real():
-    """What environment.json says of a shipped environment, which is built in the user's cache unless it is
-    there.
+    """A function that returns environment.json of a shipped environment.
+
+    The environment is built in the user's cache if it is missing.
     """
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser().resolve()
     indexes = {"torch_index": SITE.torch_index or ""}

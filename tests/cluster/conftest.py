@@ -1,6 +1,4 @@
-"""What tests on the virtual cluster need: the cluster of this machine, private ones, and folders that nodes
-see.
-"""
+"""Fixtures of tests on the virtual cluster: the machine's cluster, sandboxes, and folders that nodes see."""
 
 import os
 import shutil
@@ -27,16 +25,16 @@ NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=
 
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
-    """Programs that tests call are forked from a process that has what they import.
+    """Fork the programs that tests call from a process with imported libraries.
 
-    Those of jobs on nodes cannot reach it.
+    Programs of jobs on nodes cannot reach it.
     """
     os.environ[prefork_server.VARIABLE] = prefork_server.start()
 
 
 @pytest.fixture(scope="session")
 def root() -> None:
-    """These tests are never skipped: who runs them wants to know."""
+    """Fail without root: these tests are never skipped."""
     if os.geteuid() != 0:
         pytest.fail(
             "tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False
@@ -50,7 +48,7 @@ INSTALLING = "packages.lock"
 def virtual_cluster(installed: None) -> Iterator[None]:
     """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core.
 
-    Ended afterwards where it was started here.
+    It is stopped afterwards if it was started here.
     """
     cluster = virtual.running()
     if cluster == NEEDED and not virtual.ended():
@@ -64,7 +62,7 @@ def virtual_cluster(installed: None) -> Iterator[None]:
             ),
             False,
         )
-    control.down()  # of one that has lost a part
+    control.down()  # a cluster that has lost a daemon
     try:
         control.up(NEEDED)
     except InputError as error:
@@ -90,20 +88,20 @@ def apptainer(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def corners(installed: None) -> Iterator[Callable[[], Sandbox]]:
-    """Opens private corners of the machine, where a test may start and break a virtual cluster of its own."""
+    """A function that opens sandboxes, in which a test may start and break a virtual cluster of its own."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(sandbox())
 
 
 @pytest.fixture(scope="module")
 def corner(corners: Callable[[], Sandbox]) -> Sandbox:
-    """A private corner for all tests of a module."""
+    """A sandbox for all tests of a module."""
     return corners()
 
 
 @contextmanager
 def shared() -> Iterator[Path]:
-    """A folder that all nodes see; /tmp is each node's own."""
+    """Create a folder that all nodes see; each node has a /tmp of its own."""
     for folder in (CHECKOUT, Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()):
         if folder.resolve().is_relative_to("/tmp"):  # noqa: S108 (each node has a /tmp of its own)
             pytest.fail(

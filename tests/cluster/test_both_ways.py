@@ -1,4 +1,4 @@
-"""A cut of a study on the virtual cluster, both ways: a job a run, and an allocation for each block."""
+"""A reduced study on the virtual cluster, both ways: a job for each run, and an allocation for each block."""
 
 import csv
 import itertools
@@ -24,7 +24,7 @@ BY_NODES = "{kind: by_factor, name: by_nodes, x: nodes}"
 
 
 def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
-    """What holds whichever way the runs went; the rows, ordered by their start."""
+    """Check what holds for both ways, and return the rows ordered by their start."""
     rows = sorted(campaign.rows(), key=lambda row: row["started_at"])
     assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
     assert len({row["session"] for row in rows}) == sessions
@@ -50,7 +50,7 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def a_job_a_run(shared_folder_of_module: Path) -> Campaign:
-    """`snakemake --profile slurm figures`, to its end."""
+    """A campaign after `snakemake --profile slurm figures`."""
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=3, figure=BY_NODES) + ON_ONE_NODE
     campaign = Campaign(shared_folder_of_module / "jobs", text, reference=True)
     with campaign.running("figures") as snakemake:
@@ -94,7 +94,7 @@ def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
 
 @pytest.mark.long
 def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
-    """By the tutorial's own commands; its study rehearsal is cut to these runs."""
+    """With the tutorial's commands; its study rehearsal is reduced to these runs."""
     text = study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n"
     campaign = Campaign(shared_folder, text, name="rehearsal")
     done = campaign.checkout.ringside("submit", "rehearsal", "--wait")
@@ -125,12 +125,14 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
 
 
 def cancel() -> None:
+    """Cancel all jobs of the test."""
     slurm("scancel", "--full", *jobs())
 
 
 def kill_its_snakemake() -> None:
-    """As a node's out-of-memory killer does: the step is ended by Slurm, and the supervisor outlives both for
-    a moment.
+    """Kill Snakemake in the allocation, as a node's out-of-memory killer does.
+
+    Slurm ends the step, and the supervisor outlives both for a moment.
     """
     commands = {pid: Path("/proc", str(pid), "cmdline").read_bytes() for pid in Limits("node1").processes()}
     (snakemake,) = [pid for pid, command in commands.items() if b"bin/snakemake" in command]
@@ -182,9 +184,9 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
 
 
 def test_environments_can_be_built_in_a_job(shared_folder: Path) -> None:
-    """The site says build_on: job.
+    """The site has build_on: job.
 
-    Only the data set is made, since an environment would be the test's longest part.
+    Only the data set is built, since an environment takes much longer.
     """
     campaign = Campaign(shared_folder, study())
     campaign.checkout.edit(

@@ -1,8 +1,7 @@
-"""Without a network: a fresh checkout and an empty cache, filled by a bundle, ./ringside run of a study, on
-one machine and on Slurm.
+"""Run studies from a bundle without a network, in a fresh checkout with an empty cache, locally and on Slurm.
 
-Everything from `ringside unbundle` on runs in a private corner of the machine, whose network has no route,
-with no variables and an empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
+Everything from `ringside unbundle` on runs in a sandbox without a route, without variables and with an empty
+home. `make bundle-test` needs root, takes five to ten minutes, and fetches 0.5 GB.
 """
 
 import csv
@@ -28,9 +27,7 @@ REACH = "import socket; socket.create_connection(('192.0.2.1', 443), 5)"
 
 @dataclass
 class Place:
-    """A checkout on the machine without a network, and the bundles that were carried there: by their
-    sites.
-    """
+    """A checkout on a machine without a network, and the bundles copied there, by site."""
 
     corner: Sandbox
     checkout: Checkout
@@ -38,24 +35,24 @@ class Place:
     bundles: dict[str, Path]
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command there: no variables but these."""
+        """Run a command there with only these variables."""
         variables = [f"PATH={PATH}", f"HOME={self.home}", "PIP_CONFIG_FILE=/dev/null", "LC_ALL=C.UTF-8"]
         return self.corner.run("env", "-i", *variables, *command, folder=self.checkout.folder, timeout_s=900)
 
     def ringside(self, *arguments: str | Path) -> str:
-        """What a successful command prints."""
+        """Run ./ringside, which has to succeed, and return its output."""
         done = self.run(PYTHON, "ringside", *map(str, arguments))
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        """The rows of a study's runs.csv."""
+        """Return the rows of a study's runs.csv."""
         return list(csv.DictReader((self.checkout.folder / "results" / name / "runs.csv").open()))
 
 
 @pytest.fixture(scope="module")
 def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
-    """Bundles made where there is a network, carried to where there is none."""
+    """Bundles made with a network, copied to a machine without one."""
     folder = shared_folder_of_module
     checkout = Checkout(folder / "there", study(nodes="2", epochs=2, replicates=2))
     checkout.write("config/studies/submitted.yaml", study(nodes="[1, 2]", epochs=2))
@@ -93,7 +90,7 @@ def test_figures_of_a_study(place: Place) -> None:
 
 
 def test_wheels_that_a_bundle_lacks_are_one_line_before_any_run(place: Place) -> None:
-    """After the figures, so that the controller is installed."""
+    """Runs after test_figures_of_a_study, which installs the controller."""
     text = (place.checkout.folder / "config/studies/small.yaml").read_text()
     place.checkout.write(
         "config/studies/another.yaml",
@@ -110,7 +107,7 @@ def test_wheels_that_a_bundle_lacks_are_one_line_before_any_run(place: Place) ->
 
 
 def test_a_campaign_on_slurm(place: Place) -> None:
-    """The bundle of another study at another site, in the same cache: nothing of it has to be unpacked."""
+    """The bundle of another study at another site adds nothing to the same cache."""
     assert ": 0 files unpacked, " in place.ringside("unbundle", place.bundles["virtual"])
     place.ringside("cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", "--memory=6G")
     try:

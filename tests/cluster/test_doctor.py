@@ -1,6 +1,6 @@
-"""`ringside doctor` on real virtual clusters: given this site and this cluster, it says these lines.
+"""`ringside doctor` on real virtual clusters: verdicts for sites and clusters with faults.
 
-The clusters are in private corners of the machine, so that nodes can be drained beside other tests.
+The clusters are in sandboxes, so that nodes can be drained without effect on other tests.
 """
 
 import shutil
@@ -22,7 +22,7 @@ HEALTHY = ["--nodes=3", "--bandwidth=1gbit", "--cpu=0.6"]  # what the site virtu
 
 @dataclass
 class DoctorReport:
-    """What the doctor said: exit status, verdict and text of each subject, everything."""
+    """Report of the doctor: exit status, verdict and text of each subject, and all output."""
 
     status: int
     lines: dict[str, tuple[str, str]]
@@ -41,7 +41,7 @@ class DoctorReport:
 
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
-    """The cluster that the site virtual describes, in a private corner."""
+    """The cluster that the site virtual describes, in a sandbox."""
     done = corner.python("ringside", "cluster", "up", *HEALTHY)
     assert done.returncode == 0, done.stderr
     return corner
@@ -54,13 +54,13 @@ def copy(shared_folder: Path) -> Checkout:
 
 
 def call_doctor(corner: Sandbox, checkout: Checkout, *config: str) -> DoctorReport:
-    """Call the doctor."""
+    """Call the doctor and return its report."""
     arguments = [f"--{option}" for option in config]
     return parse_report(corner.python("ringside", "doctor", *arguments, folder=checkout.folder))
 
 
 def parse_report(done: subprocess.CompletedProcess[str]) -> DoctorReport:
-    """What it said."""
+    """Parse the output of the doctor."""
     assert "Traceback" not in done.stderr, done.stderr
     lines = {}
     for line in done.stdout.splitlines():
@@ -77,7 +77,7 @@ def add(checkout: Checkout, lines: str) -> None:
 
 
 def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Checkout) -> None:
-    """Its own commands: up, a healthy cluster, down."""
+    """The tutorial's commands: up, doctor, down."""
     corner = corners()
     copy.path(".venv").symlink_to(CHECKOUT / ".venv")
     up = corner.run(

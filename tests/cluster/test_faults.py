@@ -1,4 +1,4 @@
-"""What clusters do to campaigns.
+"""Faults of clusters during campaigns.
 
 After each fault: every row of the design in runs.csv, finished runs not repeated, attempts and
 reasons kept, no process left on any node, a clear exit status.
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
 
 @pytest.fixture(autouse=True)
 def clean_cluster() -> Iterator[None]:
-    """No job before a test, none after it, and all nodes back."""
+    """Cancel all jobs and resume all nodes after a test."""
     yield
     if left := jobs():
         subprocess.run(["scancel", "--full", *left], check=False)
@@ -42,9 +42,7 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process is gone, or waits for its parent only: that is the test where it started the
-    cluster.
-    """
+    """Return whether a process has ended; as a zombie it waits for its parent, which may be the test."""
     try:
         return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -176,7 +174,7 @@ def test_scancel_is_tried_again_and_said(shared_folder: Path) -> None:
 
 
 def test_a_job_over_its_time_limit(shared_folder: Path) -> None:
-    """The job's limit, not the run's: somebody shortened it. Slurm looks twice a minute."""
+    """The limit is the job's, shortened by an administrator. Slurm checks it twice a minute."""
     campaign = Campaign(shared_folder, study(epochs=400), time_limit_s=300)
     with campaign.running() as snakemake:
         campaign.wait_for_epoch()
@@ -213,9 +211,7 @@ def test_a_full_disk_under_results(shared_folder: Path) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, image: Path, size: int = 8 << 20) -> Iterator[None]:
-    """A file system of `size` bytes at `folder`, the same here and on every node: mounts made here may not
-    reach them.
-    """
+    """Mount a file system of `size` bytes at `folder`, here and in every node's mount namespace."""
     image.touch()
     os.truncate(image, size)
     slurm("mkfs.ext4", "-q", str(image))
@@ -230,7 +226,7 @@ def small_disk(folder: Path, image: Path, size: int = 8 << 20) -> Iterator[None]
 
 
 def unmount(command: list[str]) -> None:
-    """A process that is ending may hold the file system for a moment."""
+    """Unmount a file system; a process that is ending may use it for a moment."""
     wait_until(lambda: subprocess.run(command, check=False).returncode == 0, "unmounted", 30)
 
 

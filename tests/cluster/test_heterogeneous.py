@@ -1,6 +1,4 @@
-"""A campaign on heterogeneous nodes, in a private corner of the machine: shares follow speeds, and the
-table is made.
-"""
+"""A campaign on heterogeneous nodes in a sandbox: batch shares follow speeds, and the table is made."""
 
 import csv
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ class HeterogeneousCampaign(Campaign):
         self.corner = corner
 
     def entered(self, *command: str) -> list[str]:
-        """The command that runs `command` in the corner."""
+        """Return the command that runs `command` in the sandbox."""
         return self.corner.entered(*command, folder=self.checkout.folder)
 
 

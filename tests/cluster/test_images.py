@@ -1,4 +1,4 @@
-"""Images, really built and really run on the virtual cluster: the same training as in virtual environments.
+"""Images, built and run on the virtual cluster: the same training as in virtual environments.
 
 CI builds the image of PyTorch; `make images-test` builds all four.
 """
@@ -53,7 +53,7 @@ sys.exit(exit_status(lambda: build(
 def campaigns(
     virtual_cluster: None, shared_folder_of_module: Path
 ) -> Callable[[str], tuple[Campaign, Campaign]]:
-    """The same study in virtual environments and in images, for an environment; each is run once."""
+    """A function that runs a study of an environment in virtual environments and in images, once each."""
     done: dict[str, tuple[Campaign, Campaign]] = {}
 
     def run(name: str) -> tuple[Campaign, Campaign]:
@@ -83,13 +83,13 @@ def campaigns(
 
 
 def records(campaign: Campaign) -> dict[str, dict[str, Any]]:
-    """The records, by run."""
+    """Return the records by run_id."""
     contents = [json.loads((campaign.results / path).read_text()) for path in campaign.checkout.records()]
     return {record["run_id"]: record for record in contents}
 
 
 def environment(campaign: Campaign, record: dict[str, Any], name: str) -> dict[str, Any]:
-    """What environment.json says of the environment that a run was in."""
+    """Return environment.json of the environment of a run."""
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
     folder = cache / "environments" / name / record["environment_digest"][:12]
     content: dict[str, Any] = json.loads((folder / "environment.json").read_text())
@@ -128,7 +128,7 @@ def test_the_losses_are_those_of_a_virtual_environment(
 
 
 def losses(campaign: Campaign) -> dict[tuple[str, str], list[float]]:
-    """Both losses of every epoch of every run."""
+    """Return training and validation loss of every epoch of every run."""
     with open(campaign.results / "epochs.csv", newline="") as table:
         return {
             (row["run_id"], row["epoch"]): [float(row["train_loss"]), float(row["validation_loss"])]
@@ -138,7 +138,7 @@ def losses(campaign: Campaign) -> dict[tuple[str, str], list[float]]:
 
 @pytest.fixture(scope="module")
 def pytorch_image(campaigns: Callable[[str], tuple[Campaign, Campaign]]) -> dict[str, Any]:
-    """What environment.json says of the image of PyTorch."""
+    """environment.json of the image of PyTorch."""
     campaign = campaigns("pytorch")[1]
     return environment(campaign, next(iter(records(campaign).values())), "pytorch")
 
@@ -158,6 +158,7 @@ def test_an_image_says_what_it_is_runs_and_tests_itself(pytorch_image: dict[str,
 
 
 def run_command(*command: str) -> str:
+    """Run a command, which has to succeed, and return its output."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -218,11 +219,11 @@ def test_a_program_inside_sees_what_is_named_and_nothing_else(
 
 
 class TestTiny:
-    """A tiny environment on the image of PyTorch as its base: what becomes of a build, quickly."""
+    """Builds of a tiny environment on top of the image of PyTorch, which take little time."""
 
     @pytest.fixture
     def tiny(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-        """Its description, its package, and an empty cache."""
+        """The tiny environment: description, package, and an empty cache."""
         write_tiny(tmp_path)
         for name in [name for name in os.environ if name.startswith("PIP_")]:
             monkeypatch.delenv(name)
@@ -235,7 +236,7 @@ class TestTiny:
     def started(
         self, tiny: Tiny, pytorch_image: dict[str, Any]
     ) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-        """Starts a build in a process group of its own."""
+        """A function that starts a build in a process group of its own."""
         processes: list[subprocess.Popen[str]] = []
 
         def start() -> subprocess.Popen[str]:
@@ -304,5 +305,5 @@ class TestTiny:
 
 
 def logs(tiny: Tiny) -> str:
-    """All that builds have said."""
+    """Return the logs of all builds."""
     return "".join(log.read_text(errors="replace") for log in tiny.cache.rglob("build.log"))

@@ -1,8 +1,6 @@
-"""A real OAR on the virtual cluster, in a private corner of the machine: up, down, a campaign, and what
-breaks it.
+"""A real OAR on a virtual cluster in a sandbox: up, down, a campaign, and faults (`make oar-test`).
 
-After each fault: no run is taken for done that is not, what was lost is tried again, nothing finished is
-repeated. `make oar-test`
+After each fault no unfinished run counts as done, lost runs are retried, and finished runs are not repeated.
 """
 
 import csv
@@ -22,9 +20,9 @@ from virtual_cluster import control, oar
 
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"
-MPI = ("openmpi-bin",)  # mpirun, and the library of a program of MPI
-# A rank that starts a program of MPI, as an adapter does; the program adds up its ranks' numbers, then does
-# what it is told.
+MPI = ("openmpi-bin",)  # mpirun and the MPI library
+# A rank that starts an MPI program, as an adapter does. The program adds up its ranks' numbers, then runs the
+# statement in place of THEN.
 MPI_RANK = """
 import ctypes, json, os, signal, socket, subprocess, sys, time
 from pathlib import Path
@@ -43,7 +41,7 @@ found = {"mpi": rank.value, "total": total.value, "host": socket.gethostname(), 
 THEN
 mpi.MPI_Finalize()
 """
-# In the job: what `./ringside run` does for a run.
+# Runs in the job what `./ringside run` does for a run.
 MPI_JOB = """
 import dataclasses, json, sys
 from pathlib import Path
@@ -63,18 +61,18 @@ except launch.Lost as lost:
 
 @pytest.fixture(scope="session")
 def installed(root: None) -> None:
-    """OAR, from Debian's packages."""
+    """Install OAR from Debian's packages."""
     subprocess.run([control.INSTALL, *oar.PACKAGES], check=True)
 
 
 def up(corner: Sandbox, *options: str) -> None:
-    """Start a cluster in the corner."""
+    """Start a cluster in the sandbox."""
     done = corner.python("ringside", "cluster", "up", "--scheduler=oar", *options)
     assert done.returncode == 0, done.stderr
 
 
 def down(corner: Sandbox) -> None:
-    """End it."""
+    """Stop the cluster in the sandbox."""
     done = corner.python("ringside", "cluster", "down", "--force")
     assert done.returncode == 0, done.stderr
 
@@ -99,17 +97,17 @@ class OarCampaign(Campaign):
         self.checkout.edit("config/oar.yaml", "site: grid5000", "site: virtual-oar")
 
     def entered(self, *command: str) -> list[str]:
-        """The command that runs `command` in the corner."""
+        """Return the command that runs `command` in the sandbox."""
         return self.corner.entered(*command, folder=self.checkout.folder)
 
     def jobs(self) -> list[str]:
-        """The numbers of the campaign's jobs, in order."""
+        """Return the numbers of the campaign's jobs in order."""
         folder = self.checkout.path(".snakemake/oar")
         return sorted({path.stem for path in folder.glob("*.txt")}, key=int) if folder.exists() else []
 
 
 def submit(corner: Sandbox, folder: Path, script: str, nodes: int = 1) -> str:
-    """Submit a job; its number."""
+    """Submit a job and return its number."""
     file = folder / "job.sh"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -118,13 +116,13 @@ def submit(corner: Sandbox, folder: Path, script: str, nodes: int = 1) -> str:
 
 
 def state(corner: Sandbox, job: str) -> str:
-    """What OAR says of a job."""
+    """Return the state of a job in OAR's words."""
     output = corner.run("oarstat", "-fj", job).stdout
     return next((line.split(" = ")[1] for line in output.splitlines() if line.startswith("    state = ")), "")
 
 
 def kill(corner: Sandbox, node: str, program: str) -> int:
-    """Kill the processes of a node whose command line matches; their number."""
+    """Kill the processes of a node whose command line matches, and return their number."""
     script = """
         for pid in $(cat /sys/fs/cgroup/memory/ringside/$1/cgroup.procs /sys/fs/cgroup/ringside/$1/cgroup.procs); do
             if tr '\\0' ' ' < /proc/$pid/cmdline | grep -q "$2" && kill -9 $pid; then echo $pid; fi
@@ -256,7 +254,7 @@ def deletion(cluster: Sandbox, job: str) -> Callable[[], object]:
 
 
 def link_of_the_first_node(cluster: Sandbox, job: str) -> Callable[[], object]:
-    """While it is down the job is deleted: OAR cannot do so until it is up again."""
+    """Delete the job while the link is down: OAR cannot end it until the link is up again."""
     link = ["ip", "-n", "ringside-node1", "link", "set", "eth0"]
     cluster.run(*link, "down")
     cluster.run("oardel", job)
@@ -327,9 +325,10 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
 
 
 def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
-    """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up.
+    """Submit a run of four MPI ranks on two nodes, whose program executes `then` after its all-reduce.
 
-    The job and where it tells its outcome.
+    Returns:
+        The job, and the file to which it writes its outcome.
     """
     subprocess.run([control.INSTALL, *MPI], check=True)
     (folder / "rank.py").write_text(MPI_RANK.replace("THEN", then))

@@ -1,4 +1,4 @@
-"""Slurm's own sbatch reads what a block asks for; what it means is in tests/unit/plan/test_scheduling.py."""
+"""sbatch parses the options of a block; tests/unit/plan/test_scheduling.py tests their meaning."""
 
 import subprocess
 from dataclasses import replace

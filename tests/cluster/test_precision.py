@@ -1,6 +1,4 @@
-"""A study that says a precision, on the virtual cluster, both ways: a job for every block that is possible,
-and a job a run.
-"""
+"""A study with a precision target on the virtual cluster, with a job for every possible block and for every run."""
 
 import os
 import subprocess
@@ -17,8 +15,9 @@ LEAVE = "import analysis_cost; analysis_cost.leave_records(site='virtual')"
 
 
 def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
-    """0.1 % is never reached in five runs: three that are made up, one by the allocation of its block, one by
-    a job of its own.
+    """The target of 0.1 % is not reached in five runs.
+
+    Three records are made up, one run belongs to the allocation of its block, one is a job of its own.
     """
     text = study(nodes="1", epochs=2).replace(
         "replicates: 1", "replicates: {at_least: 3, at_most: 4, until: 0.1 %}"

@@ -1,6 +1,4 @@
-"""`ringside site` on a real virtual cluster, in a private corner: the file that it writes is right as it
-stands.
-"""
+"""`ringside site` on a real virtual cluster in a sandbox: the site that it writes is correct."""
 
 from pathlib import Path
 
@@ -16,7 +14,7 @@ UP = ["--nodes=2", "--bandwidth=123.4567mbit", "--cpu=0.7", "--accounting"]
 
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
-    """A cluster that no site of the project's describes."""
+    """A cluster that no shipped site describes."""
     done = corner.python("ringside", "cluster", "up", *UP)
     assert done.returncode == 0, done.stderr
     return corner

@@ -1,6 +1,4 @@
-"""The virtual cluster itself, in a private corner of the machine: up, down, what nodes have, and what is
-refused.
-"""
+"""The virtual cluster itself, in a sandbox: up, down, resources of nodes, and refusals."""
 
 import json
 import sys
@@ -67,7 +65,7 @@ open("/tmp/" + socket.gethostname(), "w").close()
 
 
 def refusal(corner: Sandbox, *arguments: str) -> str:
-    """The one line with which the program refuses."""
+    """Return the one line of a refused command."""
     done = corner.python("ringside", "cluster", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
@@ -126,7 +124,7 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
     ids=lambda file: file.partition(".")[0],
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
-    """Killed as soon as it has come so far."""
+    """The start is killed as soon as it has written the file `reached`."""
     kills = (
         f"{sys.executable} -m ringside cluster up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; "
         "do :; done; kill -9 $!"

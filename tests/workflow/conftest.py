@@ -1,4 +1,4 @@
-"""A small campaign that really ran, once for all tests of this folder; each test works on a copy of it."""
+"""A small real campaign, run once for all tests of this folder; each test works on a copy."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from support.workers import shared_folder
 
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
-    """Snakemake, and the programs of its jobs, are forked from a process that has imported what they need."""
+    """Fork Snakemake and the programs of its jobs from a process with imported libraries."""
     os.environ[prefork_server.VARIABLE] = prefork_server.start()
 
 
 @pytest.fixture(scope="session")
 def finished_campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """The small study, run to its figures, by the first of pytest's workers that wants it."""
+    """The small study, run to its figures by the first worker of pytest that needs it."""
     shared = shared_folder(tmp_path_factory)
     with locked(shared / "campaign.lock", lambda: None):
         checkout = Checkout(shared / "campaign" / "checkout")
@@ -39,5 +39,5 @@ def campaign(finished_campaign: Checkout, tmp_path: Path) -> Checkout:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Callable[..., Checkout]:
-    """A maker of checkouts in which nothing has run."""
+    """A function that makes checkouts in which nothing has run."""
     return lambda study, name="checkout": Checkout(tmp_path / name, study)

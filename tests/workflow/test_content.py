@@ -1,5 +1,6 @@
-"""Given a finished campaign, a product rests on the content of what it was made of: dates decide nothing, and
-nothing is certified that was made of something else.
+"""Given a finished campaign, the content of a product's inputs decides whether it is rebuilt, not their dates.
+
+No product counts as up to date that was made from other inputs.
 """
 
 import json
@@ -23,12 +24,13 @@ AGES = pytest.mark.parametrize(
 
 
 def edit(file: Path, text: str, age_s: float) -> None:
-    """Write a file, and let its date say that this was so long ago."""
+    """Write a file and date it back by `age_s`."""
     file.write_text(text)
     os.utime(file, (time.time() - age_s,) * 2)
 
 
-def made_again(checkout: Checkout, target: str = "figures") -> dict[str, int]:
+def rebuild(checkout: Checkout, target: str = "figures") -> dict[str, int]:
+    """Build a target, verify the results, and return the jobs by rule."""
     done = checkout.snakemake(target)
     assert done.status == 0, done.output
     compared = checkout.program("ringside", "verify", "small")
@@ -36,7 +38,8 @@ def made_again(checkout: Checkout, target: str = "figures") -> dict[str, int]:
     return done.jobs
 
 
-def digest_named(checkout: Checkout, product: str, file: str) -> str:
+def input_digest(checkout: Checkout, product: str, file: str) -> str:
+    """Return the digest of a product's input in the manifest."""
     return str(checkout.manifest()["products"][product]["made_of"][file])
 
 
@@ -47,16 +50,16 @@ def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> N
     before, text, named = (
         file.read_text(),
         caption.read_text(),
-        digest_named(campaign, "figures/overview", FIGURE),
+        input_digest(campaign, "figures/overview", FIGURE),
     )
     edit(file, before.replace("Epoch time of every cell", "Epoch time of each cell", 1), age_s)
-    assert made_again(campaign) == {"figure": 1}
+    assert rebuild(campaign) == {"figure": 1}
     assert "Epoch time of each cell" in caption.read_text()
-    assert digest_named(campaign, "figures/overview", FIGURE) != named
+    assert input_digest(campaign, "figures/overview", FIGURE) != named
     edit(file, before, age_s)
-    assert made_again(campaign) == {"figure": 1}
-    assert caption.read_text() == text and digest_named(campaign, "figures/overview", FIGURE) == named
-    assert made_again(campaign) == {}
+    assert rebuild(campaign) == {"figure": 1}
+    assert caption.read_text() == text and input_digest(campaign, "figures/overview", FIGURE) == named
+    assert rebuild(campaign) == {}
 
 
 def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
@@ -72,10 +75,10 @@ def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
     )
     compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1 and f"{file.relative_to(campaign.folder)}: differs" in compared.stdout
-    assert made_again(campaign)["aggregate"] == 1
+    assert rebuild(campaign)["aggregate"] == 1
     assert (campaign.results / "runs.csv").read_text() != table
     edit(file, before, 86400)
-    assert made_again(campaign)["aggregate"] == 1
+    assert rebuild(campaign)["aggregate"] == 1
     assert (campaign.results / "runs.csv").read_text() == table
 
 
@@ -84,10 +87,10 @@ def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
     file = campaign.results / campaign.records()[0]
     content = json.loads(file.read_text())
     edit(file, json.dumps({**content, "status": "failed", "reason": "it fell", "measured": None}), age_s)
-    shutil.rmtree(campaign.path(".snakemake"))  # whose memory is not asked
-    assert made_again(campaign) == {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}
+    shutil.rmtree(campaign.path(".snakemake"))  # Snakemake's metadata is not used
+    assert rebuild(campaign) == {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}
     assert "failed,it fell" in (campaign.results / "runs.csv").read_text()
-    assert made_again(campaign) == {}
+    assert rebuild(campaign) == {}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_an_edited_product_is_made_again(campaign: Checkout, names: list[str], r
     compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1
     assert all(str(file.relative_to(campaign.folder)) in compared.stdout for file in files)
-    assert made_again(campaign) == rules
+    assert rebuild(campaign) == rules
     assert {file: file.read_text() for file in files} == files
 
 
@@ -118,7 +121,7 @@ def test_removed_outputs_of_one_job_are_made_again(campaign: Checkout) -> None:
     compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1
     assert all(str(file.relative_to(campaign.folder)) in compared.stdout for file in files)
-    assert made_again(campaign) == {"analysis": 1}
+    assert rebuild(campaign) == {"analysis": 1}
     assert all(file.exists() for file in files)
 
 
@@ -126,13 +129,13 @@ def test_products_of_another_checkout_are_made_again(campaign: Checkout, tmp_pat
     second = campaign.copy(tmp_path / "other")
     file = second.path(FIGURE)
     edit(file, file.read_text() + "OTHER = True\n", 3600)
-    assert made_again(second) == {"figure": 1}
+    assert rebuild(second) == {"figure": 1}
     for folder in ("figures", "made_of/figures"):
         shutil.rmtree(campaign.results / folder)
         shutil.copytree(
             second.results / folder, campaign.results / folder
         )  # dates kept, as cp -p and rsync -a do
-    assert made_again(campaign) == {"figure": 1}
+    assert rebuild(campaign) == {"figure": 1}
 
 
 def test_a_changed_command_makes_again_what_nobody_remembers(campaign: Checkout) -> None:
@@ -142,4 +145,4 @@ def test_a_changed_command_makes_again_what_nobody_remembers(campaign: Checkout)
         "{kind: overview}",
         "{kind: overview, filter: {framework: pytorch-single}}",
     )
-    assert made_again(campaign) == {"figure": 1}
+    assert rebuild(campaign) == {"figure": 1}

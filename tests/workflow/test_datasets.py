@@ -1,6 +1,4 @@
-"""Data sets of a user's own, fetched from a site's mirror and prepared by `snakemake datasets`, once for two
-checkouts.
-"""
+"""A user's own data sets, fetched from a site's mirror and prepared once for two checkouts."""
 
 import hashlib
 import json
@@ -36,7 +34,7 @@ OWN_DATASETS = {
 
 @pytest.fixture
 def published(tmp_path):
-    """Archives as a user may have them: data set -> its entry and the contents of its files."""
+    """Archives of a user: data set -> its entry and the contents of its files."""
     datasets = {}
     for dataset, like in OWN_DATASETS.items():
         (tmp_path / dataset).mkdir()

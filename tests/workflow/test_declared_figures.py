@@ -53,7 +53,7 @@ def figures(checkout: Checkout) -> Invocation:
 
 
 def drawn(checkout: Checkout) -> dict[str, str]:
-    """The figures' files and their stamps."""
+    """Return the stamp of each file of a figure."""
     folder: Path = checkout.folder / "results" / "quickstart" / "figures"
     return {path.name: stamp(path) for path in folder.iterdir()}
 

@@ -1,5 +1,6 @@
-"""Given products of an earlier call, when the job that makes them again fails, then they are there as they
-were, and made again next time.
+"""Given products of an earlier call, when the job that rebuilds them fails, then they stay as they were.
+
+The next call rebuilds them.
 """
 
 import subprocess

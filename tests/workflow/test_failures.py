@@ -1,6 +1,4 @@
-"""Given a run that goes wrong, then it is a row with a reason, nothing is left running, and the study is
-still drawn.
-"""
+"""Given a run that fails, then it is a row with a reason, no process is left, and figures are drawn."""
 
 import csv
 import os
@@ -32,7 +30,7 @@ def rows(checkout: Checkout) -> list[dict[str, str]]:
 
 
 def ranks_of(checkout: Checkout) -> list[int]:
-    """Process ids of the ranks that train in this checkout."""
+    """Return process ids of the ranks that train in this checkout."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -45,7 +43,7 @@ def ranks_of(checkout: Checkout) -> list[int]:
 
 
 def training(checkout: Checkout) -> bool:
-    """Whether a rank 0 has finished an epoch."""
+    """Return whether a rank 0 has finished an epoch."""
     return any(
         len(path.read_text().splitlines()) > 1
         for path in checkout.results.glob("runs/*/*/attempt-*/epochs.csv")

@@ -1,8 +1,8 @@
 """Given a cluster with OAR, when `snakemake --profile oar` is called, then each run is a job of its own and
 becomes a row.
 
-oarsub, oarstat and oarsh are small scripts that do here what OAR does: a job runs in a fresh environment, in
-a session of its own, with its nodes in a file.
+oarsub, oarstat and oarsh are small scripts that emulate OAR: a job runs in a fresh environment, in a session
+of its own, with its nodes in a file.
 """
 
 import csv
@@ -86,7 +86,7 @@ exec setsid --wait sh -c "$*"
 
 @pytest.fixture
 def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the scripts of this OAR write down what they were asked."""
+    """The folder to which the emulated OAR writes its calls and states of jobs."""
     programs, written = tmp_path / "programs", tmp_path / "oar"
     programs.mkdir()
     written.mkdir()
@@ -107,7 +107,7 @@ def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster(fresh: Callable[..., Checkout]) -> Checkout:
-    """A checkout with one run to do at a site with OAR."""
+    """A checkout with one run at a site with OAR."""
     checkout = fresh(STUDY)
     index = next(
         line
@@ -120,7 +120,7 @@ def cluster(fresh: Callable[..., Checkout]) -> Checkout:
 
 
 def oarsub_arguments(oar: Path) -> list[str]:
-    """The arguments of all calls of oarsub."""
+    """Return the arguments of all calls of oarsub."""
     return (oar / "asked").read_text().split("\0")[:-1]
 
 
@@ -226,7 +226,7 @@ def test_oars_states_are_put_in_snakemakes_words(
 
 
 def test_a_job_that_oar_lost_sight_of_is_no_success(fresh: Callable[..., Checkout], oar: Path) -> None:
-    """OAR calls it Terminated, with exit code 0: only the job itself can say that it came to its end."""
+    """OAR calls it Terminated with exit code 0, but only the job itself can report success."""
     checkout = fresh(STUDY)
     (oar / "9.state").write_text("Terminated\n")
     (oar / "9.code").write_text("0 (0,0,0)\n")
@@ -276,7 +276,7 @@ def test_a_job_that_oar_does_not_know_is_given_time_and_then_up(
 
 
 def status(checkout: Checkout, job: str) -> tuple[str, str]:
-    """What the profile's status command says, on standard output and beside it."""
+    """Return standard output and standard error of the profile's status command."""
     done = subprocess.run(
         ["profiles/oar/status", job],
         cwd=checkout.folder,

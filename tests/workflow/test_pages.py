@@ -1,6 +1,4 @@
-"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout:
-tests/support/commands.yaml lists them.
-"""
+"""Run the commands of the documentation in order in one checkout; tests/support/commands.yaml lists them."""
 
 import base64
 import csv
@@ -17,7 +15,7 @@ from support.pages import lists, page
 LISTS = lists()
 STUDY = "config/studies/second-node.yaml"
 CAMPAIGNS = "docs/campaigns/tf-strategies"
-EXPECTED_OUTPUTS = {  # of what a command has to say
+EXPECTED_OUTPUTS = {  # command -> part of its output
     "./ringside plan second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
     "./ringside status second-node": "done       12 ok",
     "./ringside repeat '*.b64.n2.s1.r1' --study second-node": "1 run will be repeated",
@@ -33,7 +31,7 @@ EXPECTED_OUTPUTS = {  # of what a command has to say
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout with all that the pages tell a reader to write."""
+    """A checkout with all files that the pages tell a reader to write."""
     new_checkout = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
     new_checkout.path(".venv").symlink_to(CHECKOUT / ".venv")
     new_checkout.write(
@@ -46,7 +44,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 def call(checkout: Checkout, command: str) -> str:
-    """What a command says; it has to succeed."""
+    """Run a command, which has to succeed, and return its output."""
     done = subprocess.run(
         ["bash", "-c", command], cwd=checkout.folder, env=checkout.environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,

@@ -1,6 +1,4 @@
-"""Given a finished campaign, when one thing changes, then one invocation repeats what depends on it, and only
-that.
-"""
+"""Given a finished campaign, when one thing changes, then one call repeats only what depends on it."""
 
 import csv
 import os
@@ -181,7 +179,7 @@ def test_edited_adapter_repeats_runs_and_restored_one_none(
 
 
 def test_removed_record_is_made_again_for_every_target(campaign: Checkout) -> None:
-    """Attempts stay, so nothing trains: the finished one is published again."""
+    """Nothing trains: the finished attempt is still there and is published again."""
     for number, target in enumerate(("records", "runs", "figures")):
         campaign.path(str(campaign.results / campaign.records()[number])).unlink()
         done = campaign.snakemake(target)

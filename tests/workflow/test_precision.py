@@ -1,5 +1,6 @@
-"""Given a study that says a precision, when its campaign is killed and started again, then the cells that are
-not precise get more runs, and nothing that is finished is repeated.
+"""Given a study with a precision target, when its campaign is killed and restarted, then imprecise cells get runs.
+
+Finished runs are not repeated.
 """
 
 import csv
@@ -24,23 +25,23 @@ figures: [{kind: residuals}]
 CELLS = [
     f"pytorch-single.small-cnn.digits.b{size}.n1.s1.epochs=2" for size in (96, 64)
 ]  # in the order of the campaign
-# Three runs of each cell, made up; one of batch size 96 was slow. That cells train otherwise than they say
-# makes them no more precise.
+# Three made-up runs of each cell, of which one with batch size 96 was slow. The real runs take other times, which
+# does not make cells more precise.
 SLOW = (
     "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if "
     "run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"
 )
 
 
-def begun(checkout: Checkout) -> None:
-    """Leave the records of the first three blocks."""
+def write_first_blocks(checkout: Checkout) -> None:
+    """Write made-up records of the first three blocks."""
     path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
     environment = {**checkout.environment, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", SLOW], cwd=checkout.folder, env=environment, check=True)
 
 
 def refined(checkout: Checkout) -> dict[str, set[str]]:
-    """The cells that get another run, by decision."""
+    """Return the cells that get another run, by decision file."""
     decisions = {
         path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")
     }
@@ -52,7 +53,7 @@ def refined(checkout: Checkout) -> dict[str, set[str]]:
 
 def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: ignore[no-untyped-def]
     checkout: Checkout = fresh(STUDY)
-    begun(checkout)
+    write_first_blocks(checkout)
     with open(checkout.folder / "out", "w") as out:
         first = subprocess.Popen(
             ["snakemake", "figures"], cwd=checkout.folder, env=checkout.environment, stdout=out, stderr=out,
@@ -119,9 +120,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    """As the jobs of ./ringside submit ask for it, block by block.
+    """The block is requested as jobs of ./ringside submit do.
 
-    A cell alone knows its spread after 17 runs. A pilot needs no more than is there.
+    The spread of a single cell is known after 17 runs. A pilot needs no further runs.
     """
     alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace(
         "[64, 96, 128]", "64"
@@ -129,7 +130,7 @@ def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: 
     checkout: Checkout = fresh(
         alone.replace(", contrasts: {batch_size: [64, 96]}", "").replace("epochs: 2", "epochs: 3")
     )
-    begun(checkout)
+    write_first_blocks(checkout)
     pilot = checkout.snakemake("pilot")
     assert pilot.status == 0 and "40.0 (aim)" in pilot.output, pilot.output
     assert set(pilot.jobs) == {"pilot"} and (checkout.results / "tables" / "pilot.csv").exists()

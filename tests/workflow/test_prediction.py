@@ -1,6 +1,4 @@
-"""Given a study that asks Extra-P, too, when its environment cannot be built, then nothing stands in its
-place.
-"""
+"""Given a study with Extra-P, when its environment cannot be built, then there is no table without it."""
 
 import csv
 import os
@@ -17,7 +15,7 @@ TABLE = f"results/{CAMPAIGN}/tables/prediction.csv"
 
 
 def predict(checkout: Checkout, *arguments: str) -> Any:
-    """The table of predictions of a kept campaign's records."""
+    """Build the table of predictions from the records of a kept campaign."""
     settings = (f"study={CAMPAIGN}", "site=virtual-unshaped", f"records=docs/campaigns/{CAMPAIGN}")
     return checkout.snakemake(TABLE, *arguments, "--config", *settings)
 

@@ -1,5 +1,6 @@
-"""Given a campaign under way, when somebody asks for its figures, then they are drawn between two runs, and
-nothing else changes.
+"""Given a running campaign, when a preview is requested, then it is drawn between two runs.
+
+Nothing else changes.
 """
 
 import csv
@@ -57,7 +58,7 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
 
 
 def beside_a_run(product: Path, records: list[dict[str, str]]) -> bool:
-    """Whether a file was written while one of the runs went on."""
+    """Return whether a file was written during one of the runs."""
     at = product.stat().st_mtime
     spans = (
         [datetime.fromisoformat(record[name]).timestamp() for name in ("started_at", "ended_at")]

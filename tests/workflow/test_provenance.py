@@ -1,7 +1,4 @@
-"""What figures were made of is written down and told when it differs.
-
-One file makes them again elsewhere; two campaigns are compared.
-"""
+"""Figures have a manifest of their inputs, changed inputs are reported, and an archive rebuilds everything."""
 
 import json
 import shutil
@@ -29,11 +26,11 @@ PRIVATE = (
     "config/sites/private.yaml",
     "docs/private/key.pem",
 )
-LEFT_OUT = {  # of what is only recommended
-    "process-run-crate-0.5_5.1",  # a workflow with an address: this one is in the crate
+LEFT_OUT = {  # recommendations that the crate does not follow
+    "process-run-crate-0.5_5.1",  # a workflow with a URL: ours is in the crate
     "workflow-ro-crate-1.0_8.1",  # Bioschemas' profile, too
     "ro-crate-1.1_31.2",  # the address of an author's affiliation
-    "ro-crate-1.1_22.3",  # a publisher: nobody has published it yet
+    "ro-crate-1.1_22.3",  # a publisher: the archive is not published yet
 }
 
 

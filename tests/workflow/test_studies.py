@@ -1,6 +1,6 @@
-"""Every reduced study really runs here, and gives the whole set of its figures.
+"""Every reduced study runs here and has all of its figures.
 
-What this machine lacks is missing, with why.
+Runs that this machine does not support are missing, with a reason.
 """
 
 import csv

@@ -1,6 +1,6 @@
-"""Profiles put what PBS and Flux say of a job in Snakemake's words, and tell a job what it has to know.
+"""Profiles translate job states of PBS and Flux to Snakemake's, and pass a job its variables.
 
-qsub, qstat and flux are small scripts; their words were recorded from OpenPBS 23.06 and Flux 0.88.
+qsub, qstat and flux are small scripts; their output was recorded from OpenPBS 23.06 and Flux 0.88.
 """
 
 import os
@@ -28,7 +28,7 @@ QSUB = (
 
 @pytest.fixture
 def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Calls a script of a profile in a folder of its own, with programs on PATH."""
+    """A function that calls a script of a profile in a folder of its own, with programs on PATH."""
 
     def call(script: str, *arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "bin").mkdir(exist_ok=True)

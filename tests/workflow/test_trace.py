@@ -1,5 +1,6 @@
-"""Given a campaign, when one of its runs is traced, then the trace lies beside it, and nothing else
-changes.
+"""Given a campaign, when one of its runs is traced, then the trace has a folder of its own.
+
+Nothing else changes.
 """
 
 import json

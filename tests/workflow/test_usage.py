@@ -1,4 +1,4 @@
-"""What a user types, and the mistakes that people make."""
+"""Commands of users, and common mistakes."""
 
 import csv
 import fcntl
@@ -64,7 +64,7 @@ def test_nothing_is_put_aside_under_a_running_campaign(campaign: Checkout) -> No
 
 
 def test_what_was_written_is_handed_on(campaign: Checkout) -> None:
-    """make would take $(id) for a variable of its own, and the shell for a command."""
+    """make would expand $(id) as a variable, and a shell as a command."""
     done = campaign.ringside("status", "$(id)")
     assert (
         done.returncode == 2
