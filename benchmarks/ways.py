@@ -69,7 +69,8 @@ def way(name: str, results: Path) -> Way:
     epochs = read_table(results / "epochs.csv", "epochs")
     trained_s = epochs[epochs["run_id"].isin(runs["run_id"])]["closed_time_s"].sum()
     benchmarks_s = sum(
-        json.loads(file.read_text())["wall_s"] for file in results.glob("network/*/*/benchmark.json")
+        json.loads(file.read_text())["wall_s"]
+        for file in results.glob("network/*/*/collective_benchmark.json")
     )
     wall_s = runs["ended"].max() - runs["requested"].min() - benchmarks_s
     return Way(

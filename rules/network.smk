@@ -1,6 +1,6 @@
 # Network: what a study's strategies send, by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
 #   in:  an environment (ancient: what must cause a new measurement is in the path)
-#   out: RESULTS/network/<benchmark>/<key>/benchmark.json (config/schemas/collective_benchmark.schema.yaml); attempts lie beside it
+#   out: RESULTS/network/<benchmark>/<key>/collective_benchmark.json (config/schemas/collective_benchmark.schema.yaml); attempts lie beside it
 #        RESULTS/network.csv (config/schemas/network.schema.yaml)
 
 from plan.scheduling import concurrent_share
@@ -31,7 +31,7 @@ if REQUIRED_BENCHMARKS:
         input:
             environment=lambda wildcards: ancient(BENCHMARKS.environment(wildcards.benchmark)),
         output:
-            benchmark=f"{RESULTS}/network/{{benchmark}}/{{key}}/benchmark.json",
+            benchmark=f"{RESULTS}/network/{{benchmark}}/{{key}}/collective_benchmark.json",
         wildcard_constraints:
             benchmark="|".join(BENCHMARKS.by_name),
         priority: 5 * 10**8

@@ -259,7 +259,11 @@ def test_an_old_key_and_an_unknown_benchmark_are_refused(study):
     for name, named in (("pytorch-ddp.n2", "000000000000"), ("pytorch-ddp.n7", "quickstart.yaml")):
         with pytest.raises(InputError) as refused:
             measuring.main(
-                study="quickstart", site="local", key="0" * 12, out=Path("benchmark.json"), benchmark=name
+                study="quickstart",
+                site="local",
+                key="0" * 12,
+                out=Path("collective_benchmark.json"),
+                benchmark=name,
             )
         assert name in str(refused.value) and named in str(refused.value)
 
@@ -280,7 +284,7 @@ def test_benchmarks_of_other_links_have_other_names(study):
 
 def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
     record = run_benchmark("pytorch-ddp", study, fake(), tmp_path)
-    file = tmp_path / "benchmark.json"
+    file = tmp_path / "collective_benchmark.json"
     for text, named in (
         ("{", []),
         (json.dumps({**record, "status": "fine"}), ["status: ", "'fine'"]),
@@ -293,9 +297,9 @@ def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
             read(file)
-        assert all(name in str(refused.value) for name in ["benchmark.json", *named]) and "\n" not in str(
-            refused.value
-        )
+        assert all(
+            name in str(refused.value) for name in ["collective_benchmark.json", *named]
+        ) and "\n" not in str(refused.value)
 
 
 def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):
@@ -305,7 +309,7 @@ def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     benchmark = benchmark_of("pytorch-ddp", study, site)
     measure(study, site, benchmark, campaign.results)
-    old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "benchmark.json"
+    old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "collective_benchmark.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
     gather.main(study="quickstart", site="local", out=Path("network.csv"))

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from common.files import write_json
 from common.normal_form import digest_source
+from common.schemas import schema
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.collectives import COLLECTIVES
@@ -13,11 +15,13 @@ from plan.collective_benchmarks import (
     code_digest,
     key,
     message_sizes,
+    output,
     planned_benchmarks,
     required_benchmarks,
     spec,
 )
 from plan.design import plan_design
+from plan.record_checks import load_record, record_status
 
 
 @pytest.fixture
@@ -164,3 +168,11 @@ def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
         assert key(site, benchmark) != before
     finally:
         code_digest.cache_clear()
+
+
+def test_published_record_is_read_by_the_schema_of_its_name(study, site, tmp_path):
+    benchmark = planned_benchmarks(plan_design(study, site), site)[0]
+    file = output(tmp_path, site, benchmark)
+    write_json(file, dict.fromkeys(schema(file.stem)["required"]) | {"status": "ok"})
+    assert record_status(file) == "ok"
+    assert load_record(file)["reason"].code not in ("missing-file", "broken-file"), "its values are checked"

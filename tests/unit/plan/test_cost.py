@@ -196,11 +196,20 @@ def test_benchmarks_cost_their_budget_or_measured_time(tmp_path: Path) -> None:
             ("elsewhere", "ok", 99.0),
         ]
     ):
-        file = tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / f"{number}" / "benchmark.json"
+        file = (
+            tmp_path
+            / "study"
+            / "network"
+            / "tensorflow-multiworker.n3"
+            / f"{number}"
+            / "collective_benchmark.json"
+        )
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"site": site, "status": status, "wall_s": wall_s}))
     (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4").mkdir()
-    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "benchmark.json").write_text("{")
+    (
+        tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "collective_benchmark.json"
+    ).write_text("{")
     informed = Cost(planned_campaign, NO_RUNS, benchmark_times_at("virtual", tmp_path))
     assert [e.run_s for _, e in informed.benchmarks] == [pytest.approx(START_S + 9 * 1.2), 25.0]
     assert informed.total_s == pytest.approx(informed.seconds(informed.runs) + START_S + 9 * 1.2 + 25.0)

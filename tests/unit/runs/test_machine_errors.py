@@ -40,7 +40,10 @@ def gather_power(file: Path) -> Any:
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
-        ("benchmark.json", lambda file: other_measurements.read_measurement(file, "collective_benchmark")),
+        (
+            "collective_benchmark.json",
+            lambda file: other_measurements.read_measurement(file, "collective_benchmark"),
+        ),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),
     ],
 )

@@ -36,14 +36,14 @@ def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[
 
 
 def missing(file: Path) -> str:
-    """Return why there is no benchmark.json for the current key."""
-    if any(file.parents[1].glob("*/benchmark.json")):
+    """Return why there is no collective_benchmark.json for the current key."""
+    if any(file.parents[1].glob("*/collective_benchmark.json")):
         return "old: measured with other software, code or settings only"
     return "absent: has not been measured"
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the measured columns of a benchmark.json: a row per repetition, by size, round, repetition."""
+    """Return the measured columns of a collective_benchmark.json: a row per repetition, by size, round, repetition."""
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {
@@ -67,7 +67,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     """Return network.csv, ordered by framework and nodes.
 
     Raises:
-        InputError: If a benchmark.json is broken.
+        InputError: If a collective_benchmark.json is broken.
     """
     rows: list[dict[str, Any]] = []
     for benchmark in required_benchmarks(campaign.runs):

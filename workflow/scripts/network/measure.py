@@ -1,4 +1,4 @@
-"""Run one collective benchmark and write its benchmark.json, as `python -m network.measure`."""
+"""Run one collective benchmark and write its collective_benchmark.json, as `python -m network.measure`."""
 
 import sys
 import time
@@ -32,7 +32,7 @@ PROGRAM = "ranks.collective_benchmark"
 
 
 def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: Path) -> dict[str, Any]:
-    """Run a benchmark unless it can be reused; return its benchmark.json in `results` (results/<study>)."""
+    """Run a benchmark unless it can be reused; return its collective_benchmark.json in `results` (results/<study>)."""
     attempt = partial(attempt_benchmark, study, site, benchmark)
     return other_measurements.reuse_or_measure(
         KIND,
@@ -47,7 +47,7 @@ def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: P
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the content of a benchmark.json.
+    """Return the content of a collective_benchmark.json.
 
     Raises:
         InputError: If the file is broken.
@@ -156,14 +156,14 @@ def find(study: Study, site: Site, name: str) -> CollectiveBenchmark:
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
-    """Benchmark a collective over message sizes with one framework on some nodes, and write benchmark.json.
+    """Benchmark a collective over message sizes with one framework on some nodes, and write collective_benchmark.json.
 
     Args:
         study: name of a file in config/studies/
         site: name of a file in config/sites/
         benchmark: a collective benchmark of the study, such as pytorch-ddp.n2
         key: the key that the caller expects the benchmark to have
-        out: benchmark.json, in the folder of the key
+        out: collective_benchmark.json, in the folder of the key
     """
     loaded_study, loaded_site = load_study(study), load_site(site)
     planned_benchmark = find(loaded_study, loaded_site, benchmark)

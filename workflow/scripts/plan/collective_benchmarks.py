@@ -165,8 +165,8 @@ def key(site: Site, benchmark: CollectiveBenchmark) -> str:
 
 
 def output(results: Path, site: Site, benchmark: CollectiveBenchmark) -> Path:
-    """Return the record of a benchmark, results/<study>/network/<name>/<key>/benchmark.json."""
-    return results / "network" / benchmark.name / key(site, benchmark) / "benchmark.json"
+    """Return the record of a benchmark, results/<study>/network/<name>/<key>/collective_benchmark.json."""
+    return results / "network" / benchmark.name / key(site, benchmark) / "collective_benchmark.json"
 
 
 class CollectiveBenchmarks:

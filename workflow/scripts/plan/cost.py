@@ -322,7 +322,7 @@ def benchmark_times_at(site: str, results: Path = Path("results")) -> dict[str, 
     """Return the seconds of a site's successful benchmarks and timings, of all studies, by name."""
     seconds: dict[str, list[float]] = {}
     for file in sorted(
-        [*results.glob("*/network/*/*/benchmark.json"), *results.glob("*/costs/*/*/timing.json")]
+        [*results.glob("*/network/*/*/collective_benchmark.json"), *results.glob("*/costs/*/*/timing.json")]
     ):
         try:
             benchmark = read_json(file)

@@ -14,7 +14,7 @@ STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
 
 
 def load_record(file: Path) -> dict[str, Any]:
-    """Return a record.json or benchmark.json.
+    """Return a record.json or collective_benchmark.json.
 
     Status ``broken`` and the reason if it is unreadable or violates its schema.
     """
@@ -77,7 +77,7 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
 
 
 def record_status(record: Path) -> str:
-    """Return the status in a record.json or benchmark.json, ``broken`` if it is unreadable or lacks a key.
+    """Return the status in a record.json or collective_benchmark.json, ``broken`` if it is unreadable or lacks a key.
 
     The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of
     Snakemake.

@@ -1,7 +1,7 @@
 """Run one collective benchmark, as one of its ranks.
 
 A launcher starts `python -m ranks.collective_benchmark ATTEMPT_FOLDER` in the framework's environment. Rank 0
-writes result.json, the measured part of benchmark.json, into the attempt's folder.
+writes result.json, the measured part of collective_benchmark.json, into the attempt's folder.
 
 All ranks run one collective with float32 messages of growing size, by the framework's own library. A first
 pass in ascending order checks results and estimates times. Rounds follow: each has every size once, in random

@@ -54,7 +54,7 @@ LAYOUT = {
     "idle/SESSION/DEVICE/idle.json": (
         "power before the first run of a session on a device, where a machine has a meter"
     ),
-    "network/BENCHMARK/KEY/benchmark.json": "record of a collective benchmark; its attempts lie beside it",
+    "network/BENCHMARK/KEY/collective_benchmark.json": "record of a collective benchmark; its attempts lie beside it",
     "costs/TIMING/KEY/timing.json": (
         "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
     ),
@@ -226,7 +226,7 @@ def files_page() -> str:
             "## block-N.json",
             "What was decided after a block, where the study says a precision.",
             _columns("decision"),
-            "## benchmark.json",
+            "## collective_benchmark.json",
             "The record of one collective benchmark.",
             _columns("collective_benchmark"),
             "## timing.json",

@@ -380,7 +380,7 @@ def _result_text(record: Mapping[str, Any], folder: Path) -> str:
 
 
 def _benchmark_line(folder: Path, name: str) -> str:
-    benchmark = json.loads((folder / "benchmark.json").read_text())
+    benchmark = json.loads((folder / "collective_benchmark.json").read_text())
     n_sizes, wall_s = len(benchmark["sizes"]), benchmark["wall_s"]
     measured = f"{n_sizes} message sizes in {wall_s:.1f} s over {benchmark['transport']}"
     return f"collective benchmark {name}: {benchmark['status']}: {benchmark['reason'] or measured}"
