@@ -2,7 +2,8 @@
 
     plan -> environments -> datasets -> network -> strategies -> precision -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
 
-config/config.yaml says which study and which site; rules/ has one file per stage, in the order in which data flows.
+config/config.yaml says which study and which site; rules/ has one file per stage, in this order,
+in which data flows; docs/architecture.md has the stages in the order of their imports.
 """
 
 

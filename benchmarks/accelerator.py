@@ -40,7 +40,7 @@ from models.named import graph
 from plan.identity import unsupported_reason
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.supervise import judge, measurement, rank_input, with_last_line
+from runs.supervise import judge, rank_input, summarize_ranks, with_last_line
 from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
@@ -143,7 +143,7 @@ class Rig:
             ranks, {**environment, "variables": variables}, folder, spec, site, program, [data]
         )
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-        measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
+        measured = summarize_ranks(folder, launched_at, outcome.wall_s, spec, epochs)
         status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
         if measured is None or status in ("failed", "timeout"):
             return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))

@@ -13,7 +13,7 @@ localrules:
 rule tables:
     """Make all tables of the study, and what they need."""
     input:
-        STANDS_ON,
+        REQUIRED_INPUTS,
         RUNS_CSV,
         NETWORK_RECORDS,
         PRODUCTS.table_files,

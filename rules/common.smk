@@ -35,9 +35,9 @@ PREFORKED = f"python -IS {SCRIPTS}/common/prefork_server.py"
 # The input `changed` of rules whose product rests on content: changed("<rule>", <files of its program>).
 changed = CALL.content.changed
 
-# What figures and tables depend on although a program reads only the tables: what was removed of it is made again.
+# Inputs that figures need although their programs read only tables; remade if removed.
 REQUIRED_RECORDS = CALL.required_records
-STANDS_ON = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
+REQUIRED_INPUTS = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
 records_of_block = CAMPAIGN.records_of_block
 
 # A run takes all of the machine, everything else at least 1: nothing that loads it stands beside a run.

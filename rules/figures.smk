@@ -22,7 +22,7 @@ localrules:
 rule figures:
     """Make all figures and tables of the study, and what they need."""
     input:
-        STANDS_ON,
+        REQUIRED_INPUTS,
         PREVIEW,
         RUNS_CSV,
         EPOCHS_CSV,

@@ -17,7 +17,7 @@ localrules:
 rule paper:
     """Make the paper of the study and its supplement: LaTeX sources, and PDFs where TeX is installed."""
     input:
-        STANDS_ON,
+        REQUIRED_INPUTS,
         pdf=expand(f"{PAPER}/{{document}}.pdf", document=DOCUMENTS),
 
 

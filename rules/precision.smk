@@ -17,7 +17,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
 
     REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.precision.get(block=block).output.decision)
     REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
-    STANDS_ON = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
+    REQUIRED_INPUTS = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
     records_of_block = REQUIRED.of_block
 
     localrules:

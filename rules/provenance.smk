@@ -75,7 +75,7 @@ rule manifest:
 rule archive:
     """Pack everything behind the figures into one file that makes them again on another machine."""
     input:
-        STANDS_ON,
+        REQUIRED_INPUTS,
         f"{RESULTS}/{STUDY}.tar.gz",
 
 
@@ -83,7 +83,7 @@ rule archived:
     """Write the archive: the workflow, the records, what was made of them, and what it says of itself."""
     input:
         manifest=MANIFEST,
-        records=STANDS_ON or CAMPAIGN.available(),
+        records=REQUIRED_INPUTS or CAMPAIGN.available(),
         changed=changed("archived", code("provenance.archive")),
     output:
         archive=f"{RESULTS}/{STUDY}.tar.gz",

@@ -15,7 +15,7 @@ localrules:
 rule report:
     """Make report.html: one page with everything, to be opened in a browser."""
     input:
-        STANDS_ON,
+        REQUIRED_INPUTS,
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
         phases=PRODUCTS.record_files("phases"),

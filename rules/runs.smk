@@ -1,5 +1,5 @@
 # Runs: the design's rows -> one record each, whatever becomes of the training.
-#   in:  an environment, a prepared data set (both ancient: what must cause a new measurement is in the path)
+#   in:  an environment, a prepared data set (both ancient: their digests are part of the key, so dates are ignored)
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
 
 from plan.scheduling import concurrent_share, deferred_resources

@@ -19,7 +19,7 @@ import pytest
 
 from common.errors import InputError
 from common.notes import Note
-from common.shell import Program
+from common.shell import UNSEEN, UNSEEN_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
@@ -186,7 +186,7 @@ def code_and_facts(reason: Note | None) -> tuple[str, dict[str, Any]]:
     return reason.code, dict(reason.facts)
 
 
-def failure(rank: int | str, host: str | None, status: int | str) -> tuple[str, dict[str, Any]]:
+def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[str, Any]]:
     """Return code and facts of a failed rank."""
     return "rank-failed", {"rank": rank, "host": host, "status": status}
 
@@ -711,13 +711,13 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
 @pytest.mark.parametrize(
     ("message", "stands"),
     [
-        (["srun: error: node2: task 1: Killed"], failure("1", "node2", "killed")),
+        (["srun: error: node2: task 1: Killed"], failure(1, "node2", -9)),
         (["srun: error: node2: task 1: Exited with exit code 3"],
-         failure("1", "node2", "exited with exit code 3")),
+         failure(1, "node2", 3)),
         (["srun: error: node2: tasks 1-2: Exited with exit code 1"],
-         failure("1-2", "node2", "exited with exit code 1")),
+         failure(1, "node2", 1)),
         (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"],
-         failure("0-1", "node[1-2]", "exited with exit code 1")),
+         failure(0, "node[1-2]", 1)),
         (
             [
                 (
@@ -728,10 +728,10 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",
             ],
-            failure("1", "node2", "out of memory"),
+            failure(1, "node2", None),
         ),
         (["srun: error: node2: task 1: Segmentation fault (core dumped)"],
-         failure("1", "node2", "segmentation fault (core dumped)")),
+         failure(1, "node2", -11)),
         (["Traceback (most recent call last):", "RuntimeError: no luck"],
          ("starter-failed", {"program": "srun", "status": 137})),
         (["a rank prints: srun: error: node9: task 9: Killed"],
@@ -746,6 +746,27 @@ def test_sruns_first_task_error_is_the_reason(
         "\n".join(["starting", *message, "srun: error: Timed out waiting for job step to complete"]) + "\n"
     )
     assert code_and_facts(slurm.explain([137], log)) == stands
+
+
+@pytest.mark.parametrize(("code", "is_lost"), [(UNSEEN_STATUS, True), (3, False)])
+def test_status_79_by_srun_is_an_unseen_path(
+    slurm: launch.Launcher,
+    tmp_path: Path,
+    put_program: Callable[[str, str], None],
+    code: int,
+    is_lost: bool,
+) -> None:
+    """Also without the line of node-check, which a log may have lost."""
+    message = f"srun: error: node2: task 1: Exited with exit code {code}"
+    put_program("srun", f"#!/bin/sh\necho a rank; echo '{message}' >&2\nexit {code}\n")
+    put_program("squeue", "#!/bin/sh\n")
+    if is_lost:
+        with pytest.raises(launch.Lost) as lost:
+            run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
+        assert lost.value.reason.code == UNSEEN and lost.value.reason.facts["node"] == "node2"
+    else:
+        outcome = run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
+        assert code_and_facts(outcome.reason) == failure(1, "node2", code)
 
 
 def test_srun_that_started_no_rank_is_lost(slurm: launch.Launcher, tmp_path: Path) -> None:

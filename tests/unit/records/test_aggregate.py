@@ -23,7 +23,7 @@ from plan.identity import cores_per_rank, digests, plan_run
 from plan.record_checks import load_record
 from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
-from records.ways import CampaignArguments, arguments_for
+from records.next_commands import CampaignArguments, arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from support.recorded import content
@@ -258,7 +258,7 @@ def test_summaries_read_like_this() -> None:
 def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
-    _, attempt = attempts.start(folder_of(campaign, campaign.runs[1]))
+    _, attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
     attempts.give_up(attempt, "stopped by SIGTERM (job 17 on node1)")
     runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"

@@ -7,8 +7,8 @@ from common.notes import find_note
 from common.text import suggest_pattern
 from network.gather import summary
 from plan.record_checks import STATUSES
+from records.next_commands import CampaignArguments, repeat_notes
 from records.repeat import count_by_kind
-from records.ways import CampaignArguments, repeat_notes
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def record(
 
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
     """Write an unfinished attempt with `epochs` epochs done, begun 5 s ago; return its folder."""
-    _, attempt = attempts.start(folder_of(campaign, run))
+    _, attempt = attempts.create_attempt_folder(folder_of(campaign, run))
     fields = {"process": 1, "host": os.uname().nodename, "job": None, "started_at": utc(NOW - 5), **holder}
     (attempt / "holder.json").write_text(json.dumps(fields))
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
@@ -475,7 +475,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
-    _, attempt = attempts.start(parts[0].parent)
+    _, attempt = attempts.create_attempt_folder(parts[0].parent)
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
         standing = read(campaign_of_strategies)

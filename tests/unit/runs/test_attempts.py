@@ -21,7 +21,7 @@ def finish(attempt: Path, text: str) -> None:
 def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     assert attempts.finished(folder) is None
-    number, first = attempts.start(folder)
+    number, first = attempts.create_attempt_folder(folder)
     assert (number, first.name) == (1, "attempt-1")
     assert attempts.finished(folder) is None, "an attempt without a record is not finished"
     finish(first, "first")
@@ -30,7 +30,7 @@ def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path
 
     attempts.put_aside(folder / "record.json")
     assert attempts.finished(folder) is None and not (folder / "record.json").exists()
-    number, second = attempts.start(folder)
+    number, second = attempts.create_attempt_folder(folder)
     assert (number, second.name) == (2, "attempt-2")
     finish(second, "second")
     assert attempts.finished(folder) == second
@@ -41,7 +41,7 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"attempt-{number}").mkdir()
     assert [path.name for path in attempts.attempts(tmp_path)] == ["attempt-1", "attempt-2", "attempt-10"]
-    assert attempts.start(tmp_path)[0] == 11
+    assert attempts.create_attempt_folder(tmp_path)[0] == 11
 
 
 def test_the_machine_is_held_by_one_run_and_freed_when_its_process_dies(
@@ -79,12 +79,12 @@ def test_the_machine_is_held_by_one_run_and_freed_when_its_process_dies(
 def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):
-        _, attempt = attempts.start(folder)
+        _, attempt = attempts.create_attempt_folder(folder)
         if reason:
             attempts.give_up(attempt, reason)
-    _, cut_off = attempts.start(folder)
+    _, cut_off = attempts.create_attempt_folder(folder)
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
-    _, complete = attempts.start(folder)
+    _, complete = attempts.create_attempt_folder(folder)
     finish(complete, "done")
     assert attempts.unfinished(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
@@ -97,11 +97,11 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
 
 
 def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
-    _, killed = attempts.start(tmp_path)
+    _, killed = attempts.create_attempt_folder(tmp_path)
     (killed / "reference-before").mkdir()
     for folder in (killed, killed / "reference-before"):
         (folder / ".variables.sh").write_text("export TOKEN=secret\n")
-    attempts.start(tmp_path)
+    attempts.create_attempt_folder(tmp_path)
     assert not list(tmp_path.rglob(".variables.sh"))
 
 
@@ -204,7 +204,7 @@ def test_an_attempt_names_its_schedulers_job(
 
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
-    _, attempt = attempts.start(folder)
+    _, attempt = attempts.create_attempt_folder(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     reason = attempts.absence_reason(folder / "record.json")
     assert (reason.code, reason.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
@@ -215,7 +215,7 @@ def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
 
 def test_wording_of_absent_records(tmp_path: Path) -> None:
     published = tmp_path / "run" / "key" / "record.json"
-    _, attempt = attempts.start(published.parent)
+    _, attempt = attempts.create_attempt_folder(published.parent)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     text = "absent: attempt 1, begun on another-node, has not ended, or was killed"
     assert attempts.absence_reason(published) == text

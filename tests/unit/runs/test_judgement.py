@@ -20,7 +20,7 @@ from launchers.local import rank_cores
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import failure_or_lost, judge, measurement, startup_time, with_last_line
+from runs.supervise import failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -203,7 +203,7 @@ def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:
-    assert measurement(tmp_path, 0.0, 4.0, SPEC, []) is None
+    assert summarize_ranks(tmp_path, 0.0, 4.0, SPEC, []) is None
 
 
 def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from declared.site import Site, load_site
 from launchers import launch
 from runs import meters
 from runs.epochs import read_epochs
-from runs.supervise import epoch_energy, measurement, rank_input
+from runs.supervise import epoch_energy, rank_input, summarize_ranks
 from support.kwollect import Kwollect, kwollect
 from support.one_run import one_run
 
@@ -59,7 +59,7 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     outcome = launch.run(ranks, environment, folder, spec, local_site, program="metered")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     run_meters = meters.read_after(folder, spec, local_site, ranks)
-    measured = measurement(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
+    measured = summarize_ranks(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
     assert measured is not None
     return {**measured, "meters": run_meters}
 

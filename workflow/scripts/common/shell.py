@@ -13,9 +13,8 @@ from common.files import CHECKOUT
 from common.notes import Note
 
 NODE_CHECK = CHECKOUT / "profiles" / "node-check"
-SEEN_BY = (
-    ".seen-by-"  # how the name of a mark begins by which a node knows a folder from its own of that name
-)
+# Prefix of a marker file in a folder; a node without this file has another folder at this path.
+SEEN_BY = ".seen-by-"
 UNSEEN = "not-seen"  # the code of a node that does not see a path
 UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
 _UNSEEN_LINE = re.compile(

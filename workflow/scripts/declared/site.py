@@ -30,7 +30,7 @@ WORKFLOWS_OWN = (
 )  # fmt: skip
 JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
 # Options of sbatch, qsub and flux batch that other keys say: the executor refuses sbatch's when a job is
-# submitted.
+# submitted. oarsub's are not listed: it takes --resource more than once (moldable jobs).
 OPTION_KEYS = {
     "slurm": {
         "--partition": "scheduler.partition",
@@ -86,7 +86,7 @@ PLACEMENTS = {
     "flux": ("distinct-nodes",),
 }
 # Keys of `scheduler` that a launcher has no word for, with what to do instead.
-UNKNOWN = {
+UNSUPPORTED_KEYS = {
     "pbs": {
         "exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist")
     },
@@ -650,7 +650,7 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
         expected = f"at least {least_s:g} s (time_limit_s{waits} + {JOB_MARGIN_S})"
         problem = f"{limit_s} s is less than one run may take"
         refuse("out-of-range", "scheduler.block_limit_s", problem, got=limit_s, expected=expected)
-    for name, (problem, hint) in UNKNOWN.get(site.launcher, {}).items():
+    for name, (problem, hint) in UNSUPPORTED_KEYS.get(site.launcher, {}).items():
         if (value := getattr(scheduler, name)) is not None:
             refuse("not-possible-here", f"scheduler.{name}", problem, got=value, hint=hint)
     if (

@@ -20,7 +20,7 @@ from common.shell import check_node_by_pipe
 from declared.configuration import read_config
 from environments.built import check_unchanged
 from invocation.content_check import ContentCheck
-from invocation.scheduling import cancel_timers, end_at_signals, poll_slurm_steadily, stop_scheduling
+from invocation.snakemake_scheduler import cancel_timers, end_at_signals, poll_slurm_steadily, stop_scheduling
 from plan import ownership
 from plan.campaign import Campaign, load_campaign
 from plan.plan_files import write_plans
@@ -136,7 +136,7 @@ class Call:
         if self.campaign.mode != "campaign" or not self._plans:
             return None
         campaign = self.campaign.pilot if "pilot" in sys.argv else self.campaign
-        keep_going = {"--keep-going", "-k"} & set(sys.argv)  # that of a profile is about jobs that were lost
+        keep_going = {"--keep-going", "-k"} & set(sys.argv)  # a profile's keep-going concerns lost jobs only
         return exit_on_input_error(
             lambda: Session(
                 campaign.results,

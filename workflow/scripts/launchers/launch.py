@@ -63,12 +63,18 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program: the run gets no record, and Snakemake repeats it.
+    """The infrastructure failed, not the program: the run gets no record.
 
-    This one rule holds whether ranks failed or reached the time limit: it is raised where the scheduler or
-    the log says that a node or the job is gone (`_classify`), where a killed process does not end (`kill`),
-    where a scheduler does not answer, and for errors of the machine (`runs.supervise.failure_or_lost`). What
-    nobody has noticed when the ranks end is a failure or a timeout of the run.
+    It is repeated by the profile's `retries` (slurm, oar, pbs, flux), else by the next call. This rule holds
+    whether ranks failed or reached the time limit. Lost is raised by
+
+    * the constructors of launchers, if the scheduler does not answer or nodes are down,
+    * `Flux.start` and `explain`, if the scheduler started no rank,
+    * `_classify`, if a node does not see a path, or `raise_if_lost` finds that a node or the job is gone,
+    * `kill`, if a killed process does not end, and `Pbs.end`, if a node cannot be reached,
+    * `runs.supervise`, for errors of the machine (`failure_or_lost`) or if its parent process was killed.
+
+    Anything else that ends ranks is a failure or a timeout of the run.
     """
 
     def __init__(self, reason: Note) -> None:

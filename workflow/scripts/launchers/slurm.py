@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ from ranks.worker import energy
 from sites import slurm, virtual
 
 PATIENCE_S = 10.0  # for Slurm to start or end a step
-_TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
+_TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
+_EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
@@ -118,11 +120,11 @@ class Slurm:
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
             f"--cpus-per-task={cores_per_task(spec)}",
             "--distribution=block",
-            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # else ranks bind themselves
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # with rank_cores, ranks bind themselves
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
-            f"--immediate={PATIENCE_S:.0f}",  # no longer wait for nodes counts as run time
+            f"--immediate={PATIENCE_S:.0f}",  # a longer wait for nodes would count as run time
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
@@ -150,9 +152,9 @@ class Slurm:
         lines = [line for line in log_lines if line.startswith("srun: ")]
         for line in lines:
             if error := _TASK_ERROR.fullmatch(line):
-                host, rank, status = error.groups()
-                text = f"rank {rank} on {host}: {status.lower()}"
-                return Note("rank-failed", text, rank=rank, host=host, status=status.lower())
+                host, rank, other_ranks, end = error.groups()
+                text = f"rank {rank}{other_ranks} on {host}: {end.lower()}"
+                return Note("rank-failed", text, rank=int(rank), host=host, status=_exit_status(end))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
             raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
         return launching_program_failure("srun", codes[0] or 0)
@@ -229,6 +231,17 @@ def ask_or_lose(*command: str) -> str:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
     raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
+
+
+def _exit_status(end: str) -> int | None:
+    """Return the exit status of a task, or its negative signal, from srun's text, such as "Killed".
+
+    None for any other text, such as "Out Of Memory".
+    """
+    if match := _EXIT_CODE.fullmatch(end):
+        return int(match[1])
+    name = end.removesuffix(" (core dumped)")
+    return next((-number for number in signal.valid_signals() if signal.strsignal(number) == name), None)
 
 
 def _seconds(text: str) -> float:

@@ -17,7 +17,7 @@ from network.measure import read
 from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
 from plan.identity import link_rate, unsupported_reason
-from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
+from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:

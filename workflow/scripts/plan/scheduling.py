@@ -1,4 +1,4 @@
-"""Translate a site's settings into options of the cluster's scheduler; no other module does."""
+"""Translate a site's settings into options of batch jobs."""
 
 import math
 import shlex
@@ -26,13 +26,13 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     nodes = geometry.nodes
     per_node = min(geometry.ranks_per_node, geometry.ranks)
     minutes = math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
-    if site.launcher in OPTIONS:
-        return {site.launcher: OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
+    if site.launcher in JOB_OPTIONS:
+        return {site.launcher: JOB_OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
-        # Inside the job, the executor looks only whether this key is there: without it, it would wrap our
-        # program and its own srun in an srun. The executor that submits refuses a value for a single task.
+        # Inside the job, the executor slurm-jobstep tests only for the key: without it, it would run our
+        # program, which calls srun, under srun. The executor that submits refuses a value for a single task.
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,
@@ -67,8 +67,11 @@ def build_resources(site: Site) -> dict[str, Any]:
     """
     if site.launcher == "local":
         return {}
-    if site.launcher in OPTIONS:
-        return {site.launcher: OPTIONS[site.launcher](site, 1, 60 * BUILD_MINUTES), "runtime": BUILD_MINUTES}
+    if site.launcher in JOB_OPTIONS:
+        return {
+            site.launcher: JOB_OPTIONS[site.launcher](site, 1, 60 * BUILD_MINUTES),
+            "runtime": BUILD_MINUTES,
+        }
     return {
         **job_resources(site),
         "nodes": 1,
@@ -196,7 +199,7 @@ def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
 
 # By launcher whose profile submits with a script of ours: the shell-quoted options of a job, from its site,
 # nodes and time limit in seconds.
-OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
+JOB_OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
     "oar": oarsub_options,
     "pbs": qsub_options,
     "flux": flux_batch_options,

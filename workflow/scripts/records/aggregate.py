@@ -35,7 +35,7 @@ from plan.design import Run
 from plan.identity import Planned, link_rate
 from plan.record_checks import find_contradiction, load_record
 from ranks.worker.meter import COLUMNS
-from records.ways import (
+from records.next_commands import (
     CONFIGURED,
     CampaignArguments,
     arguments_for,

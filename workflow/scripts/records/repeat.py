@@ -14,7 +14,7 @@ from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.record_checks import STATUSES, record_status
 from plan.timings import Timings
-from records.ways import cluster_commands
+from records.next_commands import cluster_commands
 from runs.attempts import put_aside
 
 SELECTOR = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"

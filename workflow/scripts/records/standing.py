@@ -23,8 +23,8 @@ from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
+from records.next_commands import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import Reader, estimate_time_left, parse_date
-from records.ways import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
 from runs import attempts
 from runs.submit import is_campaign_job
 from sites import disturbance, slurm

@@ -21,7 +21,7 @@ from declared.site import Site, load_site
 from environments.identity import digest
 from models.collectives import ALL_REDUCE
 from plan.campaign import Campaign
-from records.ways import cluster_commands
+from records.next_commands import cluster_commands
 from report.checkout import State
 from report.material import column
 

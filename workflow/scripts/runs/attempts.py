@@ -54,7 +54,8 @@ UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 NOT_RUN = Note("not-run", "absent: has not run")
-JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")  # number of the own job
+# Each scheduler's variable with the number of this job.
+JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
 DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes or by steal
 MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
@@ -141,7 +142,7 @@ def give_up(attempt: Path, reason: str) -> None:
         write_text(attempt / UNFINISHED, f"{reason}\n")
 
 
-def start(folder: Path) -> tuple[int, Path]:
+def create_attempt_folder(folder: Path) -> tuple[int, Path]:
     """Create the folder of a new attempt; return its number and the folder."""
     previous = attempts(folder)
     forget_variables(folder)
@@ -166,7 +167,7 @@ def exclusive(folder: Path, title: str) -> Iterator[None]:
 @contextmanager
 def new_attempt(folder: Path) -> Iterator[Path]:
     """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
-    _, attempt = start(folder)
+    _, attempt = create_attempt_folder(folder)
     try:
         started_at = utc(time.time())
         content = {
@@ -183,7 +184,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
 
 
 def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
-    """Write the record of an attempt, checked against the schema `kind`."""
+    """Write attempt-<k>/record.json, checked against the schema `kind`: the attempt is finished."""
     number = _number(attempt)
     before = [entry for entry in unfinished(attempt.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": before}
@@ -192,7 +193,7 @@ def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
 
 
 def publish(attempt: Path, name: str = "record.json") -> dict[str, Any]:
-    """Publish the attempt's record under this name, and return it."""
+    """Copy attempt-<k>/record.json to `name` in the run's folder, which Snakemake waits for; return it."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
     return read_record(attempt)

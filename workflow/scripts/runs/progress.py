@@ -23,7 +23,7 @@ from common.notes import Note
 from common.shell import UNSEEN, unseen_path
 from common.text import duration
 from launchers.launch import read_end
-from plan.scheduling import OPTIONS
+from plan.scheduling import JOB_OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
 from runs.epochs import mean_of_timed, read_epochs
 from sites import slurm
@@ -319,9 +319,10 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
     number = event["aux"].get("external_jobid")
     if not number:
         return None
+    # Launchers in JOB_OPTIONS have scripts of ours, which write the output of jobs to .snakemake/LAUNCHER/.
     logs = [
         *map(Path, event["log"]),
-        *(Path(".snakemake", name, f"{number}.txt") for name in OPTIONS),
+        *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
     ]
     if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
         return unseen

@@ -39,6 +39,7 @@ from runs.progress import current_session, refuse_stopped
 
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
+REPEATED_BY = "it is repeated by Snakemake if its profile has retries, else when you run the command again"
 
 
 def supervise(
@@ -55,23 +56,23 @@ def supervise(
         session: Name of the session.
         usable: Return whether an existing record needs no new attempt.
     """
-    folder = results / "runs" / planned.run_id / planned.key
-    with attempts.exclusive(folder, planned.run_id):
-        attempt = attempts.finished(folder)
+    run_folder = results / "runs" / planned.run_id / planned.key
+    with attempts.exclusive(run_folder, planned.run_id):
+        attempt = attempts.finished(run_folder)
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
             bind_results(results, planned.study, planned.site)
             # The attempt begins first: a launcher asks the scheduler, and may find its job lost.
-            with attempts.new_attempt(folder) as attempt:
+            with attempts.new_attempt(run_folder) as attempt:
                 setup = environment.get("setup", ())
                 launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
-                record = measure(planned, environment, launcher, results, attempt, session)
+                record = train_once(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
         return attempts.publish(attempt)
 
 
-def measure(
+def train_once(
     planned: Planned,
     environment: Mapping[str, Any],
     launcher: launch.Launcher,
@@ -100,7 +101,7 @@ def measure(
         machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
-    measured, epochs = read_measured(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
+    measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
     gradient_bytes = planned.graph.gradient_bytes
     status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
     if status == "failed":
@@ -138,7 +139,7 @@ def _run_benchmark(
     )
 
 
-def read_measured(
+def read_outcome(
     planned: Planned,
     launcher: launch.Launcher,
     folder: Path,
@@ -154,7 +155,7 @@ def read_measured(
     is_finished = (folder / "result.json").exists()
     metered = meters.read_after(folder, spec, planned.site, launcher) if is_finished else []
     epochs = read_epochs(table) if table.exists() else []
-    measured = measurement(folder, launched_at, wall_s, spec, epochs)
+    measured = summarize_ranks(folder, launched_at, wall_s, spec, epochs)
     return (measured | {"meters": metered, "idle_w": idle_w} if measured else measured), epochs
 
 
@@ -238,7 +239,7 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     return bool(n_local_ranks * run_spec["cores_per_rank"] > site.cores)
 
 
-def measurement(
+def summarize_ranks(
     folder: Path,
     launched_at: float,
     wall_s: float,
@@ -339,9 +340,9 @@ def judge(
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
-        planned = run_spec["levels"]["epochs"]
-        text = f"ended after {len(epochs)} of {planned} epochs"
-        return "failed", Note("ended-early", text, epochs=len(epochs), planned=planned)
+        n_planned = run_spec["levels"]["epochs"]
+        text = f"ended after {len(epochs)} of {n_planned} epochs"
+        return "failed", Note("ended-early", text, epochs=len(epochs), planned=n_planned)
     for row in epochs:
         if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
             text = f"the loss is not finite in epoch {row['epoch']:.0f}"
@@ -450,13 +451,13 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except launch.Stopped as stopped:
-        print_line(f"{title}: stopped by {stopped}; it will be repeated", to_stderr=True)
+        print_line(f"{title}: stopped by {stopped}; {REPEATED_BY}", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
         if lost.reason.code == UNSEEN:
             print_line(f"ringside: {lost}", to_stderr=True)
             sys.exit(UNSEEN_STATUS)
-        print_line(f"ringside: {title}: lost: {lost}; it has to be repeated", to_stderr=True)
+        print_line(f"ringside: {title}: lost: {lost}; {REPEATED_BY}", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
         print_line(
@@ -474,11 +475,11 @@ def main(*, site: str, plan: Path, key: str) -> None:
         plan: results/STUDY/plan/RUN_ID.json
         key: the key that the caller expects the run to have
     """
-    results, described = plan.parents[1], load_site(site)
+    results, declared_site = plan.parents[1], load_site(site)
     refuse_stopped(results)
-    planned = read_plan(plan, key, described)
+    planned = read_plan(plan, key, declared_site)
     with report_interruptions(planned.run_id, results):
-        check_bound(results, described)
+        check_bound(results, declared_site)
         supervise(planned, results, current_session())
 
 

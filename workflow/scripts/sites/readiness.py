@@ -40,14 +40,14 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     """
     site = campaign.site
     launcher, file = site.launcher, display_path(site.file)
-    ways = {
+    executors_by_launcher = {
         "local": (("local",), None, "snakemake --profile local"),
         "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or ./ringside submit"),
         "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
         "pbs": (("cluster-generic", "local"), "PBS_JOBID", "snakemake --profile pbs"),
         "flux": (("cluster-generic", "local"), "FLUX_URI", "snakemake --profile flux"),
     }
-    executors, job, way = ways[launcher]
+    executors, job, way = executors_by_launcher[launcher]
     alternative = "; for figures of the available records add --config records=available"
     if not runs and launcher != "local":  # ./ringside submit needs runs
         way, alternative = f"--profile {launcher}", ""

@@ -21,7 +21,7 @@ from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.identity import unsupported_reason
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
-from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
+from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from strategies.measure import read
 
 

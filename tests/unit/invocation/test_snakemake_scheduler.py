@@ -6,13 +6,13 @@ import sys
 import threading
 from pathlib import Path
 
-from invocation.scheduling import cancel_timers, stop_scheduling
+from invocation.snakemake_scheduler import cancel_timers, stop_scheduling
 
 POLL = """
 import asyncio, time
 from types import SimpleNamespace
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
-from invocation.scheduling import poll_slurm_steadily
+from invocation.snakemake_scheduler import poll_slurm_steadily
 
 before = ExecutorPluginRegistry().get_plugin("slurm")
 poll_slurm_steadily()
