@@ -177,7 +177,7 @@ class Cell:
         return [chain for own in self.chains.values() for chain in own]
 
     @property
-    def n_allreduces(self) -> int:
+    def max_allreduces_in_step(self) -> int:
         """The largest number of all-reduces in a step."""
         return max((len(step.allreduces) for chain in self.every_chain for step in chain.steps), default=0)
 
@@ -186,17 +186,17 @@ class Cell:
         if self.law is None:
             return questions.scale_moving(1 / faster)
         law = replace(self.law, cost_s=self.law.cost_s / faster) if np.isnan(self.rate) else self.law
-        after = self.messages(law, self.sizes(self.n_allreduces), self.rate * faster)
+        after = self.messages(law, self.sizes(self.max_allreduces_in_step), self.rate * faster)
         return questions.retime_by_law(
-            self.alone(self.n_allreduces), after, limited_by_processors=self.row["devices"] == "cpu"
+            self.alone(self.max_allreduces_in_step), after, limited_by_processors=self.row["devices"] == "cpu"
         )
 
     def by_bytes(self, share: float) -> Retime:
         """Return message times with this share of the bytes."""
         if self.law is None:
             return questions.scale_moving(share)
-        after = self.messages(self.law, share * self.sizes(self.n_allreduces), self.rate)
-        return questions.retime_by_law(self.alone(self.n_allreduces), after)
+        after = self.messages(self.law, share * self.sizes(self.max_allreduces_in_step), self.rate)
+        return questions.retime_by_law(self.alone(self.max_allreduces_in_step), after)
 
     @cached_property
     def computed_s(self) -> Callable[[float], float] | None:
@@ -222,7 +222,7 @@ class Cell:
     def questions(self) -> Iterator[Question]:
         """Yield the questions: the study's other levels, or usual changes."""
         own, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
-        if self.n_allreduces:
+        if self.max_allreduces_in_step:
             if own["placement"] != "emulated" and own["nodes"] > 1:
                 rates = {
                     row["bandwidth_bytes_s"] / self.rate: level for level, row in tried["bandwidth"].items()

@@ -52,7 +52,7 @@ class Cell:
         runs: A row for each run: seconds of an epoch by phase and part of communication, and STEP.
         computing: Computation by rank, mean over runs, seconds of an epoch.
         alone_s: Computation on one replica, seconds of an epoch.
-        counted: Gradient all-reduces in a step.
+        allreduces_per_step: Traced gradient all-reduces of a step, mean over runs; 0 for one replica.
         latency_s: Time of the smallest message in the framework's benchmark; NaN without a benchmark.
         others_s: Time of an epoch's messages by the benchmark of each framework; empty without benchmarks.
         steps: Steps of an epoch.
@@ -64,7 +64,7 @@ class Cell:
     runs: pd.DataFrame
     computing: pd.Series
     alone_s: float
-    counted: float
+    allreduces_per_step: float
     latency_s: float
     others_s: dict[str, float]
     steps: float
@@ -110,7 +110,7 @@ class Cell:
     @property
     def is_complete(self) -> bool:
         """Whether communication was traced, or there is none; else phases may include unmarked waiting."""
-        return self.counted > 0 or self.levels.get("replicas", 1) <= 1
+        return self.allreduces_per_step > 0 or self.levels.get("replicas", 1) <= 1
 
     @property
     def packs(self) -> str | None:
@@ -138,7 +138,7 @@ class Cell:
 
         The last batches of an epoch, too few to accumulate, add one all-reduce.
         """
-        return round(self.counted * self.every) > 1
+        return round(self.allreduces_per_step * self.every) > 1
 
     @property
     def best(self) -> tuple[str, float]:
@@ -181,14 +181,17 @@ class Rule:
 
 
 def _has_small_messages(cell: Cell) -> bool:
-    message_s = cell.mean("moving") / cell.steps / cell.counted if cell.counted else math.nan
+    message_s = (
+        cell.mean("moving") / cell.steps / cell.allreduces_per_step if cell.allreduces_per_step else math.nan
+    )
     return cell.has_many_messages and message_s < SMALL_MESSAGE_RATIO * cell.latency_s
 
 
 def _latency_size(cell: Cell) -> pd.Series:
     """Return the latency of all messages except one for each update, which remains with at least its own."""
     saved, kept_s = (
-        count * cell.latency_s * cell.steps for count in (cell.counted - 1 / cell.every, 1 / cell.every)
+        count * cell.latency_s * cell.steps
+        for count in (cell.allreduces_per_step - 1 / cell.every, 1 / cell.every)
     )
     return np.minimum(np.minimum(cell.by_run("exposed_moving"), cell.by_run("moving") - kept_s), saved)
 
@@ -348,14 +351,20 @@ def _overlap_evidence(cell: Cell) -> Note:
 
 
 def _latency_evidence(cell: Cell) -> Note:
-    message_s = cell.step("moving") / cell.counted
+    message_s = cell.step("moving") / cell.allreduces_per_step
     text = (
-        f"{tables.number(cell.counted)} all-reduces in a step move for "
-        f"{tables.number(1e3 * cell.mean('moving') / cell.steps / cell.counted)} ms each, less than "
-        f"{SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest "
+        f"{tables.number(cell.allreduces_per_step)} all-reduces in a step move for "
+        f"{tables.number(1e3 * cell.mean('moving') / cell.steps / cell.allreduces_per_step)} ms each, less "
+        f"than {SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest "
         "message takes in the benchmark."
     )
-    return Note("messages-small", text, n_allreduces=cell.counted, each=message_s, latency=cell.latency_s)
+    return Note(
+        "messages-small",
+        text,
+        allreduces_per_step=cell.allreduces_per_step,
+        each=message_s,
+        latency=cell.latency_s,
+    )
 
 
 def _slow_rank_evidence(cell: Cell) -> Note:
@@ -430,7 +439,7 @@ RULES = (
     ),
     Rule(
         "frequent all-reduces",
-        lambda cell: cell.counted > 0 and cell.every < ACCUMULATION_STEPS,
+        lambda cell: cell.allreduces_per_step > 0 and cell.every < ACCUMULATION_STEPS,
         lambda cell: cell.by_run("exposed_moving") * (1 - cell.every / ACCUMULATION_STEPS),
         _frequency_evidence,
         _fewer_allreduces_help,
@@ -524,9 +533,11 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
         if not run_ids:
             continue
         row, steps = ok.loc[run_ids[0]], float(ok.loc[run_ids, "steps"].astype(float).mean())
-        n_allreduces = float(counts.reindex(run_ids).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
+        allreduces_per_step = (
+            float(counts.reindex(run_ids).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
+        )
         baseline_cell = baselines.get(cell) if row["replicas"] > 1 else None
-        latency, others_s = _benchmark_times(row, network, n_allreduces, steps)
+        latency, others_s = _benchmark_times(row, network, allreduces_per_step, steps)
         cell_runs = seconds.loc[
             run_ids, [name for name in seconds if row["replicas"] > 1 or name not in COMMUNICATION_PARTS]
         ]
@@ -534,7 +545,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
             cell_runs,
             ranks[cell],
             steps * float(busy.get(baseline_cell, math.nan)),
-            n_allreduces,
+            allreduces_per_step,
             latency,
             others_s,
             steps,
@@ -553,7 +564,7 @@ def _by_rank(measured: Measured, selected: pd.Series) -> dict[str, pd.Series]:
 
 
 def _benchmark_times(
-    row: pd.Series, network: pd.DataFrame, n_allreduces: float, steps: float
+    row: pd.Series, network: pd.DataFrame, allreduces_per_step: float, steps: float
 ) -> tuple[float, dict[str, float]]:
     """Return the time of the smallest message of the cell's framework, and those of an epoch's messages.
 
@@ -565,11 +576,11 @@ def _benchmark_times(
     own_points = at_place[at_place["framework"] == row["framework"]]
     smallest = float(own_points["bytes"].min()) if own_points["bytes"].notna().any() else math.nan
     latency = all_reduce_s(own_points, smallest).value if len(own_points) else math.nan
-    if not n_allreduces:
+    if not allreduces_per_step:
         return latency, {}
-    size = gradient_bytes(row["model"], row["dataset"]) / (n_allreduces * float(row["sync_every"]))
+    size = gradient_bytes(row["model"], row["dataset"]) / (allreduces_per_step * float(row["sync_every"]))
     seconds = {
-        str(name): n_allreduces * steps * all_reduce_s(points, size).value
+        str(name): allreduces_per_step * steps * all_reduce_s(points, size).value
         for name, points in at_place.groupby("framework")
     }
     return latency, {name: value for name, value in seconds.items() if not math.isnan(value)}
