@@ -53,7 +53,7 @@ FIGURES = {
         Declared("shares-epoch", "shares", x="epoch"),
     )
 }
-OF_EACH_KIND = list({figure.kind: name for name, figure in reversed(FIGURES.items())}.values())
+ONE_OF_EACH_LISTED_KIND = list({figure.kind: name for name, figure in reversed(FIGURES.items())}.values())
 OF_ACCURACY = [name for name in FIGURES if name.startswith("accuracy")]
 WITHOUT_INTERVALS = ["residuals", "regression", "shares", "shares-epoch"]  # of epoch time
 SUFFIXES = ["pdf", "svg", "png", "caption.md"]
@@ -91,7 +91,7 @@ def drawings(csv):
 def written(drawings, tmp_path_factory):
     """What figures.draw writes of one of each kind."""
     folder = tmp_path_factory.mktemp("figures")
-    for name in OF_EACH_KIND:
+    for name in ONE_OF_EACH_LISTED_KIND:
         figure, caption = drawings[name]
         style.save(figure, folder / name)
         (folder / f"{name}.caption.md").write_text(caption + "\n")
@@ -165,7 +165,7 @@ def unusual(request, tmp_path_factory):
     return request.param, Records(*write_frames(tmp_path_factory.mktemp("unusual"), *changed(request.param)))
 
 
-@pytest.mark.parametrize("name", OF_EACH_KIND)
+@pytest.mark.parametrize("name", ONE_OF_EACH_LISTED_KIND)
 def test_a_figure_is_drawn_whatever_the_campaign_holds(name, unusual):
     case, records = unusual
     figure, caption = drawn_by(name, records)
@@ -212,15 +212,16 @@ def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, t
         "import json, sys; from common.options import run_program; from figures.draw import main; "
         "sys.exit(any(run_program(main, one) for one in json.loads(sys.argv[1])))"
     )
-    figures = [flags(name, csv, tmp_path) for name in OF_EACH_KIND]  # none depends on those before it
+    # None depends on those before it.
+    figures = [flags(name, csv, tmp_path) for name in ONE_OF_EACH_LISTED_KIND]
     subprocess.run([sys.executable, "-c", program, json.dumps(figures)], check=True, env=environment)
     figure = sorted(tmp_path.iterdir())
-    assert len(figure) == len(OF_EACH_KIND) * len(SUFFIXES)
+    assert len(figure) == len(ONE_OF_EACH_LISTED_KIND) * len(SUFFIXES)
     for file in figure:
         assert file.read_bytes() == (written / file.name).read_bytes(), file.name
 
 
-@pytest.mark.parametrize("name", OF_EACH_KIND)
+@pytest.mark.parametrize("name", ONE_OF_EACH_LISTED_KIND)
 def test_fonts_are_embedded_and_text_stays_text(name, written):
     pdf = (written / f"{name}.pdf").read_bytes()
     assert b"/FontFile2" in pdf
@@ -393,7 +394,9 @@ def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in OF_EACH_KIND if name not in ("residuals", "regression")])
+@pytest.mark.parametrize(
+    "name", [name for name in ONE_OF_EACH_LISTED_KIND if name not in ("residuals", "regression")]
+)
 def test_a_figure_of_many_panels_fits_a_page(name, of_many_panels):
     figure, caption = drawn_by(name, of_many_panels)
     figure.draw_without_rendering()
