@@ -37,7 +37,7 @@ class Response:
         heading: Heading with the displayed unit.
         minimum: Smallest possible value, in the column's unit.
         maximum: Largest possible value.
-        scale: Factor from the column's unit to the displayed one.
+        unit_multiplier: Factor from the column's unit to the displayed one.
         digits: Significant digits displayed.
     """
 
@@ -45,7 +45,7 @@ class Response:
     heading: str
     minimum: float = field(default=0.0, kw_only=True)
     maximum: float = field(default=math.inf, kw_only=True)
-    scale: float = field(default=1.0, kw_only=True)
+    unit_multiplier: float = field(default=1.0, kw_only=True)
     digits: int = field(default=3, kw_only=True)
 
 
@@ -53,15 +53,15 @@ RESPONSES = [
     Response(TIME, "epoch time (s)"),
     Response("throughput_samples_s", "throughput (samples/s)"),
     Response("throughput_tokens_s", "throughput (tokens/s)"),
-    Response("train_accuracy", "training accuracy (%)", maximum=1, scale=100),
-    Response("validation_accuracy", "validation accuracy (%)", maximum=1, scale=100),
+    Response("train_accuracy", "training accuracy (%)", maximum=1, unit_multiplier=100),
+    Response("validation_accuracy", "validation accuracy (%)", maximum=1, unit_multiplier=100),
     Response("perplexity", "perplexity", minimum=1),
-    Response("step_time_median_s", "step, median (ms)", scale=1e3),
-    Response("step_time_p95_s", "step, 95 % quantile (ms)", scale=1e3),
-    Response("step_time_p99_s", "step, 99 % quantile (ms)", scale=1e3),
-    Response("step_time_largest_s", "longest step (ms)", scale=1e3),
-    Response("memory_peak_bytes", "memory per rank (MiB)", scale=2**-20),
-    Response("device_memory_peak_bytes", "device memory (MiB)", scale=2**-20),
+    Response("step_time_median_s", "step, median (ms)", unit_multiplier=1e3),
+    Response("step_time_p95_s", "step, 95 % quantile (ms)", unit_multiplier=1e3),
+    Response("step_time_p99_s", "step, 99 % quantile (ms)", unit_multiplier=1e3),
+    Response("step_time_largest_s", "longest step (ms)", unit_multiplier=1e3),
+    Response("memory_peak_bytes", "memory per rank (MiB)", unit_multiplier=2**-20),
+    Response("device_memory_peak_bytes", "device memory (MiB)", unit_multiplier=2**-20),
 ]
 
 
@@ -141,7 +141,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
     ]
     for response in RESPONSES:
         if f"{response.column}_mean" in data:
-            bounds = data[[f"{response.column}_{part}" for part in ("mean", "low", "high")]] * response.scale
+            bounds = (
+                data[[f"{response.column}_{part}" for part in ("mean", "low", "high")]]
+                * response.unit_multiplier
+            )
             display[response.heading] = [
                 tables.interval(Estimate(*row), response.digits) for row in bounds.itertuples(index=False)
             ]

@@ -130,8 +130,8 @@ def level_text(level: Any) -> str:
     return f"{level:g}" if isinstance(level, float) else str(level)
 
 
-def scale_factor(runs: pd.DataFrame) -> str:
-    """Return the factor by which cells scale: nodes, or devices per node if only these vary."""
+def size_factor_name(runs: pd.DataFrame) -> str:
+    """Return the name of the factor by which cells scale: nodes, or devices_per_node if only it varies."""
     return scale_of(varying(runs))
 
 

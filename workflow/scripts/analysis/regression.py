@@ -17,7 +17,7 @@ from statsmodels.tools.eval_measures import aicc
 
 from analysis import leave_out
 from analysis.intervals import ALL_THE_SAME, NO_VARIATION, is_constant
-from analysis.measured import scale_factor, successful
+from analysis.measured import size_factor_name, successful
 from analysis.pooling import MAX_SPREAD_RATIO, Spread
 from analysis.terms import MODELS, Columns, split_estimable
 from common.notes import Note
@@ -101,7 +101,7 @@ def fit_all(runs: pd.DataFrame) -> Fits:
     fits = {}
     for response, (model, columns_of) in itertools.product(RESPONSES, MODELS.items()):
         measured = ok[ok[response.column].notna()]
-        level = measured[scale_factor(measured)].to_numpy()
+        level = measured[size_factor_name(measured)].to_numpy()
         values = measured[response.column].to_numpy(float)
         fits[response, model] = fit(values, columns_of(measured), measured["cell"].to_numpy(), level)
     return fits

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import level_text, scale_factor, successful, title, varying
+from analysis.measured import level_text, size_factor_name, successful, title, varying
 from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits, Response, errors_without
 from analysis.terms import base_level, is_treated_as_number
 from common.notes import Note
@@ -105,7 +105,7 @@ def _n_spare_cells(fit: Fit) -> int:
 
 def _level_title(runs: pd.DataFrame) -> str:
     """Return the title of the levels that are left out; "" if they do not vary."""
-    factor = scale_factor(successful(runs))
+    factor = size_factor_name(successful(runs))
     if factor not in varying(successful(runs)):
         return ""
     return "node count" if factor == "nodes" else "device count"

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from analysis import conditions
 from analysis import energy as energies
 from analysis.energy import EnergyScope, choose_scope
-from analysis.measured import Records, scale_factor, title
+from analysis.measured import Records, size_factor_name, title
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
@@ -99,7 +99,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.set_ylabel(f"energy per epoch ({unit_name})")
     figure.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, legend_series, lines=False)
-    scale = scale_factor(view.runs)
+    scale = size_factor_name(view.runs)
     numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]
     return figure, view.caption(
@@ -143,7 +143,7 @@ def _points(view: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
     times = view.pooling.cell_statistics.reindex(rows.index)
     scaled = energy.reindex(rows.index) / unit
     return rows.assign(
-        scale=rows[scale_factor(view.runs)],
+        scale=rows[size_factor_name(view.runs)],
         x=times["mean"],
         x_low=times["low"].fillna(times["mean"]),
         x_high=times["high"].fillna(times["mean"]),

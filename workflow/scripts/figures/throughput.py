@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis import cells
 from analysis.intervals import Estimate
-from analysis.measured import Records, scale_factor, title, title_with_unit
+from analysis.measured import Records, size_factor_name, title, title_with_unit
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
@@ -35,7 +35,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view = build_view(records.runs, declaration)
     if view.ok.empty:
         return panels.empty_figure(view.runs)
-    factor = scale_factor(view.runs)
+    factor = size_factor_name(view.runs)
     if view.runs[factor].nunique() == 1:
         return panels.empty_figure(
             view.runs, Note("one-level", f"{title(factor)} does not vary", factor=factor)
@@ -86,7 +86,7 @@ def cell_rates(view: View) -> pd.DataFrame:
     ]
     means.columns = pd.Index(["mean", "low", "high", "n"])
     rates = view.cells.join(means, on="cell")
-    return rates.assign(scale=rates[scale_factor(view.runs)]).dropna(subset=["mean"]).sort_values("scale")
+    return rates.assign(scale=rates[size_factor_name(view.runs)]).dropna(subset=["mean"]).sort_values("scale")
 
 
 def _draw_series(

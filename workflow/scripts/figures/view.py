@@ -1,6 +1,7 @@
 """Select what a figure draws of a study: filtered cells, series and panels.
 
-Intervals are estimated from all runs of the study (`analysis.pooling`), so figures and tables agree.
+Intervals are estimated from all runs that the figure may use, before its filter (`analysis.pooling`), so
+figures and tables agree.
 """
 
 from collections import Counter
@@ -17,8 +18,8 @@ from analysis.measured import (
     factors,
     level_text,
     levels_in_order,
-    scale_factor,
     series_factors,
+    size_factor_name,
     successful,
     title,
     treatment_text,
@@ -42,7 +43,7 @@ class View:
     """The part of a study that one figure draws.
 
     Attributes:
-        study: All runs of the study.
+        study: All runs that the figure may use, before its filter.
         runs: The runs that are drawn.
         declaration: The figure as the study declares it.
         colour: Factors that distinguish series.
@@ -107,12 +108,12 @@ class View:
 
     @cached_property
     def ok(self) -> pd.DataFrame:
-        """Return the successful runs."""
+        """The successful runs that are drawn."""
         return successful(self.runs)
 
     @cached_property
     def pooling(self) -> Pooling:
-        """Return the means of all cells of the study, with their intervals."""
+        """Means of all cells of `study`, with their intervals."""
         return pooled(self.study)
 
     def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
@@ -122,7 +123,7 @@ class View:
 
     @cached_property
     def series(self) -> list[Series]:
-        """Return the series.
+        """The series, in order.
 
         A treatment keeps the style that it has by default in the study, as a framework does.
         """
@@ -149,18 +150,18 @@ class View:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """Return a row per planned cell: its name and every factor."""
+        """A row per planned cell: its name and every factor."""
         return self.runs.drop_duplicates("cell")[["cell", *factors()]]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
-        """Return the levels of each panel, in order."""
+        """Levels of each panel, in order."""
         return sorted(level_combinations(self.runs, self.facet), key=_level_order(self.runs, self.facet))
 
     @cached_property
     def rows(self) -> list[ViewRow]:
-        """Return the rows of a figure of all cells: series, nodes or devices if they vary, label."""
-        factor = scale_factor(self.runs)
+        """Rows of a figure of all cells: series, nodes or devices if they vary, label."""
+        factor = size_factor_name(self.runs)
         scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
         return [
             (series, levels, ", ".join(text for text in (series.name, combination_text(levels)) if text))
@@ -170,7 +171,7 @@ class View:
 
     @property
     def series_description(self) -> str:
-        """Return what distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
+        """What distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
         return (
             " and ".join(names)
@@ -198,7 +199,7 @@ class View:
 
     @property
     def _series_note(self) -> str:
-        """Return which factors distinguish series, unless it is the framework alone."""
+        """Which factors distinguish series, unless it is the framework alone."""
         if self.colour == ["framework"]:
             return ""
         return Note(
@@ -207,7 +208,7 @@ class View:
 
     @property
     def _filter_note(self) -> str:
-        """Return which levels the filter keeps; empty for none."""
+        """Which levels the filter keeps; empty for none."""
         parts = [
             _shorten_levels(
                 name,
@@ -245,7 +246,7 @@ def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
     axis_factors = (
         [declaration.x]
         if declaration.x and not kind.x
-        else [scale_factor(drawn)]
+        else [size_factor_name(drawn)]
         if kind.along_scale
         else list(kind.along)
     )
