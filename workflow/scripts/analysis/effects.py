@@ -191,7 +191,9 @@ def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     )
     data["p_holm"] = _holm_by_factor(data, "p")
     if margin is not None:
-        data["p_equal"] = pooled(runs).equal(data["to_cell"].tolist(), data["from_cell"].tolist(), margin)
+        data["p_equal"] = pooled(runs).equivalence_p(
+            data["to_cell"].tolist(), data["from_cell"].tolist(), margin
+        )
         data["p_equal_holm"] = _holm_by_factor(data, "p_equal")
         data["verdict"] = verdicts(data)
     return data

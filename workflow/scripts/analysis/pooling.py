@@ -1,13 +1,16 @@
-"""Means of epoch times and ratios of means, with 95 % intervals from spreads that cells share.
+"""Means of epoch times and ratios of means, with 95 % intervals from moderated variances.
 
 Times are compared as ratios, so spreads are those of natural logarithms. A cell's number stays the arithmetic
-mean m of its n runs (Hoefler & Belli, SC'15, rule 3):
+mean m of its n runs (Hoefler & Belli, SC'15, rule 3). Each cell has its own variance, moderated by those of
+all cells:
 
     mean      m exp(-+ t(df) s / sqrt(n))              `Pooling.cell_statistics`
     ratio     m1 / m2 exp(-+ t(df) e)                  `Pooling.ratios`
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
     s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
+    df        w + f, at most `Pooling.effective_df` for a mean and `Pooling.within.df` for a paired ratio;
+              of independent groups by Welch-Satterthwaite, at most `Pooling.effective_df`
 
 v is a cell's own variance of logarithms with f degrees of freedom, or that of the differences of two cells
 within blocks; u is the typical one of all cells, and w its weight in degrees of freedom, at most
@@ -18,11 +21,13 @@ Assumes:
 * Logarithms are normal and independent, except that a block adds the same to all of its cells (two-way
   additive model; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 4.1).
 * Cells' variances are similar, but need not be equal. `estimate_prior` estimates w from how similar they are.
+* Scatter is small, so log(mean) has the error of the mean logarithm (delta method).
 * A run belongs to its planned block if it ran in one session with the others.
 
-Two cells are compared within the blocks in which both have a run, if there are MIN_SHARED_BLOCKS or more:
-what a block does to both cancels. Otherwise they are independent groups, whose intervals blocks can only widen. A
-cell's own mean keeps blocks in its spread, because another replicate would be in another block.
+Two cells are compared within the blocks in which both have a run, if there are MIN_SHARED_BLOCKS or more, or
+MIN_PAIRED_DF + 1 without moderated variances (`Values.differences`): what a block does to both cancels.
+Otherwise they are compared as independent groups; block effects can then only widen the interval. A cell's
+own mean keeps blocks in its spread, because another replicate would be in another block.
 
 Variances are always moderated, since three runs estimate a variance poorly. No test decides on it, because it
 would switch on noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, with equal and
@@ -48,7 +53,7 @@ from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import block_of, cache_last, successful
 
 MIN_SHARED_BLOCKS = 3
-MIN_PAIRED_DF = 4  # unmoderated; Student's t is at most a fifth above that of twice as many
+MIN_PAIRED_DF = 4  # unmoderated; t is 20 % larger than with the 8 df of two independent groups of 5 runs
 MAX_PRIOR_DF = 2.0
 MIN_VARIANCE_RATIO = 1e-5  # to the median variance; replaces variances of 0
 MAX_SPREAD_RATIO = 3.5  # beyond, a common spread is doubtful
@@ -69,7 +74,7 @@ class Values:
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame, column: str) -> "Values":
-        """Return the values of a column of runs.csv without missing values."""
+        """Return the values of a column of runs.csv, which must have no missing value."""
         values = runs[column].to_numpy(float)
         groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
         block = block_of(runs)
@@ -296,11 +301,11 @@ class Pooling(Spread):
 
     @cached_property
     def effective_df(self) -> float:
-        """Degrees of freedom of the spread of a cell's mean (Satterthwaite, Biometrics 2, 1946): at most df.
+        """Upper limit of the degrees of freedom of a cell's mean (Satterthwaite, Biometrics 2, 1946).
 
-        Blocks move all of their cells together, so their contribution to the variance is known from the
-        blocks alone, however many cells there are. With equally many runs of every cell in every block this
-        is the error of a mean in randomized complete blocks.
+        Block effects are estimated from as many values as there are blocks, however many cells there are.
+        With equally many runs of every cell in every block, this is the error of a mean in randomized complete
+        blocks. The limit is at most `df`.
         """
         if self.sd == 0:
             return float(self.df)
@@ -352,7 +357,7 @@ class Pooling(Spread):
         logs = self.seconds.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         return (logs["to"] - logs["base"]).to_numpy(float)
 
-    def equal(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
+    def equivalence_p(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
         """Return p that each ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin."""
         logs, limit = self._compare_pairs(to, base)[1], math.log1p(margin)
         value, error, df = (
