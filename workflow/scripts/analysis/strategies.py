@@ -42,8 +42,9 @@ BY_LAYER = Note("divided-by-layer", "Cells with a strategy per layer are in the 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell whose ranks form a mesh, data parallelism included.
 
-    Columns: factors, the needs of the rank that needs most, bytes that a rank sends in a step by kind,
-    `sent_formula_bytes` and `sent_bytes` (of an interface in a step), and the largest measured memory.
+    Columns: factors, the needs of the rank that needs most, bytes that a rank sends in an optimizer step by
+    kind, `sent_formula_bytes` and `sent_bytes` (of an interface in an optimizer step), and the largest
+    measured memory.
     """
     ok = successful(runs)
     by_cell = ok.groupby("cell")

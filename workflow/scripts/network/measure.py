@@ -128,11 +128,11 @@ def judge(
         return status, reason
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
     row = {"epoch": 1, "n_allreduces": 1, "sent_bytes": _most_sent(result)}
-    leaves = COLLECTIVES[benchmark_spec["collective"]].leaves(
+    leaving_ratio = COLLECTIVES[benchmark_spec["collective"]].leaves(
         benchmark_spec["nodes"], benchmark_spec["ranks_per_node"]
     )
     if objection := transport.wrong_network_reason(
-        described, benchmark_spec, site, [row], leaves * result["message_bytes"], benchmark=True
+        described, benchmark_spec, site, [row], leaving_ratio * result["message_bytes"], benchmark=True
     ):
         return "invalid", Note(objection.code, f"network: {objection}", **objection.facts)
     return "ok", None

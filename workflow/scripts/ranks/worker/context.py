@@ -115,7 +115,7 @@ class Context:
 
     @cached_property
     def accumulation_groups(self) -> list[int]:
-        """Number of batches behind each all-reduce of an epoch."""
+        """Number of batches of each optimizer step of an epoch."""
         return list(sampling.accumulation_groups(self.spec["steps"], self.levels["sync_every"]))
 
     @cached_property
