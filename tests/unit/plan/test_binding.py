@@ -106,7 +106,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
-    for module, name in ((supervise, "measure"), (benchmarking, "attempt_benchmark")):
+    for module, name in ((supervise, "train_once"), (benchmarking, "attempt_benchmark")):
         monkeypatch.setattr(module, name, attempt)
     return bound_states
 
