@@ -187,6 +187,16 @@ def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, ser
     assert started.wait(10) == 128 + signal.SIGKILL
 
 
+SLOW_CALLER = """
+import os, sys, time
+from common import prefork_server
+received = prefork_server._received
+prefork_server._received = lambda connection: time.sleep(1) or received(connection)
+arguments = ["stage.program", str(os.getpid())]
+sys.exit(prefork_server.call(os.environ[prefork_server.VARIABLE], arguments))
+"""
+
+
 def test_signal_before_the_caller_knows_the_process_is_forwarded(folder: Path, server: str) -> None:
     (folder / "stage" / "program.py").write_text(
         "import os, signal, sys, time\n"
@@ -194,17 +204,15 @@ def test_signal_before_the_caller_knows_the_process_is_forwarded(folder: Path, s
         "os.kill(int(sys.argv[1]), signal.SIGTERM)\n"
         "for _ in range(600): time.sleep(0.1)\n"
     )
-    command = f"exec {sys.executable} -IS {prefork_server.__file__} stage.program $$"
-    for _ in range(5):
-        done = subprocess.run(
-            ["sh", "-c", command],
-            env={**os.environ, "PYTHONPATH": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (7, "")
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW_CALLER],
+        env={**os.environ, "PYTHONPATH": f"{folder}:{Path(prefork_server.__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 def test_program_ends_with_a_caller_that_never_learned_its_process(folder: Path, server: str) -> None:
