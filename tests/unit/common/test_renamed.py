@@ -116,6 +116,6 @@ def test_older_products_of_a_study_are_read(tmp_path: Path, capsys: pytest.Captu
 
 def test_no_older_name_outstays_its_version() -> None:
     (current,) = re.findall(r"^## ([\d.]+)", (CHECKOUT / "CHANGELOG.md").read_text(), re.M)[:1]
-    versions = load_yaml(Path(renamed.__file__).with_name("renamed.yaml"))
+    versions = set(load_yaml(Path(renamed.__file__).with_name("renamed.yaml"))) - {"always"}
     numbers = {name: tuple(map(int, name.split("."))) for name in [current, *versions]}
-    assert all(numbers[version] > numbers[current] for version in versions)
+    assert versions and all(numbers[version] > numbers[current] for version in versions)

@@ -29,7 +29,7 @@ UNDERSTOOD = {
     "description",
     "default",
 }
-SAID_ONLY = {"title", "unit", "symbol", "core", "alias"}  # of a factor, for people and for names
+SAID_ONLY = {"title", "unit", "symbol", "core"}  # of a factor, for people and for names
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from common.renamed import FILE
 from common.schemas import SCHEMAS, schema
 from common.written import json_schema
 from declared.configuration import Configuration
+from declared.factors import factor_table
 from declared.frameworks import FrameworkKeys
 from declared.products.figures import KINDS
 from declared.products.tables import TABLES
@@ -22,7 +23,7 @@ SECTIONS = load_yaml(FILE).values()
 
 def entries(section: str) -> Iterator[tuple[str, str]]:
     for version in SECTIONS:
-        yield from version[section].items()
+        yield from version.get(section, {}).items()
 
 
 def keys(rules: Any) -> Iterator[str]:
@@ -51,14 +52,26 @@ KEYS = {
 
 @pytest.mark.parametrize(
     ("section", "names"),
-    [("figures", set(KINDS)), ("tables", set(TABLES)), ("columns", columns()), ("keys", KEYS)],
+    [
+        ("figures", set(KINDS)),
+        ("tables", set(TABLES)),
+        ("columns", columns()),
+        ("keys", KEYS),
+        ("factors", set(factor_table())),
+    ],
 )
 def test_new_name_exists(section: str, names: set[str]) -> None:
     assert {new for _, new in entries(section)} <= names
 
 
 @pytest.mark.parametrize(
-    ("section", "names"), [("figures", set(KINDS)), ("tables", set(TABLES)), ("columns", columns())]
+    ("section", "names"),
+    [
+        ("figures", set(KINDS)),
+        ("tables", set(TABLES)),
+        ("columns", columns()),
+        ("factors", set(factor_table())),
+    ],
 )
 def test_older_name_is_gone(section: str, names: set[str]) -> None:
     assert not {older for older, _ in entries(section)} & names

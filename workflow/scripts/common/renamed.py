@@ -1,21 +1,21 @@
-"""Read tables and written files that use older names, which renamed.yaml lists.
+"""Read tables and written files that use other names, which renamed.yaml lists.
 
-Kept campaigns and studies of the version before stay readable. Tables are read without a word; a file that a
+A factor may have a second name in studies for good. All other entries are older names: kept campaigns and studies of the version before stay readable. Tables are read without a word; a file that a
 person wrote gets one line on stderr for each older name.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from common.errors import print_line
+from common.errors import InputError, print_line
 from common.files import display_path, load_yaml
 
 FILE = Path(__file__).with_name("renamed.yaml")
 
 Products = Literal["figures", "tables"]
-Section = Literal["columns", "values", "keys", Products]
+Section = Literal["columns", "values", "keys", "factors", Products]
 
 
 @functools.cache
@@ -98,6 +98,56 @@ def rename_keys(value: Any, rules: Mapping[str, Any], file: Path, above: str = "
         below = properties.get(new, additional)
         renamed[new] = rename_keys(entry, below if isinstance(below, dict) else {}, file, place, hint)
     return renamed
+
+
+def other_factor_names() -> dict[str, str]:
+    """Return the names of factors by the other name that a study may write."""
+    return _entries("factors")
+
+
+def rename_factors(content: Any, file: Path, sections: Collection[str]) -> Any:
+    """Return what a study's file holds, with the names of factors in place of their other names.
+
+    Args:
+        content: Content of `file`.
+        file: The file, for errors.
+        sections: The keys of the file under which names of factors are replaced.
+
+    Raises:
+        InputError: If both names of a factor are keys in one place.
+    """
+    if not isinstance(content, dict):
+        return content
+    return {
+        key: _rename_factors_below(value, key, file) if key in sections else value
+        for key, value in content.items()
+    }
+
+
+def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
+    """Return the value of the key `location`, with other names of factors replaced in keys and texts."""
+    renamed = other_factor_names()
+    if isinstance(value, list):
+        return [_rename_factors_below(entry, f"{location}.{i}", file) for i, entry in enumerate(value)]
+    if not isinstance(value, dict):
+        return renamed.get(value, value) if isinstance(value, str) else value
+    for alias, name in renamed.items():
+        if alias in value and name in value:
+            raise InputError(
+                "conflicting-keys",
+                f"is another name of {name}",
+                file=display_path(file),
+                key=f"{location}.{alias}",
+                got=alias,
+                hint="take one of the two out",
+            )
+    return {
+        # The name of a figure is the name of its files, and no factor.
+        renamed.get(key, key): entry
+        if key == "name"
+        else _rename_factors_below(entry, f"{location}.{key}", file)
+        for key, entry in value.items()
+    }
 
 
 @functools.cache

@@ -35,12 +35,6 @@ def factor_table() -> dict[str, dict[str, Any]]:
     return schema("factors")["properties"]
 
 
-@functools.cache
-def factor_aliases() -> dict[str, str]:
-    """Return the names of factors by the other name that a study may write."""
-    return {entry["alias"]: name for name, entry in factor_table().items() if "alias" in entry}
-
-
 TYPES = {"integer": int, "number": float, "string": str}
 LIMITS = {
     "minimum": "ge",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from common.errors import CodedValueError, InputError
 from common.files import CHECKOUT, display_path, load_yaml
+from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.configuration import existing
@@ -20,7 +21,6 @@ from declared.factors import (
     UNTRACED,
     Levels,
     as_list,
-    factor_aliases,
     factor_lists,
     factor_table,
     matches,
@@ -374,7 +374,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         InputError: If it is wrong; one line.
     """
     file = existing(folder, name, "study")
-    written = parse(StudyKeys, _resolve_aliases(load_yaml(file), file), file)
+    written = parse(StudyKeys, rename_factors(load_yaml(file), file, SECTIONS_WITH_FACTORS), file)
     factors = _factors(written.factors, file)
     study = Study(
         **vars(written)
@@ -397,38 +397,6 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         study = replace(study, figures=tuple(read))
     paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
     return replace(study, paper=paper)
-
-
-def _resolve_aliases(content: Any, file: Path) -> Any:
-    """Return what a study's file holds, with the names of factors in place of their aliases."""
-    if not isinstance(content, dict):
-        return content
-    sections = [section for section in SECTIONS_WITH_FACTORS if section in content]
-    return content | {section: _rename_factors(content[section], section, file) for section in sections}
-
-
-def _rename_factors(value: Any, location: str, file: Path) -> Any:
-    """Return a value under the key `where`, with aliases of factors replaced among its keys and its texts."""
-    aliases = factor_aliases()
-    if isinstance(value, list):
-        return [_rename_factors(entry, f"{location}.{i}", file) for i, entry in enumerate(value)]
-    if not isinstance(value, dict):
-        return aliases.get(value, value) if isinstance(value, str) else value
-    for alias, name in aliases.items():
-        if alias in value and name in value:
-            raise InputError(
-                "conflicting-keys",
-                f"is another name of {name}",
-                file=display_path(file),
-                key=f"{location}.{alias}",
-                got=alias,
-                hint="take one of the two out",
-            )
-    return {
-        # The name of a figure is the name of its files, and no factor.
-        aliases.get(key, key): entry if key == "name" else _rename_factors(entry, f"{location}.{key}", file)
-        for key, entry in value.items()
-    }
 
 
 def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path) -> Replicates:
@@ -473,7 +441,7 @@ def _contrasts(
     place, key = display_path(file), "replicates.contrasts"
     for name, levels in named.items():
         if name not in factors:
-            choices = alternatives(name, [*factors, *factor_aliases()])
+            choices = alternatives(name, [*factors, *other_factor_names()])
             raise InputError(
                 "unknown-name", f"'{name}' is no factor", file=place, key=key, got=name, **choices
             )
@@ -574,7 +542,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
             file=display_path(file),
             key=f"factors.{unknown[0]}",
             got=unknown[0],
-            **alternatives(unknown[0], sorted([*factor_table(), *factor_aliases()])),
+            **alternatives(unknown[0], sorted([*factor_table(), *other_factor_names()])),
         )
     lists = vars(
         parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
@@ -614,7 +582,7 @@ def _exclusion(
                 file=display_path(file),
                 key=f"{location}.{name}",
                 got=name,
-                **alternatives(name, [*factors, *factor_aliases()]),
+                **alternatives(name, [*factors, *other_factor_names()]),
             )
         for level in as_list(levels):
             if level not in factors[name] or isinstance(level, bool):
