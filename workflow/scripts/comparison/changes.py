@@ -19,6 +19,7 @@ from comparison.matched import Compared
 
 TITLE = "Epoch times of the cells of two campaigns, with 95 % intervals"
 CHANGES = ("slower", "faster")
+MAX_LISTED_CELLS = 4
 UNCHANGED, UNKNOWN = "no change shown", "no interval"
 
 
@@ -169,8 +170,9 @@ def not_compared(compared: Compared) -> str:
     return Note("not-compared", f"Not compared: {'; '.join(parts)}.", cells=by_reason) if parts else ""
 
 
-def _enumerate_cells(cells: Sequence[str], limit: int = 4) -> str:
-    return ", ".join(cells[:limit]) + (f" and {len(cells) - limit} more" if len(cells) > limit else "")
+def _enumerate_cells(cells: Sequence[str]) -> str:
+    n_more = len(cells) - MAX_LISTED_CELLS
+    return ", ".join(cells[:MAX_LISTED_CELLS]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def _ratios(data: pd.DataFrame) -> list[str]:

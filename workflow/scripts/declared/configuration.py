@@ -10,6 +10,7 @@ from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, key, optional, parse
 
+CONFIG_FILE = CHECKOUT / "config" / "config.yaml"
 Text = Annotated[str, Rules(min_length=1)]
 NAME, MAX_NAME_LENGTH = r"^[a-z0-9]+(-[a-z0-9]+)*\Z", 100  # of a study, of a site
 Name = Annotated[str, Rules("a-z, 0-9 and -", max_length=MAX_NAME_LENGTH, pattern=NAME)]
@@ -68,14 +69,15 @@ def read_config(file: Path) -> dict[str, Any]:
     return content
 
 
-def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> Configuration:
+def load_config(values: Mapping[str, Any]) -> Configuration:
     """Return the checked configuration: keys of the file, overridden by those of the command line."""
-    return parse(Configuration, {name: _convert_value(name, value) for name, value in values.items()}, file)
+    converted = {name: _convert_value(name, value) for name, value in values.items()}
+    return parse(Configuration, converted, CONFIG_FILE)
 
 
 def check_name(kind: str, name: str) -> None:
     """Raise InputError if a study or a site cannot have this name."""
-    parse(Name, name, CHECKOUT / "config" / "config.yaml", kind)
+    parse(Name, name, CONFIG_FILE, kind)
 
 
 def _convert_value(name: str, value: Any) -> Any:

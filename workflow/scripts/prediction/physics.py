@@ -470,9 +470,9 @@ def _largest_message_bytes(meshes: pd.DataFrame) -> dict[str, float]:
     return largest
 
 
-def fit_model(cells: pd.DataFrame, benchmarks: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
-    """Return the model fitted to cells and benchmarks; `terms`: the numbers that may be fitted."""
-    return fit_terms(base_model(cells, benchmarks), cells, terms)
+def fit_model(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> PhysicalModel:
+    """Return the model fitted to cells and benchmarks."""
+    return fit_terms(base_model(cells, benchmarks), cells)
 
 
 def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
