@@ -1,8 +1,8 @@
 """Check a node with an accelerator before campaigns: `make accelerator-test SITE=NAME`, at most 8 minutes.
 
-It trains with the real worker, in the site's installed PyTorch or the locked one, and writes a page of checks.
-At a site without accelerators it does the same with smaller models on the processor, which tests everything
-but the device.
+It trains with the real worker, in the site's installed PyTorch or the locked one, and writes a page of
+checks. At a site without accelerators it does the same with smaller models on the processor, which tests
+everything but the device.
 """
 
 import argparse
@@ -113,7 +113,7 @@ class Rig:
     def train(
         self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any
     ) -> Trained:
-        """Train with the worker, or with a program of this folder that calls it, and judge it as a campaign does.
+        """Train with the worker, or with a program of this folder that calls it; judge it as a campaign does.
 
         CPU time of other processes and CPU steal are not judged here: they have rows of their own.
         """
@@ -152,7 +152,7 @@ class Rig:
         return Trained(folder, why, measured, epochs, run.graph.parameters)
 
     def call(self, name: str, script: Path, *arguments: object) -> dict[str, Any]:
-        """Run a script like a rank, with the same Python, cores and threads; return the JSON of its last line."""
+        """Run a script as a rank, with its Python, cores and threads; return the JSON of its last line."""
         folder = self.folder / name
         folder.mkdir()
         site = replace(self.site, nodes=1)
@@ -286,8 +286,8 @@ def prepare_site(name: str) -> tuple[Site, dict[str, Any]]:
     environment = build(described, site.cache.resolve(), indexes, site.realization)
     n_cores = len(os.sched_getaffinity(0))
     return replace(
-        site, launcher="local", placement="emulated", ranks_per_node=1, nodes=2, cores=min(site.cores, n_cores),
-        cpu_share=None, interface="lo", fabric="ethernet",
+        site, launcher="local", placement="emulated", ranks_per_node=1, nodes=2,
+        cores=min(site.cores, n_cores), cpu_share=None, interface="lo", fabric="ethernet",
     ), environment  # fmt: skip
 
 
@@ -348,8 +348,8 @@ def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
         else "are read when they are wanted"
     )
     return [pages.same_batches(comparison["ours"], comparison["plain"])], (
-        f"{len(comparison['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they "
-        f"{way}, while the device is kept busy. Each is compared with what a plain copy gives, pixel by "
+        f"{len(comparison['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here "
+        f"they {way}, while the device is kept busy. Each is compared with what a plain copy gives, pixel by "
         "pixel, by one number in which every place counts."
     )
 
@@ -399,7 +399,7 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
 
 
 def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
-    """Train with random strategies of two ranks, on one device by Gloo and on two by the device's own library."""
+    """Train by random strategies of two ranks: on one device by Gloo, on two by the device's own library."""
     levels = {**SMALL, "batch_scope": "global"}
     reference = rig.train("strategy-reference", "pytorch-single", device="cpu", **levels)
     levels["parallelism"] = "random1"

@@ -1,4 +1,4 @@
-"""Simulate what adjusting means by the reference benchmark gains and costs, by its correlation with epoch time."""
+"""Simulate what adjusting means by the reference benchmark gains, by its correlation with epoch time."""
 
 import itertools
 

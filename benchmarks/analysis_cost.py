@@ -102,18 +102,23 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
         started += 60
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(started))
         record = {
-            "run_id": run.run_id, "key": key, "study": "small", "site": site, "session": f"s{run.block}", "attempt": 1,
-            "status": "ok", "reason": None, "started_at": at, "ended_at": at, **digests(campaign.site, run.levels),
-            "placement": campaign.site.placement, "timing_scope": "ranks", "cores_per_rank": cores_per_rank(campaign.site), "oversubscribed": False,
-            "max_other_cpu_share": 0.05, "wall_s": 50.0, "job": None, "unfinished_attempts": [], "deployment": "venv",
-            "image": None, "packages": {},
+            "run_id": run.run_id, "key": key, "study": "small", "site": site,
+            "session": f"s{run.block}", "attempt": 1,
+            "status": "ok", "reason": None, "started_at": at, "ended_at": at,
+            **digests(campaign.site, run.levels),
+            "placement": campaign.site.placement, "timing_scope": "ranks",
+            "cores_per_rank": cores_per_rank(campaign.site), "oversubscribed": False,
+            "max_other_cpu_share": 0.05, "wall_s": 50.0, "job": None, "unfinished_attempts": [],
+            "deployment": "venv", "image": None, "packages": {},
             "measured": {
                 "hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [],
                 "transport": "gloo over tcp lo", "startup_s": 3.0, "import_s": 2.0, "first_step_s": 0.1,
                 "memory_peak_bytes": 300_000_000, "device_memory_peak_bytes": None, "throttled_s": 0.1,
                 "sent_bytes": 123456.0, "energy_j": None, "other_cpu_share": 0.01, "steal_share": 0.0,
                 "python_version": "3.11",
-                "library_version": next(version for name, version in LIBRARIES.items() if name in levels["framework"]),
+                "library_version": next(
+                    version for name, version in LIBRARIES.items() if name in levels["framework"]
+                ),
             },
         }  # fmt: skip
         for folder in (attempt, attempt.parent):
@@ -159,11 +164,11 @@ def report(n_runs: int, epochs: int, costs: dict[str, Timed], command: str) -> s
         for stage, cost in costs.items()
     ]
     text = (
-        f"{n_runs:,} made-up runs in {n_runs // REPLICATES:,} cells, {epochs} epochs each: {n_runs * epochs:,} "
-        "epochs. In a checkout with their records: `snakemake tables --config records=available`, then "
-        "`snakemake figures` with the same. Each time contains the start of Snakemake, which checks every "
-        "record. There is no collective benchmark, so only regressions predict. Memory is the peak of all "
-        "processes together."
+        f"{n_runs:,} made-up runs in {n_runs // REPLICATES:,} cells, {epochs} epochs each: "
+        f"{n_runs * epochs:,} epochs. In a checkout with their records: `snakemake tables --config "
+        "records=available`, then `snakemake figures` with the same. Each time contains the start of "
+        "Snakemake, which checks every record. There is no collective benchmark, so only regressions "
+        "predict. Memory is the peak of all processes together."
     )
     header = ["", "wall time", "peak memory", "aim"]
     return section("From records to figures of a large campaign", command, table(header, rows), text)

@@ -1,8 +1,8 @@
 """Load this machine intermittently, as CPU steal does: `python benchmarks/coming_load.py --seconds 600`.
 
 Programs in a control group of their own use a share of every core, limited by the group's quota, for some
-seconds, pause for some seconds, and so on. In half of the intervals they stream memory, in the other half they
-only count. They end after the given time, or with the process that started them. Needs root.
+seconds, pause for some seconds, and so on. In half of the intervals they stream memory, in the other half
+they only count. They end after the given time, or with the process that started them. Needs root.
 """
 
 import argparse

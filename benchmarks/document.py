@@ -1,4 +1,4 @@
-"""Write parts of docs/measurements.md, each between two marker comments, so that each can be measured alone."""
+"""Write parts of docs/measurements.md, each between two comments, so that each can be measured alone."""
 
 import os
 import platform
@@ -50,8 +50,8 @@ def with_part(text: str, name: str, part: str) -> str:
         raise InputError(
             "cannot-measure",
             (
-                f"{display_path(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove "
-                "the other"
+                f"{display_path(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or "
+                "remove the other"
             ),
         )
     return before + marked + after

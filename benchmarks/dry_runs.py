@@ -1,4 +1,4 @@
-"""Measure time and memory of `snakemake -n figures` for designs of several sizes in a copy of the checkout."""
+"""Measure time and memory of `snakemake -n figures` for designs of several sizes, in a copied checkout."""
 
 import statistics
 import sys

@@ -47,11 +47,12 @@ TIME_LIMIT_S = 180
 ACCURACY_TOLERANCE = 0.05
 BARE = Path(__file__).resolve().parent / "bare"
 LOOPBACK = "127.0.0.1"
+PASSED_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training: median epoch time, work done, CPU share of other processes, seconds to the first epoch."""
+    """One training: median epoch time, work, CPU share of other processes, seconds to the first epoch."""
 
     epoch_time_s: float
     samples: int
@@ -209,7 +210,7 @@ class Bench:
         program += [str(self.data), str(BATCH_SIZE), str(self.epochs)]
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         variables = {
-            **{name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TMPDIR")},
+            **{name: value for name, value in os.environ.items() if name in PASSED_VARIABLES},
             **one_thread, "TF_CPP_MIN_LOG_LEVEL": "1", **environment["variables"],
         }  # fmt: skip
         output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)

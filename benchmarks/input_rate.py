@@ -19,7 +19,7 @@ class NoMeter:
 
 
 def rate(images: int, step: Callable[[], Any]) -> float:
-    """Return images per second of `step`, which reads `images`, over at least LEAST_S after one warm-up call."""
+    """Return images/s of `step`, which reads `images`, over at least LEAST_S after one warm-up call."""
     step()
     done, started = 0, time.perf_counter()
     while done == 0 or time.perf_counter() - started < LEAST_S:

@@ -2,8 +2,8 @@
 
 It restarts itself with the Python that has numba. First it times full simulations of data parallelism on 8
 devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9 and 1.8 ms for AlexNet, NMT and ResNet-101.
-Then it times Metropolis-Hastings proposals from a good strategy, each simulated fully, and incrementally until
-it cannot be accepted any more. --large adds searches of two models on 1,024 devices.
+Then it times Metropolis-Hastings proposals from a good strategy, each simulated fully, and incrementally
+until it cannot be accepted any more. --large adds searches of two models on 1,024 devices.
 """
 
 import statistics
@@ -61,8 +61,8 @@ def delta(name: str, devices: int, proposals: int) -> None:
             seen.append(1e6 * summary["wall_s"] / proposals)
     full_us, change_us = (statistics.median(times[way]) for way in (True, False))
     print(
-        f"{name}, {devices} devices: {full_us:.1f} us a proposal with all simulated, {change_us:.1f} us with the "
-        f"change alone: {full_us / change_us:.1f} times; {shares(summary['ended'], proposals)}"
+        f"{name}, {devices} devices: {full_us:.1f} us a proposal with all simulated, {change_us:.1f} us with "
+        f"the change alone: {full_us / change_us:.1f} times; {shares(summary['ended'], proposals)}"
     )
 
 

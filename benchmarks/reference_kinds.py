@@ -2,8 +2,8 @@
 
 A small cell is trained repeatedly under an intermittent load (coming_load.py); every kind of benchmark runs
 right before and right after each training. For each kind the table has the correlation of its time with the
-epoch time (both as logarithms), the residual spread of epoch times after a regression on it, and the spread of
-leave-one-out prediction errors.
+epoch time (both as logarithms), the residual spread of epoch times after a regression on it, and the spread
+of leave-one-out prediction errors.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Train like the worker, after comparing its input with plain copies: `input.json` in the attempt's folder.
 
 Batches are read while the device is busy, so that copies are late and a batch that is overwritten too early
-is noticed. The device computes a checksum of each batch in which every pixel and label counts by its position;
-plain copies have to give the same checksums.
+is noticed. The device computes a checksum of each batch in which every pixel and label counts by its
+position; plain copies have to give the same checksums.
 """
 
 import json

@@ -85,8 +85,8 @@ def simulated(
 def measure(cells: int) -> dict[str, dict[tuple, CampaignCoverage]]:
     """Simulate all rules; return results by rule, then by cells, case, runs needed and limits.
 
-    `correlated` is the chosen rule with an autocorrelation of 0.5, `contrasts` the one for ratios, `fixed` has
-    as many runs as needed. Each kind has `cells` cells, OF_CHOSEN times as many with the chosen rule.
+    `correlated` is the chosen rule with an autocorrelation of 0.5, `contrasts` the one for ratios, `fixed`
+    has as many runs as needed. Each kind has `cells` cells, OF_CHOSEN times as many with the chosen rule.
     """
     kinds = [
         kind
@@ -157,8 +157,8 @@ def report(results: dict[str, dict[tuple, CampaignCoverage]], command: str) -> s
         f"of two cells: {100 * np.mean([result.ratios for result in of_pairs]):.1f} % (least "
         f"{100 * min(result.ratios for result in of_pairs):.1f} %); of equal cells "
         f"{100 * np.mean([result.differ for result in of_pairs]):.1f} % have p < 0.05 (most "
-        f"{100 * max(result.differ for result in of_pairs):.1f} %). If the target is for ratios (`contrasts`): "
-        f"{100 * np.mean([result.ratios for result in contrasts]):.1f} % (least "
+        f"{100 * max(result.differ for result in of_pairs):.1f} %). If the target is for ratios "
+        f"(`contrasts`): {100 * np.mean([result.ratios for result in contrasts]):.1f} % (least "
         f"{100 * min(result.ratios for result in contrasts):.1f} %) and "
         f"{100 * np.mean([result.differ for result in contrasts]):.1f} % (most "
         f"{100 * max(result.differ for result in contrasts):.1f} %). With a correlation of 0.5 between "

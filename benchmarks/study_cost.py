@@ -1,4 +1,4 @@
-"""Measure what a finished campaign took besides its runs: Snakemake, supervisors, lock, records and figures."""
+"""Measure what a finished campaign took besides its runs: Snakemake, supervisors, lock, records, figures."""
 
 import json
 import statistics
@@ -47,7 +47,8 @@ def session_cost(
 ) -> SessionCost | None:
     """Return the cost of a session, None if fewer than two of its runs are in runs.csv.
 
-    All clocks have to be this machine's. A run that a later session repeated is left out with the gap before it.
+    All clocks have to be this machine's. A run that a later session repeated is left out with the gap before
+    it.
     """
     mine = runs[(runs["session"] == session) & runs["wall_s"].notna()].set_index("run_id")
     runs_s, records_s, gaps = 0.0, 0.0, []

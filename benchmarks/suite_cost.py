@@ -34,7 +34,9 @@ CAUSES = (
 )
 IMPORTS = {
     "Snakemake": "import snakemake.cli",
-    "a figure": "import pandas, scipy.stats, matplotlib.figure, matplotlib.backends.backend_agg, statsmodels.api",
+    "a figure": (
+        "import pandas, scipy.stats, matplotlib.figure, matplotlib.backends.backend_agg, statsmodels.api"
+    ),
 }
 
 

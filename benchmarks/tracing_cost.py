@@ -1,4 +1,4 @@
-"""Measure what tracing costs: one of two consecutive epochs is traced, in alternating order (traced_in_turn.py)."""
+"""Measure what tracing costs: one of two consecutive epochs is traced, in turn (traced_in_turn.py)."""
 
 import csv
 import json
@@ -94,6 +94,6 @@ def report(costs: dict[str, Cost], other_share: float, command: str) -> str:
         "pair; a ratio is the median of all pairs', its interval between two of them in their order, which "
         "assumes no distribution. CPU time is rank 0's; others disturb it less. In PyTorch another "
         "model is trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod "
-        f"call stays wrapped in untraced epochs, too. Other processes used at most {other_share:.1%} of the processor "
-        "time meanwhile.",
+        f"call stays wrapped in untraced epochs, too. Other processes used at most {other_share:.1%} of the "
+        "processor time meanwhile.",
     )

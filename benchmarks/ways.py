@@ -1,7 +1,7 @@
 """Compare both ways to run on Slurm: time from request to first epoch, and share of time in training.
 
-The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation per
-block (`ringside submit`).
+The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation
+per block (`ringside submit`).
 """
 
 import json

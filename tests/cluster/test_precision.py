@@ -1,4 +1,4 @@
-"""A study with a precision target on the virtual cluster, with a job for every possible block and for every run."""
+"""A study with a precision target on the virtual cluster, with a job for each possible block and each run."""
 
 import os
 import subprocess

@@ -135,7 +135,7 @@ class Report:
         return np.log(np.nanmean(np.exp(self.log), axis=2))
 
     def moderated(self, max_prior_df: float = MAX_PRIOR_DF) -> tuple[np.ndarray, np.ndarray]:
-        """Return moderated standard deviations of cells and their degrees of freedom, both [studies, cells]."""
+        """Return moderated standard deviations and their degrees of freedom, both [studies, cells]."""
         variance, df = moderated(self.own, self.n - 1.0, *self.prior, max_prior_df)
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
 

@@ -18,7 +18,7 @@ RATE = 125e6
 def heterogeneous_runs(
     folder: Path | None = None, block: int = 384, noise: float = 0.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return runs on one to three nodes of 0.8, 0.4 and 0.2 core with equal samples per step, and the network."""
+    """Return runs on 1 to 3 nodes of 0.8, 0.4 and 0.2 core with equal samples per step, and the network."""
     parts = [
         physics.runs(
             TRUTH,

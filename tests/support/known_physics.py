@@ -1,8 +1,8 @@
 """Generate runs and collective benchmarks from known costs, which predictions have to recover.
 
 The loops are independent of the prediction's code. They simulate PyTorch DDP's buckets on a ring, or FSDP's
-units (`Sharded`). Change a field of `Truth` for other true values, or override `seconds_of` for costs that the
-prediction does not model.
+units (`Sharded`). Change a field of `Truth` for other true values, or override `seconds_of` for costs that
+the prediction does not model.
 """
 
 import itertools
@@ -107,7 +107,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sharded(Truth):
-    """True costs of FSDP: an all-gather is one pass of the ring, a reduce-scatter takes `gloo` times as long."""
+    """True costs of FSDP: an all-gather is a pass of the ring, a reduce-scatter takes `gloo` times as long."""
 
     gloo: float = 2.0
 
@@ -205,7 +205,8 @@ def runs(
                 **{name: levels[name] for name in factors()},
                 "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate,
                 "block": replicate, "order_key": float(replicate), "seed": replicate, "replicas": n,
-                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "baseline": "pytorch-single",
+                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k,
+                "baseline": "pytorch-single",
                 "key": "0" * 12, "status": "ok", "reason": None, "epoch_time_s": seconds,
                 "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,

@@ -1,7 +1,7 @@
 """A sandbox on this machine: a virtual cluster in it is isolated from the one outside.
 
-It has its own network, processes, mounts, /run, /etc/slurm and control groups; all other files are shared with
-the machine. Everything in it ends when it is closed, or when the test's process ends.
+It has its own network, processes, mounts, /run, /etc/slurm and control groups; all other files are shared
+with the machine. Everything in it ends when it is closed, or when the test's process ends.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Emulate a device's streams on a processor: threads that run tasks later, in order, and wait for events.
 
-As with CUDA, a wait is for the last record before the wait was requested, and an event that was never recorded
-delays nothing.
+As with CUDA, a wait is for the last record before the wait was requested, and an event that was never
+recorded delays nothing.
 """
 
 import queue

@@ -1,4 +1,4 @@
-"""Generate costs.csv, messages.csv and network.csv of a model with known costs of parts, messages and links."""
+"""Generate costs.csv, messages.csv and network.csv of known costs of parts, messages and links."""
 
 import math
 from dataclasses import replace

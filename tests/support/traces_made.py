@@ -143,7 +143,7 @@ def write_traced(folder: Path, **options: float) -> Path:
 
 
 def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write the campaign, gather its traces into phases.csv and trace_steps.csv, and return runs and phases."""
+    """Write the campaign, gather its traces into phases.csv and trace_steps.csv; return runs and phases."""
     write_traced(folder, **options)
     named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
     gather.main(**{option: folder / name for option, name in named.items()})

@@ -42,8 +42,8 @@ PLAIN = {
     "epochs": 1,
     "warmup_epochs": 0,
 }
-# Every framework that can be trained at this site and whose weights can be saved. LBANN trains in a program of
-# its own, and pytorch-strategy needs a strategy (test_strategy_training.py).
+# Every framework that can be trained at this site and whose weights can be saved. LBANN trains in a program
+# of its own, and pytorch-strategy needs a strategy (test_strategy_training.py).
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
@@ -58,7 +58,8 @@ SAME_WEIGHTS = tuple(
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # other frameworks have one replica
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # one for each launcher and library
-ELSEWHERE = (  # the first two are held daily by test_deepspeed.py and test_mesh_training.py, the last one is jax on one device
+# test_deepspeed.py and test_mesh_training.py check the first two daily; the last one is jax on one device.
+ELSEWHERE = (
     "deepspeed",
     "tensorflow-dtensor",
     "jax-single",
@@ -186,7 +187,8 @@ class Trainings:
         variables = {
             **environment["variables"],
             "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "ranks", TESTS))),
-            "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
+            # Its rounding may push a relu over its kink, and all that follows with it.
+            "TF_ENABLE_ONEDNN_OPTS": "0",
             "TMPDIR": str(folder / TEMPORARY),
         }
         program = launch.WORKER if described.mpi else self.program  # LBANN's weights cannot be saved

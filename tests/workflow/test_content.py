@@ -1,4 +1,4 @@
-"""Given a finished campaign, the content of a product's inputs decides whether it is rebuilt, not their dates.
+"""Given a finished campaign, the content of inputs decides whether a product is rebuilt, not their dates.
 
 No product counts as up to date that was made from other inputs.
 """

@@ -1,4 +1,4 @@
-"""Given a study with a precision target, when its campaign is killed and restarted, then imprecise cells get runs.
+"""Given a study with a precision target, when its campaign is restarted, then imprecise cells get runs.
 
 Finished runs are not repeated.
 """
@@ -25,8 +25,8 @@ figures: [{kind: residuals}]
 CELLS = [
     f"pytorch-single.small-cnn.digits.b{size}.n1.s1.epochs=2" for size in (96, 64)
 ]  # in the order of the campaign
-# Three made-up runs of each cell, of which one with batch size 96 was slow. The real runs take other times, which
-# does not make cells more precise.
+# Three made-up runs of each cell, of which one with batch size 96 was slow. The real runs take other times,
+# which does not make cells more precise.
 SLOW = (
     "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if "
     "run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"

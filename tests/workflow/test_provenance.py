@@ -1,4 +1,4 @@
-"""Figures have a manifest of their inputs, changed inputs are reported, and an archive rebuilds everything."""
+"""Figures have a manifest of inputs, changed inputs are reported, and an archive rebuilds everything."""
 
 import json
 import shutil

@@ -1,8 +1,8 @@
 """Given nodes that do not see what jobs need, when a campaign submits its first job, then it stops with one
 line and status 3.
 
-qsub and qstat are small scripts: the "node" is this machine, with the submitting machine's mark removed from its
-cache.
+qsub and qstat are small scripts: the "node" is this machine, with the submitting machine's mark removed from
+its cache.
 """
 
 import os

@@ -20,7 +20,8 @@ NODES = [(part.name, node) for part in PARTS for node in part.tests]
 DESELECTED = sorted(
     {*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault", "long"}
 )
-# How a file marks its tests: by name, for parameters that framework_params() gives, and in test_faults.py for all.
+# How a file marks its tests: by name, for parameters that framework_params() gives, and in test_faults.py for
+# all.
 MARKS = {
     "every_framework": r"mark\.every_framework|\bframework_params\(",
     "every_image": r"mark\.every_image",

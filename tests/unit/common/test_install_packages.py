@@ -1,4 +1,4 @@
-"""Debian packages are installed by one call at a time; the package manager is replaced, so nothing is installed."""
+"""Debian packages are installed by one call at a time, here with another program as package manager."""
 
 import os
 import subprocess

@@ -50,7 +50,7 @@ def older_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def table(folder: Path, *, marked: bool) -> Path:
-    """Return a kept campaign's runs.csv with older names; with a byte order mark it is read field by field."""
+    """Return a kept campaign's runs.csv with older names; a byte order mark has it read field by field."""
     header, *lines = KEPT_RUNS.read_text().replace(",ok,", ",succeeded,").splitlines()
     header = re.sub(r"\bsteps\b", "steps_of_optimizer", re.sub(r"\bsite\b", "place", header))
     if marked:

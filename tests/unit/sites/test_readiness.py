@@ -111,9 +111,9 @@ def test_heterogeneous_nodes_have_to_be_those_of_the_site(
         [0.9, 0.6, 0.3],
     )
     assert str(refused.value) == (
-        f"config/sites/virtual-heterogeneous.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual "
-        "cluster; ./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu "
-        "0.9,0.6,0.3"
+        f"config/sites/virtual-heterogeneous.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running "
+        "virtual cluster; ./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit "
+        "--cpu 0.9,0.6,0.3"
     )
 
 

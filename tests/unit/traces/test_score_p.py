@@ -1,4 +1,4 @@
-"""What Score-P saw beside a run's own phases: on their clock, each all-reduce in the step in which it began."""
+"""Score-P's events beside a run's phases: on their clock, each all-reduce in the step in which it began."""
 
 import shutil
 from pathlib import Path

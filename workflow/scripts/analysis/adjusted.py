@@ -3,7 +3,7 @@
 Two covariates measure machine speed:
 
     reference = log of the reference benchmark's time right before and right after the run (runs.reference)
-    lost_cpu_time = -log(1 - w)      w: share of CPU time taken by a hypervisor or other processes during training
+    lost_cpu_time = -log(1 - w)      w: share of CPU time that a hypervisor or other processes take
 
 `lost_cpu_time` is used only if some run lost at least MIN_LOST_SHARE: smaller shares are work of the kernel
 and of our own supervision, which may depend on the cell.
@@ -34,10 +34,11 @@ A covariate is used only if it improves cross-validated error by MIN_GAIN with a
 selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
 freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
 a cell causes itself must not be attributed to the machine. That test only detects differences beyond noise.
-`lost_cpu_time` is measured during training, so the adjusted mean of a cell that causes some of it is too small by
-as much. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
-addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks of 0 to 20 %,
-correlations of 0 to 0.97, equal and unequal spreads (make statistics-test; docs/explanation/statistics.md).
+`lost_cpu_time` is measured during training, so the adjusted mean of a cell that causes some of it is too
+small by as much. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom
+in addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks of 0 to
+20 %, correlations of 0 to 0.97, equal and unequal spreads (make statistics-test;
+docs/explanation/statistics.md).
 
 Better predictions within blocks need not narrow the intervals of means: if blocks change a covariate but not
 epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals become

@@ -159,8 +159,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
             "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
         ),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have "
-        "t intervals from the runs of their own cell alone, cut at the range that is possible. CV (standard deviation "
-        "divided by mean) is that of epoch time.",
+        "t intervals from the runs of their own cell alone, cut at the range that is possible. CV (standard "
+        "deviation divided by mean) is that of epoch time.",
         _median_note(data),
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.setting_note(runs),

@@ -120,7 +120,8 @@ def setting_note(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     notes: list[str] = []
     if placements:
-        text = f"Placement: {'; '.join(_SHORT_PLACEMENTS[name] for name in placements)}{_bracketed_node_limits(ok)}."
+        names = "; ".join(_SHORT_PLACEMENTS[name] for name in placements)
+        text = f"Placement: {names}{_bracketed_node_limits(ok)}."
         notes.append(Note("placement", text, placements=placements))
     notes += [software_note(runs), algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
@@ -382,7 +383,7 @@ def _percent(share: float) -> str:
 
 
 def _full_node_limits(runs: pd.DataFrame) -> str:
-    """Return every limit of nodes in words, such as `, each with 0.6 core, links of 125 MB/s`; "" for none."""
+    """Return all limits of nodes in words, such as `, each with 0.6 core, links of 125 MB/s`; "" for none."""
     shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
     heterogeneous = max(runs["cpu_shares"].dropna(), key=len, default="")
     parts = [

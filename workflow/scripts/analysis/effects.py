@@ -105,8 +105,8 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     Returns:
         A row per pair: ratio of mean epoch times with p that it is 1 and within_blocks (`Pooling.ratios`);
         difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n are of the compared
-        runs, within blocks those of shared blocks. Gradient all-reduces and sent bytes of both cells. shared_sessions is
-        the number of sessions with runs of both cells, NaN if a cell's sessions are unknown.
+        runs, within blocks those of shared blocks. Gradient all-reduces and sent bytes of both cells.
+        shared_sessions is the number of sessions with runs of both cells, NaN if those of one are unknown.
     """
     ok = successful(runs)
     ends = {"from": list(base), "to": list(to)}

@@ -304,8 +304,8 @@ class Pooling(Spread):
         """Upper limit of the degrees of freedom of a cell's mean (Satterthwaite, Biometrics 2, 1946).
 
         Block effects are estimated from as many values as there are blocks, however many cells there are.
-        With equally many runs of every cell in every block, this is the error of a mean in randomized complete
-        blocks. The limit is at most `df`.
+        With equally many runs of every cell in every block, this is the error of a mean in randomized
+        complete blocks. The limit is at most `df`.
         """
         if self.sd == 0:
             return float(self.df)

@@ -49,8 +49,8 @@ def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], bat
 
     `batch` and all varying factors but framework, nodes and devices have to match. Of those without effect on
     one replica, only the ones count in which the framework's own cells on one replica differ. Example:
-    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with 1
-    and with 4. If it was planned with both, each cell matches the one at its own level.
+    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with
+    1 and with 4. If it was planned with both, each cell matches the one at its own level.
 
     Args:
         runs: Runs of the study.

@@ -337,7 +337,8 @@ class _Server:
         self._awake, self._wake = os.pipe()
         for end in (self._awake, self._wake):
             os.set_blocking(end, False)
-        # Signals to the whole process group are for programs: the server ends with the process that started it.
+        # Signals to the whole process group are for programs: the server ends with the process that started
+        # it.
         self._handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED}
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -365,7 +366,7 @@ class _Server:
         return None
 
     def _accept(self) -> _Request | None:
-        """Return the request of the next caller; None if it is another user, gone, or sends something else."""
+        """Return the next caller's request; None if it is another user, gone, or sends something else."""
         caller, _ = self._listening.accept()
         request = _receive_request(caller) if _is_ours(caller) else None
         if request is None:

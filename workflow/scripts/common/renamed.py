@@ -1,7 +1,8 @@
 """Read tables and written files that use other names, which renamed.yaml lists.
 
-A factor may have a second name in studies for good. All other entries are older names: kept campaigns and studies of the version before stay readable. Tables are read without a word; a file that a
-person wrote gets one line on stderr for each older name.
+A factor may have a second name in studies for good. All other entries are older names, so that kept campaigns
+and studies of the version before stay readable. Tables are read without a hint; a file that a person wrote
+gets one line on stderr for each older name.
 """
 
 import functools
@@ -62,7 +63,7 @@ def rename_values(column: str, texts: Sequence[str]) -> list[str]:
 
 
 def rename_product(section: Products, name: str, file: Path, key: str) -> str:
-    """Return a kind of figure or a table that a study names under `key`, an older name replaced with a hint."""
+    """Return a kind of figure or a table that a study names under `key`, with an older name replaced."""
     new: str = _entries(section).get(name, name)
     if new != name:
         _hint(section, file, key, name, new)

@@ -86,7 +86,8 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             if recorded != sha256:
                 raise InputError(
                     "checksum-mismatch",
-                    f"its SHA-256 is {sha256}, another process has just recorded {recorded} in {display_path(lock)}",
+                    f"its SHA-256 is {sha256}, another process has just recorded {recorded} in "
+                    f"{display_path(lock)}",
                     file=dataset,
                     key=name,
                     got=sha256,
@@ -95,8 +96,8 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(
-            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {display_path(lock)} cannot be "
-            f"written: {error.strerror}"
+            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {display_path(lock)} cannot "
+            f"be written: {error.strerror}"
         )
 
 

@@ -30,12 +30,12 @@ Entry = Mapping[str, Any]
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def generate_parts(entry: Mapping[str, Any], classes: int) -> Parts:
+def generate_parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
     """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts.
 
     All classes are equally frequent.
     """
-    generator = np.random.default_rng(SEED)
+    generator = np.random.default_rng(seed)
     height, width, channels = entry["shape"]
     tiles = generator.integers(256, size=(classes, -(-height // TILE), -(-width // TILE), channels))
     patterns = tiles.repeat(TILE, axis=1).repeat(TILE, axis=2)[:, :height, :width]

@@ -288,7 +288,7 @@ class Study(StudyKeys):
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
     def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
-        """Return the untraced cells that differ from another one only in this factor, between these levels."""
+        """Return the untraced cells that differ from another only in this factor, between these levels."""
         cells = [levels for levels in self.untraced_cells if levels[name] in choices]
         remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
         repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}

@@ -120,7 +120,8 @@ class Slurm:
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
             f"--cpus-per-task={cores_per_task(spec)}",
             "--distribution=block",
-            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # with rank_cores, ranks bind themselves
+            # With rank_cores, ranks bind themselves.
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",

@@ -43,7 +43,10 @@ def missing(file: Path) -> str:
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the measured columns of a collective_benchmark.json: a row per repetition, by size, round, repetition."""
+    """Return the measured columns of a collective_benchmark.json.
+
+    There is a row per repetition, in order of size, round and repetition.
+    """
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {

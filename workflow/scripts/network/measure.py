@@ -32,7 +32,10 @@ PROGRAM = "ranks.collective_benchmark"
 
 
 def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: Path) -> dict[str, Any]:
-    """Run a benchmark unless it can be reused; return its collective_benchmark.json in `results` (results/<study>)."""
+    """Return a benchmark's collective_benchmark.json; run the benchmark unless it can be reused.
+
+    `results` is the folder results/<study>.
+    """
     attempt = partial(attempt_benchmark, study, site, benchmark)
     return other_measurements.reuse_or_measure(
         KIND,
@@ -156,7 +159,7 @@ def find(study: Study, site: Site, name: str) -> CollectiveBenchmark:
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
-    """Benchmark a collective over message sizes with one framework on some nodes, and write collective_benchmark.json.
+    """Run a collective benchmark of one framework on some nodes, and write collective_benchmark.json.
 
     Args:
         study: name of a file in config/studies/

@@ -134,8 +134,8 @@ def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
-# Launchers whose program that starts ranks has no process management for MPI. Flux could with flux-pmix, PBS with mpirun;
-# neither was tried.
+# Launchers whose program that starts ranks has no process management for MPI. Flux could with flux-pmix, PBS
+# with mpirun; neither was tried.
 LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 

@@ -77,7 +77,7 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
 
 
 def record_status(record: Path) -> str:
-    """Return the status in a record.json or collective_benchmark.json, ``broken`` if it is unreadable or lacks a key.
+    """Return the status in a record or a collective benchmark, ``broken`` if unreadable or incomplete.
 
     The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of
     Snakemake.

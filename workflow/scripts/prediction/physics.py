@@ -4,10 +4,10 @@
 
 S batches and X all-reduces an epoch; c(b) = alpha + beta b is the computation of a batch of b samples and u
 that of an update, both from runs on one replica. `exposed` is communication that outlasts the backward pass
-(prediction.communication), by a law of the collective benchmark (prediction.law). The fourth term is waiting for
-the slowest of p ranks: if the time of a batch has a standard deviation of sigma c, the S / X batches before
-an all-reduce have sqrt(S / X) times as much, and the largest of p normal numbers is expected E(p) standard
-deviations above their mean. `extra`: see communication.Rule.
+(prediction.communication), by a law of the collective benchmark (prediction.law). The fourth term is waiting
+for the slowest of p ranks: if the time of a batch has a standard deviation of sigma c, the S / X batches
+before an all-reduce have sqrt(S / X) times as much, and the largest of p normal numbers is expected E(p)
+standard deviations above their mean. `extra`: see communication.Rule.
 
 prediction.strategies has computation and messages with model parallelism. Where a tensor axis or a pipeline
 makes ranks wait in every batch, S replaces X in the waiting term.
@@ -241,7 +241,7 @@ class PhysicalModel:
         return self.laws.get(carrier, {}).get(collective)
 
     def shards(self, carrier: Carrier) -> list[Law]:
-        """Return the laws of communication.SHARDS if a carrier sends these and both were benchmarked, else []."""
+        """Return a carrier's laws of communication.SHARDS, [] unless both are sent and benchmarked."""
         laws = [law for name in communication.SHARDS if (law := self.law(carrier, name))]
         return (
             laws

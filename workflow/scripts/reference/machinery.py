@@ -216,9 +216,10 @@ def frameworks_page() -> str:
             "one of the levels in it. Factors that no line names are not restricted.",
             "\n\n".join(_abilities(framework) for framework in frameworks),
             "## How they communicate gradients",
-            "What the [predictions](tables.md#prediction) presume of the messages of one gradient all-reduce, and "
-            "what can be benchmarked with the framework's own library. All-reduce is benchmarked in "
-            "every study with several nodes, the others in those with a framework that sends them.",
+            "What the [predictions](tables.md#prediction) presume of the messages of one gradient "
+            "all-reduce, and what can be benchmarked with the framework's own library. All-reduce is "
+            "benchmarked in every study with several nodes, the others in those with a framework that "
+            "sends them.",
             table(
                 ["framework", "messages", "size of the first and of further messages", "can be benchmarked"],
                 [

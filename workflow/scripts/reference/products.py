@@ -54,7 +54,9 @@ LAYOUT = {
     "idle/SESSION/DEVICE/idle.json": (
         "power before the first run of a session on a device, where a machine has a meter"
     ),
-    "network/BENCHMARK/KEY/collective_benchmark.json": "record of a collective benchmark; its attempts lie beside it",
+    "network/BENCHMARK/KEY/collective_benchmark.json": (
+        "record of a collective benchmark; its attempts lie beside it"
+    ),
     "costs/TIMING/KEY/timing.json": (
         "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
     ),

@@ -48,13 +48,15 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
 \renewcommand{\textfraction}{0.05}
 \makeatletter
 \renewcommand{\fps@table}{!htp}
-\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi} % tables that float stay before those that do not
+% Tables that float stay before those that do not.
+\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi}
 \makeatother
 \newsavebox{\ringsidebox}
 \newcommand{\fitgraphics}[1]{%
   \sbox{\ringsidebox}{\includegraphics{#1}}%
   \ifdim\wd\ringsidebox>\linewidth \sbox{\ringsidebox}{\resizebox{\linewidth}{!}{\usebox{\ringsidebox}}}\fi
-  \ifdim\ht\ringsidebox>0.66\textheight \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
+  \ifdim\ht\ringsidebox>0.66\textheight
+    \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
   \usebox{\ringsidebox}}
 \newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
   \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}

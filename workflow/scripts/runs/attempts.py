@@ -303,7 +303,7 @@ def _open_lock(path: Path) -> TextIO:
 
 
 def _write_locked_by(file: TextIO, text: str) -> None:
-    """Write who has locked the machine. A full file system loses this text, but neither the lock nor a run."""
+    """Write who has locked the machine; a full file system loses this text, but no lock and no run."""
     with contextlib.suppress(OSError):
         if file.writable():
             os.ftruncate(file.fileno(), 0)

@@ -51,8 +51,8 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             yield fail("controller", "scheduler-silent", text)
     else:
         text = (
-            f"{display_path(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job "
-            "checks its own node"
+            f"{display_path(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; "
+            "each job checks its own node"
         )
         yield warn("site", "not-checked", text, launcher=site.launcher)
 

@@ -135,8 +135,8 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
         text = (
-            f"{display_path(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected "
-            f"{allowed}"
+            f"{display_path(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; "
+            f"expected {allowed}"
         )
         return fail(
             "partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed
@@ -168,8 +168,8 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
             else f"lower nodes in {file}, or name another partition"
         )
         text = (
-            f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({states})' if unusable else ''}; "
-            f"{advice}"
+            f"{file}: nodes: is {site.nodes}, but {len(usable)} are "
+            f"usable{f' ({states})' if unusable else ''}; {advice}"
         )
         facts = {"usable": len(usable), "wanted": site.nodes, "unusable": unusable_names}
         return fail("nodes", "too-few-nodes", text, **facts)
@@ -209,8 +209,8 @@ def processors(candidates: Sequence[Node], site: Site) -> Finding:
         return fail(
             "processors",
             "too-few-processors",
-            f"{display_path(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo "
-            f"--format=%c); expected at most {least.processors}",
+            f"{display_path(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} "
+            f"(sinfo --format=%c); expected at most {least.processors}",
             node=least.name,
             processors=least.processors,
         )

@@ -6,8 +6,8 @@ stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (sampl
 (names of `starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
-"devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a step,
-"memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
+"devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
+step, "memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
 END_NAMES), "wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest
 strategy so far.
 """

@@ -17,8 +17,9 @@ from ranks.worker.node import Node, Reading, machine
 from ranks.worker.phases import CLOCKS
 
 COLUMNS = (
-    "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate", "steps",
-    "n_allreduces", "samples_trained", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+    "epoch", "warm_up", "epoch_time_s", "closed_time_s", "imbalance_s", "validation_time_s", "learning_rate",
+    "steps", "n_allreduces", "samples_trained", "train_loss", "train_accuracy", "validation_loss",
+    "validation_accuracy",
     "throttled_s", "sent_bytes", *(f"energy_{scope}_j" for scope in SCOPES), "opened_at",
 )  # fmt: skip
 
