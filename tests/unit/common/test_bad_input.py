@@ -321,7 +321,7 @@ def test_tables(folder: Path, data: Any) -> None:
 
 @mutated(15)
 @given(content=fields(TABLES["runs"]))
-def test_tables_are_analysed_or_refused_before_anything_is_written(folder: Path, content: bytes) -> None:
+def test_tables_are_analysed_or_refused_before_any_output(folder: Path, content: bytes) -> None:
     (folder / "whole.csv").write_bytes(content)
     shutil.rmtree(folder / "tables", ignore_errors=True)
     refused = True

@@ -93,9 +93,7 @@ def test_it_gets_what_it_was_told_and_its_status_comes_back(
     assert results[0][2] == status
 
 
-def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(
-    folder: Path, server: str
-) -> None:
+def test_programs_are_children_of_the_server_and_import_new_code(folder: Path, server: str) -> None:
     parents = {parent_of(folder), parent_of(folder)}
     assert len(parents) == 1 and parents != {os.getpid()}
     other_checkout = folder / "other"
@@ -103,7 +101,7 @@ def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(
     assert begin(other_checkout, "print('another checkout')").communicate()[0] == "another checkout\n"
 
 
-def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_changes(
+def test_frequent_program_stays_loaded_until_its_code_changes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("common", "runs"):
@@ -215,7 +213,7 @@ def test_signal_before_the_caller_knows_the_process_is_forwarded(folder: Path, s
     assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_program_ends_with_a_caller_that_never_learned_its_process(folder: Path, server: str) -> None:
+def test_program_ends_with_caller_that_never_learned_its_pid(folder: Path, server: str) -> None:
     note = folder / "process"
     (folder / "stage" / "program.py").write_text(
         "import os, sys, time\n"
@@ -253,7 +251,7 @@ STARTS = (
 )
 
 
-def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
+def test_server_ends_with_its_parent_after_its_programs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = str(CHECKOUT / "workflow" / "scripts")

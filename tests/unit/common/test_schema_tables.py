@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back_with_all_digits(tmp_path, runs):
         assert [None if pd.isna(x) else x for x in back[name]] == expected, name
 
 
-def test_types_are_those_of_the_schema_and_an_empty_field_is_missing(tmp_path, runs):
+def test_types_follow_the_schema_and_empty_fields_are_missing(tmp_path, runs):
     write_table(runs, "runs", tmp_path / "runs.csv")
     back = read_table(tmp_path / "runs.csv", "runs")
     assert str(back["framework"].dtype) == "str"
@@ -76,7 +76,7 @@ def test_types_are_those_of_the_schema_and_an_empty_field_is_missing(tmp_path, r
     )
 
 
-def test_writing_twice_gives_the_same_bytes_in_the_order_of_the_schema(tmp_path, runs):
+def test_writing_twice_gives_equal_bytes_in_order_of_the_schema(tmp_path, runs):
     write_table(runs, "runs", tmp_path / "a.csv")
     write_table(runs[list(reversed(runs.columns))], "runs", tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
@@ -212,7 +212,7 @@ def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
     assert time.perf_counter() - start < 20  # 0.15 s where nothing else runs; row by row takes minutes
 
 
-def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_it(tmp_path):
+def test_byte_order_mark_is_skipped(tmp_path):
     for path, name in zip(write_campaign(tmp_path), ("runs", "epochs"), strict=True):
         plain = read_table(path, name)
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -339,7 +339,7 @@ def test_quoted_fields_are_read_at_once_too(tmp_path):
 
 
 @pytest.mark.parametrize("time", [r"\1", r'"\1"'])
-def test_some_rows_of_a_table_are_read_as_they_stand_in_the_whole(tmp_path, time):
+def test_some_rows_are_read_as_in_the_whole_table(tmp_path, time):
     _, path = write_campaign(tmp_path)
     path.write_text(
         re.sub(r"(?<=,true,)([^,]+)", time, path.read_text())

@@ -114,7 +114,7 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     assert loaded.name == own.stem
 
 
-def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Path) -> None:
+def test_study_to_be_traced_is_complete_and_can_be_planned(tmp_path: Path) -> None:
     (text,) = (
         lines for name, file, lines in examples() if name == "docs/how-to/phases.md" and "studies" in file
     )

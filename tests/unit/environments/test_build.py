@@ -46,7 +46,7 @@ def start_program(tiny, name="over"):
     return subprocess.Popen(list(map(str, command)), env=env, stderr=subprocess.PIPE, text=True)
 
 
-def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
+def test_empty_cache_gets_parent_wheel_and_tested_child(filled):
     record = build_tiny(filled)
     assert json.loads(stamp(filled).read_text()) == record
     assert record["packages"] == {"leaf": "1.0", "tiny-package": "1.0"}
@@ -92,7 +92,7 @@ def test_a_second_build_makes_nothing(filled):
     assert {path: path.stat().st_mtime_ns for path in filled.cache.rglob("*")} == before
 
 
-def test_a_half_filled_environment_is_made_again_from_the_kept_wheel(filled):
+def test_incomplete_environment_is_rebuilt_from_the_kept_wheel(filled):
     record = build_tiny(filled)
     folder = stamp(filled).parent
     stamp(filled).unlink()

@@ -134,7 +134,7 @@ class TestWhatIsFetched:
         assert list(wheels.cached_wheels(over.sources[0], over, filled.cache)) == []
 
 
-def test_a_lock_is_fetched_for_every_patch_level_that_it_tells_apart() -> None:
+def test_lock_is_fetched_for_every_patch_level_in_its_markers() -> None:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     lock = (
         f"one==1 ; python_full_version < '{minor}.99' \\\n"

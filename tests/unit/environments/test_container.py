@@ -66,7 +66,7 @@ def test_a_path_stays_one_whatever_is_in_it(path: str) -> None:
     ]
 
 
-def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: Path) -> None:
+def test_replaced_image_is_not_the_recorded_one(tmp_path: Path) -> None:
     image, source = tmp_path / "image.sif", tmp_path / "brought.sif"
     for file in (image, source):
         file.write_text("the image")

@@ -48,7 +48,7 @@ def at_site(executable: Path | str, **variables: str) -> Realization:
     return Realization(installed=(("it", Installed(str(executable), tuple(variables.items()))),))
 
 
-def test_a_program_is_tested_by_the_workflows_own_python_which_is_told_where_it_is(tmp_path: Path) -> None:
+def test_installed_program_is_tested_by_the_workflows_python(tmp_path: Path) -> None:
     environment, own = described(tmp_path, "program: it\n", CHECK), program(tmp_path, "hello")
     record = build(environment, tmp_path / "cache", realization=at_site(own, LIBRARY="x"))
     assert record["deployment"] == "installed" and record["image"] is None

@@ -56,7 +56,7 @@ def test_a_child_installs_nothing_that_its_parent_has(name, variant):
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_every_package_asked_for_is_locked_and_no_registry_is_named(lock):
+def test_every_required_package_is_locked_without_a_registry(lock):
     text = lock.read_text()
     check_lock(text, lock)
     pinned = set(pins(text)) | {package for name in locked() for package in pins(read(name).lock.read_text())}

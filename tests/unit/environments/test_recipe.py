@@ -57,7 +57,7 @@ def test_packages_are_bound_to_hashes_and_sources_to_checksums():
     assert f"torch==2.13.0+cpu --hash=sha256:{wheel.sha256['cp311-linux_x86_64']}" in recipe(read("pytorch"))
 
 
-def test_the_cuda_recipe_of_horovod_asks_for_nccl_and_its_selftest_sees_that_it_is_there():
+def test_cuda_recipe_of_horovod_builds_and_tests_nccl():
     for name in ("horovod-pytorch", "horovod-tensorflow"):
         assert '"HOROVOD_GPU_OPERATIONS": "NCCL"' in recipe(read(name, "cuda"))
         assert "HOROVOD_GPU_OPERATIONS" not in recipe(read(name, "cpu"))
@@ -65,7 +65,7 @@ def test_the_cuda_recipe_of_horovod_asks_for_nccl_and_its_selftest_sees_that_it_
         assert "not hvd.nccl_built()" in read(name, "cuda").selftest.read_text()
 
 
-def test_a_child_sees_its_parents_variables_and_every_image_tests_itself():
+def test_child_has_its_parents_variables_and_images_have_a_test():
     text = recipe(read("horovod-tensorflow"))
     assert "export TF_USE_LEGACY_KERAS=1\n" in text
     assert "%test\n    python3 /opt/ringside/two_ranks.py /opt/ringside/selftest.py --limit 180\n" in text
@@ -87,7 +87,7 @@ def test_values_stay_values_whatever_is_in_them(tiny):
     assert done.stdout == hostile
 
 
-def test_a_lock_is_read_for_the_images_python_whatever_the_controllers_is():
+def test_lock_is_read_for_the_images_python():
     lock = (
         "# Made\nnumpy==2.4.6 ; python_full_version < '3.12' \\\n    --hash=sha256:aa\n"
         "numpy==2.5.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
@@ -125,7 +125,7 @@ def test_an_absent_lock_is_named(tiny):
     assert_refusal(refused.value, "missing-file", file=str(tiny.containers / "base" / "requirements.cpu.txt"))
 
 
-def test_deployment_and_base_change_the_digest_and_its_mirror_does_not(tiny):
+def test_deployment_and_base_but_no_mirror_change_the_digest(tiny):
     bases = ["debootstrap", "/a/base.sif", "/b/base.sif"]
     at = [Realization("venv"), IMAGES, *(replace(IMAGES, base=base) for base in bases)]
     assert len({tuple(digests(tiny, realization)) for realization in at}) == len(at)
@@ -135,7 +135,7 @@ def test_deployment_and_base_change_the_digest_and_its_mirror_does_not(tiny):
     )
 
 
-def test_what_only_an_image_needs_is_no_part_of_a_virtual_environment(tiny):
+def test_packages_of_images_are_not_in_virtual_environments(tiny):
     before = digests(tiny, Realization("venv"))
     with open(tiny.containers / "base" / "environment.yaml", "a") as file:
         file.write("image: {index: 'https://index'}\n")

@@ -88,7 +88,7 @@ def test_a_build_sees_our_flags_and_nothing_else_of_the_machine(source, tmp_path
     assert seen["MAKEFLAGS"].startswith("-j")
 
 
-def test_a_wheels_key_follows_python_framework_compiler_flags_and_source(tiny, source, monkeypatch):
+def test_wheel_key_follows_python_compiler_flags_and_source(tiny, source, monkeypatch):
     environment = read("over", containers=tiny.containers)
     packages = {"tiny-package": "1.0"}
     base = wheel_key(wheel_parts(source, environment, packages))

@@ -22,7 +22,7 @@ def graph_of(model: str) -> Graph:
     return model_graph(model, SAMPLES.get(models()[model].sample_kind, "synthetic-text-100-40-4"))
 
 
-def test_a_tensor_axis_divides_attention_and_pairs_of_dense_operators() -> None:
+def test_tensor_axis_divides_attention_and_pairs_of_dense_layers() -> None:
     assert tensor_parts(model_graph("small-cnn", "digits"), 2) == {"dense1": "columns", "dense2": "rows"}
     lenet = tensor_parts(model_graph("lenet-5", "synthetic-28x28x1-10"), 4)
     assert lenet == {"dense1": "columns", "dense2": "rows"}, "the third one has no partner"

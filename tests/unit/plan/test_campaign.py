@@ -85,7 +85,7 @@ def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.Ca
     assert first.startswith("quickstart") and "local" in first
 
 
-def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at() -> None:
+def test_results_of_another_site_keep_their_keys_when_read() -> None:
     current = load_campaign(CONFIG)
     bound(machine="another-machine", cores=4096, python_abi="cp399")
     available = load_campaign({**CONFIG, "records": "available"})
@@ -95,7 +95,7 @@ def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at(
     )
 
 
-def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(
+def test_installed_software_is_read_from_results_of_other_sites(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def at(content: str | None) -> Site:
@@ -350,7 +350,7 @@ def test_records_that_are_no_folder_are_refused() -> None:
     )
 
 
-def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None:
+def test_runs_have_priorities_in_planned_order_and_their_inputs() -> None:
     campaign = load_campaign(CONFIG)
     plan_campaign = [run.run_id for run in campaign.runs]
     assert sorted(plan_campaign, key=lambda run_id: -campaign.priorities[run_id]) == plan_campaign
@@ -362,7 +362,7 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
         assert campaign.dataset_of(run.run_id).endswith("/prepared")
 
 
-def test_runs_have_a_reference_where_the_site_wants_it_or_published_tables_have_it(tmp_path: Path) -> None:
+def test_reference_follows_the_site_or_published_tables(tmp_path: Path) -> None:
     site = load_site("local")
     for reference in (True, False):
         assert (

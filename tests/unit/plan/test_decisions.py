@@ -63,7 +63,7 @@ def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
     assert len(current.possible) == len(current.by_id) == 12
 
 
-def test_replicates_are_the_same_runs_whether_their_number_is_fixed_or_not() -> None:
+def test_replicates_are_the_same_runs_with_a_precision_target() -> None:
     fixed, adaptive = campaign(Replicates(6, 6)), campaign()
     assert fixed.runs == fixed.possible == adaptive.possible
     assert set(adaptive.records.items()) <= set(fixed.records.items()), "with the same keys"
@@ -87,7 +87,7 @@ def test_what_is_decided_is_run_block_by_block() -> None:
     assert [decision.block for decision in current.now().decisions] == [3, 4, 5, 6]
 
 
-def test_where_no_cell_is_refined_nothing_that_was_decided_later_counts() -> None:
+def test_later_decisions_are_void_if_no_cell_is_refined() -> None:
     decide(4, A)
     assert runs(campaign()) == {A: 3, B: 3}, "nothing led to it"
     decide(3)
@@ -188,7 +188,7 @@ def test_complete_campaign_leaves_nothing_to_decide() -> None:
     assert not current.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
 
 
-def test_a_decision_that_a_repeated_run_will_change_is_not_the_last_word() -> None:
+def test_decision_is_not_final_while_a_run_is_repeated() -> None:
     current = campaign()
     for run in current.runs:
         record(current, run.run_id)

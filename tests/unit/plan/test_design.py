@@ -74,7 +74,7 @@ def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, loc
     assert {run_id: more_levels[run_id] for run_id in before} == before
 
 
-def test_a_block_holds_every_cell_once_and_blocks_follow_each_other(quickstart: Study, local: Site) -> None:
+def test_block_has_every_cell_once_and_blocks_are_consecutive(quickstart: Study, local: Site) -> None:
     runs = plan_design(quickstart, local)
     assert [run.block for run in runs] == sorted(run.block for run in runs)
     for block in (1, 2, 3):

@@ -62,7 +62,7 @@ def reached(files: set[Path]) -> set[Path]:
 
 
 @pytest.mark.parametrize("framework", framework_names())
-def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(framework: str) -> None:
+def test_code_digest_covers_exactly_the_imports_of_ranks(framework: str) -> None:
     own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
     used = reached({RANKS / "worker" / "__main__.py", *own})
     code_files = {

@@ -87,7 +87,7 @@ def keys() -> dict[str, Any]:
     return result
 
 
-def test_keys_of_kept_campaigns_have_not_changed_without_a_reason() -> None:
+def test_keys_of_kept_campaigns_are_unchanged() -> None:
     assert keys() == yaml.safe_load(KEPT_KEYS.read_text())
 
 

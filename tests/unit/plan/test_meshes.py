@@ -36,7 +36,7 @@ def runs_of(site: Site, **factors: list[object]) -> list[Run]:
     )
 
 
-def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(site: Site) -> None:
+def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> None:
     tokens: dict[str, list[object]] = {
         "model": ["gpt-nano"],
         "dataset": ["synthetic-tokens-32-16-3840"],

@@ -100,7 +100,7 @@ def test_a_build_takes_one_node_and_is_not_alone_there() -> None:
     assert options(resources) == ["--nodelist=node01", "--exclude=node09", "--reservation=for us"]
 
 
-def test_a_block_is_told_to_stop_early_enough_for_the_run_under_way() -> None:
+def test_block_gets_its_signal_in_time_for_the_current_run() -> None:
     assert allocation_options(site(**ALL), 4) == [
         "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=8", "--time=480", "--signal=B:TERM@780",
         "--exclusive", "--no-requeue", "--partition=gpu", "--account=project-7", "--constraint=a100&ib",
@@ -116,7 +116,7 @@ def test_runs_share_the_machine_that_serializes_them(runs: int, share: int) -> N
     assert concurrent_share(site(concurrent_runs=runs)) == share
 
 
-def test_an_oar_job_takes_whole_nodes_for_as_long_as_a_run_may_take() -> None:
+def test_oar_job_takes_whole_nodes_for_the_time_limit_of_a_run() -> None:
     assert run_resources(site("oar"), geometry(3, 6)) == {
         "oar": "--resource=host=3,walltime=0:13:00", "runtime": 13
     }  # fmt: skip

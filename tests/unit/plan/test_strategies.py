@@ -50,7 +50,7 @@ def study_of(**factors: list[object]) -> Study:
     )
 
 
-def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) -> None:
+def test_all_ranks_see_equal_samples_and_get_the_strategy(site: Site) -> None:
     study = study_of(parallelism=["data", "expert", "random1", "random2"])
     runs = {str(run.levels["parallelism"]): run for run in plan_design(study, site)}
     specs = {level: spec(study, site, run) for level, run in runs.items()}
@@ -129,7 +129,7 @@ def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:
         plan_design(study_of(parallelism=["found"]), site)
 
 
-def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) -> None:
+def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> None:
     study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
     assert len({search_name(run.levels) for run in plan_design(study, site)}) == 2
 

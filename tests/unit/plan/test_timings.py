@@ -64,7 +64,7 @@ def named(timings: list[Timing]) -> list[str]:
     return [timing.name for timing in timings]
 
 
-def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_once(site: Site) -> None:
+def test_each_model_and_batch_is_timed_once_for_most_devices(site: Site) -> None:
     all_runs = runs_of(site, nodes=[2, 4], batch_size=[32, 64], parallelism=["data", "found", "random1"])
     assert named(planned_timings(all_runs, site)) == [
         f"{FRAMEWORK}.messages",
@@ -75,7 +75,7 @@ def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_on
     assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
 
 
-def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site) -> None:
+def test_nothing_is_timed_without_a_searched_strategy(site: Site) -> None:
     assert required_timings(runs_of(site, parallelism=["data", "expert", "random1"])) == []
     assert required_timings(plan_design(load_study("quickstart"), site)) == []
 
@@ -104,7 +104,7 @@ def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
         assert (error.code, error.file, error.key) == expected and "\n" not in str(error)
 
 
-def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) -> None:
+def test_parts_are_timed_on_a_rank_and_messages_on_two_nodes(site: Site) -> None:
     virtual = replace(load_site("virtual-six"))
     messages, parts = planned_timings(runs_of(site, bandwidth=[100, 1000]), virtual)
     assert (spec(virtual, parts)["nodes"], spec(virtual, parts)["ranks"]) == (1, 1)
@@ -133,7 +133,7 @@ def test_a_timing_is_another_one_where_its_times_would_be_others(site: Site) -> 
     assert large == (messages, large[1]) and large[1] != parts
 
 
-def test_an_environment_is_there_although_all_that_needs_it_waits_for_strategies(site: Site) -> None:
+def test_environment_is_built_while_its_runs_wait_for_strategies(site: Site) -> None:
     campaign = campaign_of(study_of(parallelism=["found"]), site)
     assert campaign.records == {} and "pytorch" in campaign.environments
     timings = Timings(campaign)

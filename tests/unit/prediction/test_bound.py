@@ -18,7 +18,7 @@ def measured(truth):
     return runs.set_index("cell")["epoch_time_s"], pd.Series(shortest_epochs(runs, network))
 
 
-def test_a_truth_that_hides_all_and_never_waits_reaches_the_bound():
+def test_full_overlap_without_waiting_reaches_the_bound():
     times, least = measured(Truth(hidden=1.0, sigma=0.0, update_s=0.0))
     assert set(least.index) == set(times.index)
     assert least.to_numpy() == pytest.approx(times[least.index].to_numpy(), rel=0.01)

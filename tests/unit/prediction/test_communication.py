@@ -54,7 +54,7 @@ def test_buckets_are_those_of_torch():
     assert built.ready.tolist() == [0, 2 / 5, 4 / 5, 1]
 
 
-def test_ddp_sends_resnet_50_in_a_small_bucket_and_four_large_ones():
+def test_ddp_sends_resnet_50_in_a_small_and_four_large_buckets():
     built = gradient_tensors(model_graph("resnet-50", "synthetic-224x224x3-1000"))
     joined = join_buckets(built, message_rule("pytorch-ddp").limits_bytes)
     assert built.total_bytes == joined.bytes.sum() == 4 * 25_557_032  # torchvision's number of parameters
@@ -72,7 +72,7 @@ def test_gradients_come_in_the_order_of_the_backward_pass():
     assert (np.diff(built.ready) >= 0).all()
 
 
-def test_without_hiding_all_messages_wait_for_the_end_of_the_backward_pass():
+def test_without_overlap_messages_wait_for_the_backward_pass():
     for kind in ("ends", "buckets", "fusion"):
         assert late(kind, 0.0) == 30
     assert late("buckets", 0.0, limits_bytes=(1, 1)) == 30
@@ -94,7 +94,7 @@ def test_what_is_sent_after_the_backward_pass_is_never_hidden():
     assert not can_overlap("a framework without a rule")
 
 
-def test_fusion_takes_what_became_ready_while_the_last_message_travelled():
+def test_fusion_takes_gradients_ready_during_the_last_message():
     built = Tensors(np.array([10.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.75, 1.0]))
     # Sent: 10 alone at -8 until 2; then 1 + 2 + 3 together until 8.
     assert late("fusion", 1.0, built, np.array([8.0])) == 8
@@ -110,7 +110,7 @@ def test_a_fused_message_has_a_limit():
     assert line.sent == [[70 - 64], [32.0]]
 
 
-def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_together():
+def test_concurrent_messages_share_the_link_but_not_latencies():
     item, two = ({"limits_bytes": (1, 1), "latency": 5.0, "channels": channels} for channels in (1, 2))
     assert late("buckets", 0.0, **item) == 5 + 10 + 5 + 20
     assert late("buckets", 0.0, **two) == 10 + 20  # the second's latency has passed before the link is free
@@ -144,7 +144,7 @@ def of_units(hidden, batches=1, backward=4.0, sizes=(8.0, 4.0, 2.0)):
     )
 
 
-def test_units_are_gathered_twice_but_the_last_and_scattered_once():
+def test_all_units_but_the_last_are_gathered_twice():
     """Counted in FSDP2 (PyTorch 2.13): with three units five gathers and three reductions, and two gathers a
     batch more.
     """

@@ -25,7 +25,7 @@ def test_the_best_division_is_that_of_trying_all() -> None:
         )
 
 
-def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
+def test_epoch_times_of_known_speeds_are_predicted() -> None:
     result = predict(*heterogeneous_runs())
     assert len(result) == 6 and set(result["source"]) == {DECLARED, MEASURED}
     assert result["error"].abs().max() < 0.05, result[["cell", "source", "error"]]
@@ -53,7 +53,7 @@ def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
     assert "cells-not-predicted" not in codes(table(runs, network).notes)
 
 
-def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
+def test_device_of_break_even_speed_saves_nothing() -> None:
     item = Ranks(2.0, 0.1, 0.0, 100, "equal", (1.0,))
     before_s = item.seconds([100])
     for shares in ("equal", "measured"):

@@ -82,7 +82,7 @@ def test_bytes_keep_others_from_the_link_and_latency_does_not():
         assert local.seconds(size) - local.occupied(size) == pytest.approx(expected)
 
 
-def test_one_rate_is_all_the_links_and_no_rate_all_the_processors():
+def test_one_rate_is_all_of_links_and_no_rate_all_of_processors():
     built = synthetic.network(Truth(byte_s=1e-9), rates=(125e6,), noise=0.0)
     law = fit_law(benchmark_points(built))
     assert law.cost_s == 0
@@ -136,7 +136,7 @@ def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
     assert benchmark_points(built)["seconds"].max() < 9
 
 
-def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
+def test_misfit_is_the_noise_of_a_point_with_two_parameters():
     rng = np.random.default_rng(3)
     squares = [
         fit_law(

@@ -24,7 +24,7 @@ def built(truth, **options):
     )
 
 
-def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
+def test_epoch_times_are_adjusted_by_the_reference_benchmark():
     """Some runs were slowed down, and their reference says it: the physics is found as if they were not."""
     truth = Truth(update_s=0.0)
     runs, benchmarks = synthetic.runs(truth, noise=0.002), law.benchmark_points(synthetic.network(truth))
@@ -80,7 +80,7 @@ def test_the_parameters_are_found(hidden, sigma):
     assert computation[:2] == pytest.approx([truth.batch_s, truth.sample_s], rel=0.05)
 
 
-def test_an_update_is_told_from_a_batch_where_accumulation_varies():
+def test_varied_accumulation_separates_update_from_batch():
     truth = Truth(update_s=0.02)
     cells, benchmarks = built(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
     for computation in fit_model(cells, benchmarks).computation.values():
@@ -90,7 +90,7 @@ def test_an_update_is_told_from_a_batch_where_accumulation_varies():
 @pytest.mark.parametrize(
     "truth", [Truth(), Truth(hidden=0.7), Truth(sigma=0.4), Truth(hidden=0.5, sigma=0.3, byte_s=2e-8)]
 )
-def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
+def test_most_nodes_are_predicted_within_the_noise(truth):
     cells, benchmarks = built(truth, every=(1, 4))
     subset = cells["nodes"] <= 3
     model = fit_model(cells[subset], benchmarks[benchmarks["nodes"] <= 3])

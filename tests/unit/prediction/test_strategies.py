@@ -127,7 +127,7 @@ def test_groups_that_leave_a_node_together_share_its_link():
     assert predict_step(CNN, pair, 4, LEVELS, empty, Place(2, 2, 1.0), bandwidth).waited_s == 2 * 4 * 4 * FLAT
 
 
-def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
+def test_fastest_strategy_is_predicted_from_one_node_by_link():
     """All but one-node runs are missing: what they would measure stands in the truth."""
     truth = Meshes()
     every = runs(truth, STRATEGIES)

@@ -149,7 +149,7 @@ def test_errors_have_a_sign_as_numbers_elsewhere_have():
     assert [what_if._signed_percent(share) for share in (-0.061, 0.173, -0.0001)] == ["−6.1", "+17.3", "+0.0"]
 
 
-def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
+def test_cells_are_in_the_order_of_tables(study):
     runs = study.runs.sort_values("nodes", ascending=False, kind="stable").assign(trace="phases")
     campaigns = pd.concat(
         step_of(nodes, 32, 62.5e6)

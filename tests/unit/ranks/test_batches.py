@@ -21,7 +21,7 @@ def images(number: int, side: int = 16) -> np.ndarray:
 @pytest.mark.parametrize(
     "split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)]
 )
-def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
+def test_drawn_sample_depends_on_its_index_not_its_rank(split: Fresh) -> None:
     samples, labels = split.read(2, slice(0, 64), np.arange(64))
     parts = [split.read(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
     assert np.array_equal(np.concatenate([part for part, _ in parts]), samples)
@@ -57,7 +57,7 @@ def test_the_class_of_a_text_can_be_learnt() -> None:
     assert (tokens % 4 == labels[:, None]).mean() == pytest.approx(0.25 + 0.75 / 4, abs=0.01)
 
 
-def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_path: Path) -> None:
+def test_last_positions_with_logits_have_labels(tmp_path: Path) -> None:
     manifest = {"fresh": True, "shape": [6], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
@@ -81,7 +81,7 @@ def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_pa
         )
 
 
-def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:
+def test_validation_does_not_depend_on_epoch_or_partition(tmp_path: Path) -> None:
     def shares(ranks: int) -> list[np.ndarray]:
         manifest = {
             "fresh": True,
@@ -127,7 +127,7 @@ def test_heterogeneous_ranks_have_own_cores_and_samples(tmp_path: Path) -> None:
     ]
 
 
-def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_path: Path) -> None:
+def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> None:
     mesh = {"pipeline": 2, "data": 2, "sharded": 1, "tensor": 1}
     spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
     ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
@@ -149,7 +149,7 @@ def test_half_of_the_images_are_mirrored() -> None:
     assert all(a != b for a, b in zip(mirrored, unchanged, strict=True)) and 150 < sum(mirrored) < 250
 
 
-def test_a_crop_moves_an_image_by_an_eighth_of_its_height_at_most() -> None:
+def test_crop_moves_an_image_by_at_most_an_eighth_of_its_height() -> None:
     originals, augment = images(300), Augmentation("flip-crop", 1, 1, 300, 16)
     changed = augment(originals.copy(), np.arange(300))
     moves = set()

@@ -86,7 +86,7 @@ def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
     assert after - before == pytest.approx((2 * RANGE_UJ + 500_000 - (RANGE_UJ - 2_000_000)) / 1e6)
 
 
-def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: Path) -> None:
+def test_unreadable_package_gives_a_reason_instead_of_energy(powercap: Path) -> None:
     (powercap / "intel-rapl:1" / "energy_uj").unlink()
     meter = Meters([])
     assert meter.read() == {}, "one package is not the machine"
@@ -98,7 +98,7 @@ def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: 
     )
 
 
-def test_a_machine_without_meters_says_nothing_and_writes_nothing(
+def test_machine_without_meters_reports_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
@@ -137,7 +137,7 @@ def test_the_shortest_window_that_is_taken_is_right_to_a_tenth(length_s: float) 
         assert abs(read[1] - read[0] - 100 * length_s) <= energy.MAX_ERROR_SHARE * 100 * length_s + 1e-9
 
 
-def test_an_epoch_too_short_is_empty_and_the_record_has_the_first_reason(powercap: Path) -> None:
+def test_too_short_epoch_is_empty_and_recorded_with_its_reason(powercap: Path) -> None:
     meter = Meters([])
     before = meter.read()
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
@@ -206,7 +206,7 @@ def joules_of_a_pause(meter: energy.Meter) -> tuple[float, float, float]:
     return after - before, shortest_s, time.monotonic() - start
 
 
-def test_an_accelerator_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_is_integrated_without_an_energy_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watts = [100.0, 50.0]
     meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
@@ -252,9 +252,7 @@ def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") 
 
 
 @pytest.mark.parametrize("name", ["energy_accumulator", "power"], ids=["since 6.2", "before"])
-def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_amd_smi_has_own_units_and_the_numbers_of_hip(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     meter = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
@@ -294,7 +292,7 @@ def make_entries(reason: str | None = None, kind: energy.Kind = RAPL) -> list[di
     return [energy.entry(kind, reason)]
 
 
-def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> None:
+def test_meters_of_machines_are_joined_and_missing_ones_named() -> None:
     (combined,) = together([("a", make_entries()), ("b", make_entries())])
     assert combined["reason"] is None and combined["window"] == "epochs"
     assert together([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"] == "b: too short"
@@ -319,9 +317,7 @@ def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> N
         ("device package node", "hybrid", "node"),
     ],
 )
-def test_the_response_is_the_widest_scope_and_never_the_package_alone_of_accelerators(
-    scopes: str, device: str, scope: str | None
-) -> None:
+def test_response_is_the_widest_scope_with_accelerators(scopes: str, device: str, scope: str | None) -> None:
     energies = {f"energy_{name}_j": 1.0 if name in scopes.split() else None for name in energy.SCOPES}
     assert widest(energies, device) == scope
 
@@ -351,7 +347,7 @@ def test_power_over_time_is_what_counters_went_up_by(
     assert abs(float(rows[0]["t"]) - time.time()) < 10, "Unix time"
 
 
-def test_of_a_power_that_nobody_told_for_a_while_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gap_between_power_samples_gives_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ranks.worker.energy.every", lambda *_: None)
     now = [0.0]
     monkeypatch.setattr("ranks.worker.energy.time.monotonic", lambda: now[0])

@@ -102,7 +102,7 @@ def test_a_process_that_computes_was_not_stopped() -> None:
     ("late_s", "switches", "queued_s", "expected"),
     [(6.0, 1, 0.0, 5.985), (6.0, 1200, 0.0, 0.0), (6.0, 1, 5.8, 0.0), (0.3, 1, 0.0, 0.0), (0.0, 1, 0.1, 0.0)],
 )
-def test_a_pause_is_neither_a_wait_for_the_lock_nor_for_a_processor(
+def test_pause_excludes_waits_for_lock_and_processor(
     late_s: float, switches: int, queued_s: float, expected: float
 ) -> None:
     now = Beat(100.1 + late_s, 7 + switches, 3.0 + queued_s)

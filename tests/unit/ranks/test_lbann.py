@@ -361,7 +361,7 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
+def test_plan_refuses_exactly_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     for name, entry in models().items():
         built_graph = of_model(
@@ -398,7 +398,7 @@ def test_what_would_overwrite_what_others_take_is_refused() -> None:
         layers(builder.graph())
 
 
-def test_a_reshape_is_overwritten_only_where_nothing_below_it_needs_its_output() -> None:
+def test_reshape_is_overwritten_only_if_its_output_is_not_needed() -> None:
     """That of a position of a sequence shows a slice; that of the column of a gate would show a sigmoid."""
     builder = Builder("viewed", (6,), "uniform", VOCABULARY)
     x = builder.step(builder.embedding(builder.input, 4), -1)
@@ -412,7 +412,7 @@ def test_a_reshape_is_overwritten_only_where_nothing_below_it_needs_its_output()
         _check_in_place(built_graph, builder.graph())
 
 
-def test_what_hands_its_output_to_a_sum_alone_does_not_work_in_place() -> None:
+def test_layer_before_a_sum_does_not_work_in_place() -> None:
     """LBANN 0.104 dies in the second step."""
     builder = Builder("summed", (8, 8, 1), "he")
     x = builder.add(

@@ -49,7 +49,7 @@ def test_an_epoch_without_all_samples_is_refused():
         row(read(too_few).epochs[4], 1536)
 
 
-def test_shares_come_from_the_table_of_training_not_of_validation():
+def test_shares_come_from_the_table_of_training():
     output = read(VALIDATED)
     assert output.share("forward prop*") == pytest.approx(1.7001 / 4.5994)
     assert output.share("back prop*") == pytest.approx(2.6204 / 4.5994)

@@ -137,7 +137,7 @@ def own_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def test_a_busy_loop_of_our_own_is_in_the_machines_processor_time() -> None:
+def test_own_busy_loop_is_in_the_cpu_time_of_the_machine() -> None:
     began, own, busy, stolen = time.monotonic(), own_cpu_s(), node.busy_seconds(), node.stolen_seconds()
     while own_cpu_s() - own < 1.0:
         sum(range(100_000))
@@ -175,7 +175,7 @@ def test_two_nodes_on_one_machine_know_that_they_are() -> None:
     assert node.machine() == node.machine() != ""
 
 
-def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Path) -> None:
+def test_accelerator_is_named_by_its_driver_or_its_kind(tmp_path: Path) -> None:
     for number, model in enumerate(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]):
         folder = tmp_path / f"0000:{number}1:00.0"
         folder.mkdir()
@@ -194,7 +194,7 @@ def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Pa
         ("processor\t: 0\nCPU part\t: 0xd40\n", platform.machine()),  # as arm64 kernels have it
     ],
 )
-def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(
+def test_processor_is_named_by_its_model_or_its_architecture(
     cpuinfo: str, model: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)

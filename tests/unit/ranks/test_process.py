@@ -93,9 +93,7 @@ as_rank(run)
 @pytest.mark.parametrize(
     ("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)]
 )
-def test_a_rank_leaves_its_library_when_its_work_is_done_and_not_when_it_failed(
-    tmp_path: Path, work: str, left_library: bool
-) -> None:
+def test_rank_leaves_its_library_after_success_only(tmp_path: Path, work: str, left_library: bool) -> None:
     """To leave is collective: others would wait for it."""
     program = f"""\
 from ranks.worker.process import as_rank, at_end
@@ -114,7 +112,7 @@ as_rank(run)
     assert ended.returncode == (0 if left_library else 1) and (tmp_path / "left").exists() == left_library
 
 
-def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_living(
+def test_files_of_killed_ranks_are_removed_and_of_live_ones_kept(
     tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     scratch = tmp_path / "scratch"

@@ -15,9 +15,7 @@ def parts(*samples: int) -> list[slice]:
 
 
 @pytest.mark.parametrize(("samples", "batch", "ranks"), [(1536, 16, 1), (1536, 32, 2), (1797, 64, 3)])
-def test_an_epoch_sees_no_sample_twice_and_drops_less_than_a_step(
-    samples: int, batch: int, ranks: int
-) -> None:
+def test_epoch_repeats_no_sample_and_drops_less_than_a_step(samples: int, batch: int, ranks: int) -> None:
     seen = [epoch_batches(5, 1, samples, batch * ranks, part) for part in parts(*[batch] * ranks)]
     assert {part.shape for part in seen} == {(samples // (batch * ranks), batch)}, (
         "equal numbers of steps on all ranks"
@@ -26,7 +24,7 @@ def test_an_epoch_sees_no_sample_twice_and_drops_less_than_a_step(
     assert len(np.unique(together)) == len(together) > samples - batch * ranks
 
 
-def test_a_step_sees_the_same_samples_however_they_are_shared_out() -> None:
+def test_samples_of_a_step_do_not_depend_on_the_partition() -> None:
     reference = epoch_batches(5, 3, 1536, 64, ALL)
     accumulated = epoch_batches(5, 3, 1536, 16, ALL).reshape(-1, 64)
     for samples in ([32, 32], [50, 14], [1, 40, 23]):
@@ -68,13 +66,13 @@ def test_every_validation_sample_is_evaluated_once() -> None:
         (3, [0.1, 0.8, 0.1], 1, [1, 1, 1]),
     ],
 )
-def test_a_block_is_divided_by_largest_remainder_with_some_for_each_rank(
+def test_block_is_divided_by_largest_remainder(
     block: int, shares: list[float], fewest: int, samples: list[int]
 ) -> None:
     assert divided(block, shares, fewest) == samples
 
 
-def test_a_divided_block_is_whole_and_as_near_to_the_shares_as_samples_allow() -> None:
+def test_divided_block_is_complete_and_closest_to_the_shares() -> None:
     random = np.random.default_rng(4)
     for _ in range(300):
         ranks = int(random.integers(1, 6))

@@ -18,7 +18,7 @@ def finish(attempt: Path, text: str) -> None:
     (attempt / "record.json").write_text(f'"{text}"')
 
 
-def test_a_finished_attempt_is_published_and_put_aside_on_request(tmp_path: Path) -> None:
+def test_finished_attempt_is_published_and_moved_on_request(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     assert attempts.finished(folder) is None
     number, first = attempts.create_attempt_folder(folder)
@@ -44,7 +44,7 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert attempts.create_attempt_folder(tmp_path)[0] == 11
 
 
-def test_the_machine_is_held_by_one_run_and_freed_when_its_process_dies(
+def test_machine_is_locked_by_one_run_until_its_process_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "lock"
@@ -137,7 +137,7 @@ def test_one_job_at_a_time_holds_a_run_and_frees_it_when_it_dies(tmp_path: Path)
         assert len(waited) == 1
 
 
-def test_a_file_system_without_locks_is_no_obstacle_and_other_errors_are(
+def test_lock_errors_other_than_a_missing_feature_are_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(number: int) -> None:
@@ -244,7 +244,7 @@ def test_a_machine_lock_is_a_file_of_its_own(
     assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()
 
 
-def test_a_file_system_without_locks_is_taken_as_one_without_others(
+def test_file_system_without_locks_counts_as_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

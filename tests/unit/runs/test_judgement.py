@@ -182,7 +182,7 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
     assert with_last_line(failed, tmp_path / "nothing") is failed
 
 
-def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again(tmp_path: Path) -> None:
+def test_environment_exists_while_its_stamp_is_rewritten(tmp_path: Path) -> None:
     site = replace(SITE, cache=tmp_path)
     run, _ = one_run(
         site,
@@ -206,7 +206,7 @@ def test_no_result_is_no_measurement(tmp_path: Path) -> None:
     assert summarize_ranks(tmp_path, 0.0, 4.0, SPEC, []) is None
 
 
-def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path: Path) -> None:
+def test_epochs_are_numbers_and_a_truncated_table_is_refused(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0, sent="5")
     assert rows[0]["train_loss"] == 2.0 and rows[0]["sent_bytes"] == 5 and rows[0]["energy_node_j"] is None
     assert mean_of_timed(rows, "train_loss") == 1.5 and mean_of_timed(rows, "energy_node_j") is None

@@ -86,9 +86,7 @@ def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) 
     ]
 
 
-def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_steps_of_a_long_epoch_are_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "MAX_TRACED_STEPS", 2)
     phases_of_rank = Phases(tmp_path, 0, steps=6)
     phases_of_rank.open_epoch(1)
@@ -189,7 +187,7 @@ def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) 
     assert merge_phases(tmp_path) is None, "without tables to merge"
 
 
-def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_path: Path) -> None:
+def test_profiler_events_are_moved_to_the_clock_of_phases(tmp_path: Path) -> None:
     """Rank 1's clock is 1000 s ahead, its process started half a second later than rank 0's."""
     for rank, ahead in ((0, 0), (1, 1000)):
         (tmp_path / f"phases-{rank}.csv").write_text(
@@ -223,7 +221,7 @@ def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path
     assert [row[2] for row in rows(tmp_path) if row[1]] == ["data", "forward", "wait", "forward"]
 
 
-def test_stamps_of_two_clocks_never_make_a_phase_that_ends_before_it_begins(tmp_path: Path) -> None:
+def test_two_clocks_make_no_phase_of_negative_length(tmp_path: Path) -> None:
     phases_of_rank = Phases(tmp_path, 0, steps=1)
     phases_of_rank.open_epoch(1)
     phases_of_rank.step()
@@ -422,7 +420,7 @@ def test_phases_that_cannot_be_merged_stay_as_they_are(tmp_path: Path, name: str
         assert reason.facts == {"file": "phases.csv", "parts": ["phases-0.csv", "phases-1.csv"]}
 
 
-def test_all_phases_that_are_marked_anywhere_have_a_place_in_the_order() -> None:
+def test_all_marked_phases_have_a_place_in_the_order() -> None:
     marks = re.compile(r"""phases\.(?:enter|begin|put)\(\s*"(\w+)\"""")
     marked = {name for file in (SCRIPTS / "ranks").rglob("*.py") for name in marks.findall(file.read_text())}
     assert {"speeds", "join", "optimizer"} <= marked <= NAMES

@@ -161,7 +161,7 @@ def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("rules", "is_kept"), [("extra_p dataset", False), ("extra_p table", True)])
-def test_what_another_checkout_made_in_the_cache_is_not_worth_a_word(rules: str, is_kept: bool) -> None:
+def test_cache_files_of_another_checkout_are_not_reported(rules: str, is_kept: bool) -> None:
     message = (
         "2 jobs have missing provenance/metadata so that it in part cannot be used to trigger re-runs.\n"
         f"Rules with missing metadata: {rules}"

@@ -51,7 +51,7 @@ def benchmark_times(*seconds: float) -> Callable[[], ReferenceTime]:
 
 
 @pytest.mark.training
-def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
+def test_reference_runs_once_per_node_on_the_cores_of_its_ranks(
     tmp_path: Path, real: Callable[[str], Any]
 ) -> None:
     environment, run_spec = real("pytorch"), spec()
@@ -84,7 +84,7 @@ print(name, devices)
 
 
 @pytest.mark.training
-def test_accelerators_do_it_by_pytorch_as_far_as_a_processor_can_tell(real: Callable[[str], Any]) -> None:
+def test_reference_on_accelerators_uses_pytorch(real: Callable[[str], Any]) -> None:
     python = real("pytorch")["python"]["executable"]
     done = subprocess.run(
         [python, "-c", ON_A_DEVICE],
@@ -183,7 +183,7 @@ def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
-def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(
+def test_wait_for_a_busy_machine_has_the_limit_of_the_site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.02)
@@ -193,7 +193,7 @@ def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(
     assert 0.05 <= entry["waited_s"] < 60 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
 
 
-def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(
+def test_earlier_reference_has_equal_environment_and_geometry(
     tmp_path: Path,
 ) -> None:
     def record(name: str, entry: Any, environment: str = "this") -> None:

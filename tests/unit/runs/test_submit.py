@@ -95,7 +95,7 @@ def test_every_block_that_is_possible_waits_for_those_before() -> None:
     assert submitted(campaign(rule, at_a_time=2))[5] == "singleton,afterany:1:2:3:4"
 
 
-def test_what_is_decided_is_submitted_and_what_is_still_to_be_decided() -> None:
+def test_decided_and_undecided_blocks_are_submitted() -> None:
     campaign_now = campaign(Replicates(3, 6, 0.05))
     record(campaign_now, 1, 2, 3)
     assert list(submitted(campaign_now)) == [4, 5, 6], "the next job decides"

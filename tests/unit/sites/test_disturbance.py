@@ -113,7 +113,7 @@ def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -
     assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"
 
 
-def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others() -> None:
+def test_own_work_is_no_disturbance_of_this_machine() -> None:
     before = node_report.used()
     result = node_report.disturbed(0.3)
     after = node_report.used()
@@ -125,7 +125,7 @@ def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others
     assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)
 
 
-def test_runs_under_way_are_not_others_and_machines_elsewhere_are_not_asked() -> None:
+def test_own_runs_and_remote_machines_are_no_disturbance() -> None:
     shares_now = disturbance.share_meter(SITE)(True)
     assert shares_now is not None and shares_now["others"] is None and shares_now["steal"] is not None
     assert disturbance.share_meter(load_site("slurm-example"))(False) is None

@@ -125,9 +125,7 @@ class TestImages:
         loaded = load_campaign(CONFIG)
         return replace(loaded, site=replace(loaded.site, deployment="apptainer"))
 
-    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(
-        self, imaged: Campaign
-    ) -> None:
+    def test_image_deployment_changes_all_environments_and_keys(self, imaged: Campaign) -> None:
         loaded = load_campaign(CONFIG)
         assert loaded.images == [] and imaged.images == list(imaged.environments) == list(loaded.environments)
         assert set(loaded.records.values()).isdisjoint(imaged.records.values())

@@ -45,7 +45,7 @@ def test_unions_that_are_known(entries, expected):
 
 
 @given(interval_lists)
-def test_a_union_has_the_seconds_that_are_in_any_and_no_two_touch(entries):
+def test_union_has_all_seconds_and_disjoint_intervals(entries):
     subset = own(entries)
     union = subset.union()
     assert (counted(union) == counted(subset)).all()

@@ -20,7 +20,7 @@ def events(anchor: Path) -> tuple[Any, list[tuple[Any, Any]]]:
         return archive.definitions, list(archive.events)
 
 
-def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path: Path) -> None:
+def test_rank_is_a_process_with_a_location_for_each_track(tmp_path: Path) -> None:
     built, reported = events(otf2_write.write(replace(TIMELINE, began=1.8e9), tmp_path / "otf2"))
     assert [
         (group.name, group.location_group_type, group.system_tree_parent.name,

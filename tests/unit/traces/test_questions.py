@@ -72,14 +72,14 @@ def test_no_data_takes_away_data():
     assert answer(questions.no_data(), PLAIN) == pytest.approx(PLAIN.step_s() - 0.001)
 
 
-def test_accumulation_leaves_allreduce_and_update_to_the_last_batch():
+def test_accumulation_delays_allreduce_and_update_to_last_batch():
     result = answer(questions.accumulated(4, None, own(PLAIN)), PLAIN)
     assert result == pytest.approx(WORK_S + (0.040 + 0.0005 + 0.002) / 4)
     joined = [replace(chain, steps=chain.steps[:1]) for chain in own(PLAIN) for _ in range(4)]
     assert questions.accumulated(4, None, joined).ratio(joined) * PLAIN.step_s() == pytest.approx(result)
 
 
-def test_batches_without_an_allreduce_take_as_long_as_on_one_replica():
+def test_batches_without_allreduce_take_the_time_of_one_replica():
     """A batch and its update take 28 ms there; 31 ms of work beside an all-reduce."""
     result = answer(questions.accumulated(4, 0.028, own(PLAIN)), PLAIN)
     assert result == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)
@@ -115,7 +115,7 @@ def test_the_law_scales_what_it_explains():
     )
 
 
-def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
+def test_queued_allreduce_costs_bytes_and_at_least_its_latency():
     """A small message after a large one: its bytes take half as long, its latency does not."""
     before = Messages(np.array([0.010]), np.array([0.002]))
     after = Messages(np.array([0.009]), np.array([0.001]))
@@ -131,7 +131,7 @@ def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
 SLOWED = Truth(ready=(0.5,), moving=(0.030,))  # 10 ms of it beside the backward pass
 
 
-def test_beside_computing_an_allreduce_gets_on_as_the_law_says_that_it_did():
+def test_overlapped_allreduce_progresses_as_the_law_says():
     """Alone it takes 24 ms, so that the 10 ms beside the backward pass moved 4 ms of it."""
     plain = own(SLOWED)
     law = lambda count: Messages(np.full(count, 0.024), np.full(count, 0.024))  # noqa: E731
@@ -142,7 +142,7 @@ def test_beside_computing_an_allreduce_gets_on_as_the_law_says_that_it_did():
 
 
 @pytest.mark.parametrize("processors", [False, True])
-def test_links_twice_as_fast_shorten_what_is_beside_computing_unless_processors_move_it(processors):
+def test_faster_links_shorten_overlapped_unless_processor_bound(processors):
     """Of 12 ms, 4 were moved beside the backward pass, or at the same rate of bytes only 2."""
     law = [Messages(np.array([seconds]), np.array([seconds])) for seconds in (0.024, 0.012)]
     chains_ = [chain.slowed(0.4) for chain in own(SLOWED)]
@@ -154,7 +154,7 @@ def test_links_twice_as_fast_shorten_what_is_beside_computing_unless_processors_
     assert result == pytest.approx(WORK_S + exposed + 0.0005 + 0.002)
 
 
-def test_an_allreduce_that_ends_beside_computing_keeps_no_rank_waiting():
+def test_overlapped_allreduce_delays_no_rank():
     hidden = replace(SLOWED, moving=(0.008,))
     chains_ = [chain.slowed(0.5) for chain in own(hidden)]
     assert chains_[0].seconds() == pytest.approx(own(hidden)[0].seconds())

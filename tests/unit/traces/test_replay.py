@@ -66,7 +66,7 @@ def test_a_step_by_hand():
     assert play(step, np.array([100.0, 0.0]))[0].tolist() == [117, 118]
 
 
-def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
+def test_allreduce_started_during_a_wait_keeps_its_delay():
     """A library that sends its second message 1 s after the first has arrived: twice as slow, the second one
     begins later, too.
     """
@@ -83,7 +83,7 @@ def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
     assert Chain(chain.starts, (slower,), 0.0).seconds() == 2 + 4 + 1 + 2 + 1
 
 
-def test_steps_that_do_not_follow_each_other_are_chains_of_their_own():
+def test_nonconsecutive_steps_are_separate_chains():
     truth = Truth()
     rows = pd.concat(
         [truth.trace(2), truth.trace(3, [5.0, 5.0], first=7), truth.trace(1, [9.0, 9.0], epoch=3)]
@@ -100,7 +100,7 @@ def test_steps_that_are_not_whole_are_left_out():
     assert build_chains(rows[:0]) == []
 
 
-def test_allreduces_under_way_at_once_share_their_time_by_what_they_would_take_alone():
+def test_concurrent_allreduces_share_time_by_their_time_alone():
     """Both end at 10 s: the first, three times as large, takes 6 of the 8 s, the second the rest."""
     rows = [
         (0, 1, 1, "backward", 0.0, 3.0),

@@ -42,7 +42,7 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
     )
 
 
-def test_allreduces_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:
+def test_allreduces_get_the_clock_of_phases_and_their_steps(attempt: Path) -> None:
     """A step around each MPI_Allreduce that the main thread of rank 0 made: its begin is that step's, and
     nothing else's.
     """
