@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from common.caches import check_cache, follow_modes
 from common.errors import InputError, system_faults
@@ -23,6 +22,7 @@ from declared.site import load_site
 from environments import image, installed, seal, venv
 from environments.built import read_built
 from environments.identity import digest, stamp_of
+from environments.record import BuiltEnvironment
 from environments.steps import Stopwatch, build_lock, print_progress
 
 DEPLOYMENTS = {"venv": venv, "apptainer": image, "installed": installed}
@@ -35,7 +35,7 @@ def build(
     cache: Path,
     indexes: Mapping[str, str] | None = None,
     realization: Realization = VENV,
-) -> dict[str, Any]:
+) -> BuiltEnvironment:
     """Return the record of `environment`, built in `cache` together with its parent unless both exist there.
 
     Args:
@@ -100,11 +100,11 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def _realize(
     environment: Environment,
     folder: Path,
-    parent: dict[str, Any] | None,
+    parent: BuiltEnvironment | None,
     cache: Path,
     indexes: Mapping[str, str],
     realization: Realization,
-) -> dict[str, Any]:
+) -> BuiltEnvironment:
     """Build or find the environment as the site deploys it, and return the content of environment.json."""
     log = folder / LOG
     deployment = environment.deployment(realization)
@@ -126,7 +126,6 @@ def _realize(
         "deployment": deployment,
         "digest": digest(environment, realization),
         "parent": {"name": parent["name"], "digest": parent["digest"]} if parent else None,
-        "variables": environment.variables,
         **outcome,
         "seconds": watch.seconds,
     }

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from common.caches import check_trusted
 from common.errors import InputError
@@ -10,6 +9,7 @@ from common.files import read_json
 from declared.environments import COMPLETE_FILE
 from environments import installed
 from environments.container import is_unchanged
+from environments.record import BuiltEnvironment
 from environments.seal import check_seal
 
 
@@ -32,7 +32,7 @@ def check_unchanged(stamps: Iterable[Path]) -> None:
         check_seal(folder)
 
 
-def read_built(stamp: Path) -> dict[str, Any]:
+def read_built(stamp: Path) -> BuiltEnvironment:
     """Return the content of an environment.json.
 
     Args:
@@ -46,7 +46,7 @@ def read_built(stamp: Path) -> dict[str, Any]:
     record = stamp if stamp.exists() else stamp.with_name(COMPLETE_FILE)
     check_trusted(record, stamp.parents[3])
     try:
-        environment: dict[str, Any] = read_json(record)
+        environment: BuiltEnvironment = read_json(record)
         image = environment.get("image")
         installation = environment.get("installed")
         is_usable = is_unchanged(image) if image else Path(environment["python"]["executable"]).exists()

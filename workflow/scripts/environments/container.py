@@ -7,13 +7,13 @@ meet in /dev/shm.
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.errors import InputError
 from common.files import digest_file, is_written, written
+from environments.record import ImageRecord
 
 PROGRAM = "apptainer"
 # Variables that the scheduler sets for each rank.
@@ -71,7 +71,7 @@ def check_machine(environment: str) -> None:
         )
 
 
-def is_unchanged(image: Mapping[str, Any]) -> bool:
+def is_unchanged(image: ImageRecord) -> bool:
     """Tell whether an image is still the file whose SHA-256 environment.json records.
 
     An image that the site provides must not have been replaced there either. It may have been removed there.

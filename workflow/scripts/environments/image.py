@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
@@ -25,6 +24,7 @@ from environments.container import PROGRAM, Bind, inside
 from environments.identity import digest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, fetch, parse_packages
 from environments.recipe import PACKAGES, recipe
+from environments.record import BuiltEnvironment, RealizedEnvironment
 from environments.steps import Stopwatch, call, isolated_variables
 
 IMAGE = "image.sif"
@@ -53,11 +53,12 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     _with_mirror(source)
 
 
-def read_complete_record(folder: Path) -> dict[str, Any] | None:
+def read_complete_record(folder: Path) -> BuiltEnvironment | None:
     """Return the record of a complete folder; None if it is not complete or its image has changed."""
     try:
-        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
-        return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
+        record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
+        image = record["image"]
+        return record if image and digest_file(folder / IMAGE) == image["sha256"] else None
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 
@@ -65,12 +66,12 @@ def read_complete_record(folder: Path) -> dict[str, Any] | None:
 def realize(
     environment: Environment,
     folder: Path,
-    parent: Mapping[str, Any] | None,
+    parent: BuiltEnvironment | None,
     realization: Realization,
     indexes: Mapping[str, str],
     watch: Stopwatch,
     log: Path,
-) -> dict[str, Any]:
+) -> RealizedEnvironment:
     """Make the image in `folder`, test it, and return its part of environment.json."""
     brought = environment.brought(realization)
     draft = folder / f"{IMAGE}.{os.getpid()}.partial"
@@ -99,6 +100,7 @@ def realize(
         [PROGRAM, "--version"], capture_output=True, text=True, errors="replace", check=True
     ).stdout.strip()
     return {
+        "variables": environment.variables,
         "python": json.loads(outputs[0].splitlines()[-1]),
         "image": {
             "path": str(folder / IMAGE),
@@ -125,7 +127,7 @@ def _base_of(environment: Environment, realization: Realization) -> str:
 def _build(
     environment: Environment,
     draft: Path,
-    parent: Mapping[str, Any] | None,
+    parent: BuiltEnvironment | None,
     realization: Realization,
     indexes: Mapping[str, str],
     scratch: Path,
@@ -142,7 +144,7 @@ def _build(
             fetch(environment, packages, indexes, log)
         hand_over = ["--bind", f"{handed}:{Path(PACKAGES).parent}:ro"]
     definition = draft.with_name("recipe.def")
-    below = parent["image"]["path"] if parent else None
+    below = parent["image"]["path"] if parent and parent["image"] else None
     base = realization.base if environment.spack or below else _with_mirror(realization.base)
     text = recipe(environment, base, below, digest(environment, realization))
     write_text(definition, text)

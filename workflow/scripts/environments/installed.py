@@ -7,7 +7,7 @@ all other processes read the result of that inspection (declared.site).
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from declared.environments import COMPLETE_FILE, Environment, Installed, Realiza
 from declared.site import Site
 from environments import selftest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
+from environments.record import BuiltEnvironment, InstalledRecord, RealizedEnvironment
 from environments.steps import Stopwatch, isolated_variables
 
 # A site's Python runs these programs after the setup lines. Each prints one line: folders of packages, loaded
@@ -136,16 +137,16 @@ def check_machine(environment: Environment, realization: Realization) -> None:
         )
 
 
-def read_complete_record(folder: Path) -> dict[str, Any] | None:
+def read_complete_record(folder: Path) -> BuiltEnvironment | None:
     """Return the record of a complete folder; None if it is not complete or the installation has changed."""
     try:
-        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
+        record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
         return record if is_unchanged(record["installed"]) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def is_unchanged(installed: Mapping[str, Any]) -> bool:
+def is_unchanged(installed: InstalledRecord) -> bool:
     """Tell whether the installation is the file that was tested, with the same packages if it is a Python."""
     # Size and date decide: whoever installed it may have copied it since, which changes its inode.
     is_same_file = is_written(Path(installed["executable"]), installed["written"][:2])
@@ -154,7 +155,7 @@ def is_unchanged(installed: Mapping[str, Any]) -> bool:
 
 def realize(
     environment: Environment, realization: Realization, watch: Stopwatch, log: Path
-) -> dict[str, Any]:
+) -> RealizedEnvironment:
     """Test the site's installation, and return its part of environment.json."""
     installation = _installed(environment, realization)
     contents = inspect_installation(environment, installation)

@@ -4,13 +4,13 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from common.files import display_path, read_json
 from common.python import python_abi
 from declared.environments import COMPLETE_FILE, Environment, Realization
 from environments import selftest
 from environments.packages import LIST_PACKAGES, parse_packages
+from environments.record import BuiltEnvironment, RealizedEnvironment
 from environments.steps import (
     Stopwatch,
     compile_bytecode,
@@ -35,13 +35,13 @@ def check_machine(environment: Environment, _realization: Realization) -> None:
         check_needs(source)
 
 
-def read_complete_record(folder: Path) -> dict[str, Any] | None:
+def read_complete_record(folder: Path) -> BuiltEnvironment | None:
     """Return the record of a complete folder.
 
     None if it is not complete or its interpreter does not start.
     """
     try:
-        record: dict[str, Any] = read_json(folder / COMPLETE_FILE)
+        record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
         started = subprocess.run(
             [record["python"]["executable"], "-c", ""],
             check=False,
@@ -56,12 +56,12 @@ def read_complete_record(folder: Path) -> dict[str, Any] | None:
 def realize(
     environment: Environment,
     folder: Path,
-    parent: Mapping[str, Any] | None,
+    parent: BuiltEnvironment | None,
     cache: Path,
     indexes: Mapping[str, str],
     watch: Stopwatch,
     log: Path,
-) -> dict[str, Any]:
+) -> RealizedEnvironment:
     """Make the virtual environment in `folder`/venv, test it, and return its part of environment.json."""
     venv = folder / "venv"
     parents = [Path(prefix) for prefix in (parent["prefixes"] if parent else [])]
@@ -76,7 +76,7 @@ def realize(
         wheels[wheel.name] = {"sha256": recorded_sha256(wheel, environment.description, python_abi())}
     for source in environment.sources:
         with watch.step(source.name):
-            path, sha256 = built_wheel(source, environment, parent or {}, cache, log)
+            path, sha256 = built_wheel(source, environment, parent, cache, log)
             install_built(path, sha256, python, log)
         wheels[source.name] = {"sha256": sha256, "key": path.parent.name}
     with watch.step("bytecode"):
@@ -94,6 +94,7 @@ def realize(
         check=True,
     ).stdout
     return {
+        "variables": environment.variables,
         "python": {"version": platform.python_version(), "abi": python_abi(), "executable": str(python)},
         "image": None,
         "prefixes": [str(venv), *map(str, parents)],

@@ -19,6 +19,7 @@ from common.files import digest_file, digest_text, display_path, read_json, writ
 from common.python import python_abi
 from declared.environments import Environment, Source, Wheel
 from environments import bundled, compiling
+from environments.record import BuiltEnvironment
 from environments.steps import (
     Stopwatch,
     build_lock,
@@ -199,19 +200,19 @@ def cached_wheels(source: Source, environment: Environment, cache: Path) -> Iter
 
 
 def built_wheel(
-    source: Source, environment: Environment, parent: Mapping[str, Any], cache: Path, log: Path
+    source: Source, environment: Environment, parent: BuiltEnvironment | None, cache: Path, log: Path
 ) -> tuple[Path, str]:
     """Return the wheel of `source` and its SHA-256, from the cache or built now.
 
     Args:
         source: The source distribution and its patches.
         environment: The environment that needs it.
-        parent: The parent's environment.json: packages to build against, and their folders.
+        parent: The parent's environment.json, if it has one: packages to build against, and their folders.
         cache: The site's cache.
         log: Where the output of the build goes.
     """
     check_needs(source)
-    parts = wheel_parts(source, environment, parent["packages"])
+    parts = wheel_parts(source, environment, parent["packages"] if parent else {})
     key = wheel_key(parts)
     folder = cache / "wheels" / key
     name = f"{source.name} {source.version} for {', '.join(parts['built_against'])}"
@@ -222,9 +223,8 @@ def built_wheel(
             shutil.rmtree(folder, ignore_errors=True)
             staging = folder.with_name(f".{key}.partial")
             shutil.rmtree(staging, ignore_errors=True)
-            seconds = _build(
-                source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log
-            )
+            prefixes = [Path(prefix) for prefix in (parent["prefixes"] if parent else [])]
+            seconds = _build(source, environment, prefixes, staging, log)
             (wheel,) = staging.glob("*.whl")
             built = folder / wheel.name, digest_file(wheel)
             write_json(

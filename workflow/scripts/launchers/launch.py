@@ -31,6 +31,7 @@ from common.shell import (
 from declared.site import Site
 from environments import container
 from environments.container import Bind
+from environments.record import BuiltEnvironment
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
@@ -141,7 +142,7 @@ def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
 
 def run(
     launcher: Launcher,
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     folder: Path,
     spec: Mapping[str, Any],
     site: Site,
@@ -162,10 +163,8 @@ def run(
     python = environment["python"]["executable"]
     command = [python, "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
-    if environment.get("image"):
-        command = in_image(
-            environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder
-        )
+    if image := environment.get("image"):
+        command = in_image(image["path"], command, rank_variables, site, [SCRIPTS, *reads], folder)
     elif runs_installed_python(environment):
         # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
@@ -183,7 +182,7 @@ def run(
     return Outcome(end, reason, time.monotonic() - started)
 
 
-def runs_installed_python(environment: Mapping[str, Any]) -> bool:
+def runs_installed_python(environment: BuiltEnvironment) -> bool:
     """Return whether ranks run in a Python that the site has installed.
 
     What a site installs may also be a program, such as LBANN, which ranks start from a Python of ours.
@@ -193,14 +192,13 @@ def runs_installed_python(environment: Mapping[str, Any]) -> bool:
 
 
 def required_paths(
-    environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]
+    environment: BuiltEnvironment, site: Site, folder: Path, reads: Sequence[Path]
 ) -> list[str]:
     """Return the paths that every node must see, without software that the site's setup may provide."""
     if site.launcher == "local":
         return []
-    software = (
-        environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
-    )
+    image = environment.get("image")
+    software = image["path"] if image else environment["python"]["executable"]
     paths = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
     return [str(path) for path in paths]
 

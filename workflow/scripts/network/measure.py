@@ -12,6 +12,7 @@ from common.notes import Note
 from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from environments.record import BuiltEnvironment
 from launchers import launch
 from models.collectives import COLLECTIVES
 from plan.collective_benchmarks import (
@@ -62,7 +63,7 @@ def attempt_benchmark(
     study: Study,
     site: Site,
     benchmark: CollectiveBenchmark,
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
@@ -152,10 +153,9 @@ def find(study: Study, site: Site, name: str) -> CollectiveBenchmark:
     Raises:
         InputError: If the study has no such benchmark.
     """
-    benchmark: CollectiveBenchmark = other_measurements.find_by_name(
+    return other_measurements.find_by_name(
         KIND, planned_benchmarks(plan_design(study, site), site), name, study
     )
-    return benchmark
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:

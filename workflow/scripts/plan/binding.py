@@ -130,7 +130,7 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
         )
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return "one of a cluster" if value is None else str(value)
 
 

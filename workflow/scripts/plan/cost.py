@@ -226,15 +226,15 @@ class Cost:
         return prepared + sum(file["bytes"] for entry in entries for file in entry.get("files", []))
 
     @cached_property
-    def _cell_means(self) -> dict[tuple[Any, ...], Means]:
+    def _cell_means(self) -> dict[tuple[object, ...], Means]:
         return mean_times(self.measured, CELL_COLUMNS)
 
     @cached_property
-    def _model_means(self) -> dict[tuple[Any, ...], Means]:
+    def _model_means(self) -> dict[tuple[object, ...], Means]:
         return mean_times(self.measured, MODEL_FACTORS)
 
     @cached_property
-    def _framework_means(self) -> dict[tuple[Any, ...], Means]:
+    def _framework_means(self) -> dict[tuple[object, ...], Means]:
         return mean_times(self.measured, ["framework"])
 
     def _estimate(self, run: Run) -> Estimate:
@@ -279,7 +279,7 @@ def weighed_macs(model: str, dataset: str) -> int:
     )
 
 
-def mean_times(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Means]:
+def mean_times(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[object, ...], Means]:
     """Return the mean times of measured runs, grouped by the columns ``names``."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
     # A rank may have several replicas, or a replica several ranks.

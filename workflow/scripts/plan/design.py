@@ -492,7 +492,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
             hint="use fewer, or another site",
         )
     used = [False] * len(study.exclude)
-    trained: dict[tuple[Any, ...], Levels] = {}
+    trained: dict[tuple[object, ...], Levels] = {}
     for levels in study.combinations():
         hits = [i for i, entry in enumerate(study.exclude) if matches(levels, entry)]
         for i in hits:
@@ -519,7 +519,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
         )
 
 
-def effective(levels: Levels, layout: Geometry) -> tuple[Any, ...]:
+def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     """Return the levels without irrelevant factors; cells with equal effective levels train the same."""
     mesh, level = layout.mesh or Mesh(), levels["parallelism"]
     resolved = levels

@@ -101,7 +101,7 @@ def required_timings(runs: Iterable[Run]) -> list[Timing]:
     partitioned = [run for run in runs if run.framework.strategies]
     if not any(run.levels["parallelism"] == SEARCHED for run in partitioned):
         return []
-    timings: dict[tuple[Any, ...], Timing] = {}
+    timings: dict[tuple[object, ...], Timing] = {}
     for run in partitioned:
         for kind, names in ((PARTS, PART_FACTORS), (MESSAGES, ("device",))):
             if kind == PARTS or run.geometry.ranks > 1:

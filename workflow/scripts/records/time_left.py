@@ -113,10 +113,10 @@ def run_spans(records: Records) -> dict[str, tuple[float, float]]:
     return {run_id: (start, end) for run_id, (start, end) in spans.items() if start and end}
 
 
-def parse_date(date: Any) -> float | None:
+def parse_date(date: str | None) -> float | None:
     """Return a date in ISO 8601 as seconds since the epoch, None if it is not one."""
     with contextlib.suppress(ValueError, TypeError):
-        return datetime.fromisoformat(date).timestamp()
+        return datetime.fromisoformat(date or "").timestamp()
     return None
 
 

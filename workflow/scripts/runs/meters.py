@@ -12,6 +12,7 @@ from typing import Any
 from common.files import create_json, read_json, utc, write_json, written_whole
 from common.notes import Note
 from declared.site import Site, Wattmeter
+from environments.record import BuiltEnvironment
 from launchers import launch
 from ranks.worker.energy import SCOPES, Kind, entry, packages, together
 from ranks.worker.meter import COLUMNS
@@ -154,7 +155,7 @@ def idle_power(
     session: str,
     site: Site,
     spec: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     make_launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
     """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
@@ -192,7 +193,7 @@ def _measure_idle_power(
     folder: Path,
     site: Site,
     spec: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     launcher: launch.Launcher,
 ) -> dict[str, Any]:
     """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""

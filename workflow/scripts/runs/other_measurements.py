@@ -8,7 +8,7 @@ a finished attempt that succeeded, otherwise measured again.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from common.errors import InputError, refuse_machine_error
 from common.notes import Note
@@ -38,6 +38,9 @@ class Measurement(Protocol):
     @property
     def name(self) -> str:
         """Name, unique among measurements of this kind."""
+
+
+MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
 
 def reuse_or_measure(
@@ -115,7 +118,7 @@ def judge(
     return ("invalid", reason) if reason else ("ok", None)
 
 
-def find_by_name(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
+def find_by_name(kind: str, planned: Sequence[MeasurementT], name: str, study: Study) -> MeasurementT:
     """Return the planned measurement of this name.
 
     Raises:

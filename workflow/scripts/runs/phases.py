@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import InputError
 from common.files import display_path, written_whole
@@ -57,7 +58,7 @@ def _merge_parts(folder: Path, parts: dict[int, Path]) -> float:
     tables = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
     for rank, table in tables.items():
         for name in ("start", "end"):
-            table[name] = align_times(table[name], clocks[clocks["rank"] == rank])
+            table[name] = align_times(table[name].to_numpy(), clocks[clocks["rank"] == rank])
     zero = min(table["start"].min() for table in tables.values())
     for rank, table in tables.items():
         _write_operators(folder, rank, clocks[clocks["rank"] == rank], zero, table["start"].min())
@@ -70,7 +71,7 @@ def _merge_parts(folder: Path, parts: dict[int, Path]) -> float:
     return float(clocks["error_s"].max())
 
 
-def align_times(times: Any, clock: pd.DataFrame) -> Any:
+def align_times(times: NDArray[np.float64], clock: pd.DataFrame) -> NDArray[np.float64]:
     """Convert a rank's times in s to rank 0's clock, by the rank's rows of clocks.csv."""
     return times - np.interp(times, clock["at"] + clock["offset_s"], clock["offset_s"])
 

@@ -16,6 +16,7 @@ from typing import Any
 from common.files import read_json, write_json
 from common.notes import Note
 from declared.site import Site
+from environments.record import BuiltEnvironment
 from launchers import launch
 
 PROGRAM = "ranks.reference_work"
@@ -96,7 +97,7 @@ def run_benchmark(
     folder: Path,
     spec: Mapping[str, Any],
     modules: Sequence[str],
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     make_launcher: Callable[[], launch.Launcher],
     site: Site,
 ) -> ReferenceTime:

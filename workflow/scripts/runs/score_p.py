@@ -1,10 +1,8 @@
 """Start the program of a run under the site's Score-P, which writes into the attempt's folder."""
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from common.errors import InputError
 from common.files import display_path, read_json, write_json
@@ -12,12 +10,13 @@ from common.notes import Note
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
+from environments.record import BuiltEnvironment
 from launchers.launch import Outcome
 from ranks.worker.node import machine
 from ranks.worker.operators import unix_ahead
 
 
-def wrap_program(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
+def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder: Path) -> BuiltEnvironment:
     """Return an environment whose program starts under Score-P, for an attempt in `folder` (absolute).
 
     Raises:

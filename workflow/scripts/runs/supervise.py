@@ -28,6 +28,7 @@ from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
 from environments.built import read_built
+from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
@@ -74,7 +75,7 @@ def supervise(
 
 def train_once(
     planned: Planned,
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     launcher: launch.Launcher,
     results: Path,
     folder: Path,
@@ -122,14 +123,14 @@ def train_once(
     }
 
 
-def _make_own_launcher(planned: Planned, environment: Mapping[str, Any], name: str) -> launch.Launcher:
+def _make_own_launcher(planned: Planned, environment: BuiltEnvironment, name: str) -> launch.Launcher:
     """Return the launcher of a measurement before or after the run, with a job step of its own."""
     own_spec = {**planned.spec, "run_id": f"{name}.{planned.run_id}"}
     return launch.make_launcher(planned.site, own_spec, setup=environment.get("setup", ()))
 
 
 def _run_benchmark(
-    planned: Planned, environment: Mapping[str, Any], folder: Path, moment: str
+    planned: Planned, environment: BuiltEnvironment, folder: Path, moment: str
 ) -> reference.ReferenceTime:
     """Run the reference benchmark at one `moment`: before or after the run."""
     make_launcher = partial(_make_own_launcher, planned, environment, "reference")
@@ -159,7 +160,7 @@ def read_outcome(
     return (measured | {"meters": metered, "idle_w": idle_w} if measured else measured), epochs
 
 
-def describe_run(planned: Planned, environment: Mapping[str, Any]) -> dict[str, Any]:
+def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, Any]:
     """Return the part of a record that is known before its ranks start: the run and its software."""
     site, spec = planned.site, planned.spec
     image, installed = environment.get("image"), environment.get("installed")
@@ -213,13 +214,14 @@ def _parent_processes() -> tuple[int, str | None]:
 def rank_input(
     run_spec: Mapping[str, Any],
     framework: Framework,
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     model: Mapping[str, Any],
     data: Path,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
     """Return an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
-    absent = (environment.get("installed") or {}).get("absent", [])
+    installed = environment.get("installed")
+    absent = installed.get("absent", []) if installed else []
     return {
         "spec": run_spec,
         "model": model,
@@ -442,7 +444,7 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     (nohup).
     """
 
-    def stop(signum: int, _frame: Any) -> None:
+    def stop(signum: int, _frame: object) -> None:
         raise launch.Stopped(signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

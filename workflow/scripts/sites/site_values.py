@@ -150,7 +150,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Ma
 
 def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
     """Group nodes into kinds, sorted by number of usable nodes, then by number of GPUs."""
-    groups: dict[tuple[Any, ...], list[Node]] = {}
+    groups: dict[tuple[object, ...], list[Node]] = {}
     for node in partition_nodes:
         properties = (node.processors, node.memory_mb, node.gres, node.features, node.threads_per_core)
         groups.setdefault(properties, []).append(node)

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from common.files import utc, write_json
 from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.design import plan_design
 from plan.timings import (
@@ -52,7 +52,7 @@ def attempt_timing(
     study: Study,
     site: Site,
     timing: Timing,
-    environment: Mapping[str, Any],
+    environment: BuiltEnvironment,
     launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
@@ -107,10 +107,7 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = other_measurements.find_by_name(
-        KIND, planned_timings(plan_design(study, site), site), name, study
-    )
-    return timing
+    return other_measurements.find_by_name(KIND, planned_timings(plan_design(study, site), site), name, study)
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:

@@ -29,6 +29,7 @@ from plan.strategies import SEARCH_FACTORS, missing_strategy_note
 from strategies import search
 from strategies.found import measured_question
 from strategies.measured import Measurements, MissingMeasurement, load_measurements
+from strategies.problem import Posed
 
 TITLE = "Strategies, simulated and measured"
 TARGET_ERROR = 0.10
@@ -57,7 +58,7 @@ class Simulator:
     def __init__(self, measurements: Measurements, note: str) -> None:
         self._measurements = measurements
         self._note = note
-        self._problems: dict[tuple[Any, ...], Any] = {}
+        self._problems: dict[tuple[object, ...], Posed] = {}
 
     def simulate(self, run: Run) -> dict[str, Any]:
         """Return `strategies.search.describe_strategy` of a run's strategy."""

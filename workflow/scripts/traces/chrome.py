@@ -92,7 +92,7 @@ def operator_events(timeline: Timeline, rank: int) -> Iterator[Event]:
 
 def _profiler_events(profiled: Iterable[Event], rank: int) -> Iterator[Event]:
     """Yield a profiler's events as those of a rank, without its names and order of processes."""
-    threads: dict[tuple[Any, Any], int] = {}
+    threads: dict[tuple[object, object], int] = {}
     names = {}
     intervals: dict[int, list[Event]] = {}
     for event in profiled:

@@ -49,7 +49,7 @@ class Question:
     samples: float = 1.0
     group_size: int = 1
     factor: str | None = None
-    level: Any = None
+    level: int | None = None
 
     def ratio(self, chains: Sequence[Chain]) -> float:
         """Return the time of a sample after the change over that before; NaN without steps."""
