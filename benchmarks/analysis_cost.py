@@ -14,7 +14,7 @@ import numpy as np
 from common.errors import InputError
 from document import section, table
 from plan.design import Run
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from support.checkout import Checkout
 from timed import Timed, timed
 

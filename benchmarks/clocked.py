@@ -38,9 +38,9 @@ class Clock:
 def clocked(train_epoch: Any) -> Any:
     """Return `train_epoch` with a clock around it."""
 
-    def timed(self: PyTorchTrainer, epoch: int, meter: Any) -> Any:
+    def timed(self: PyTorchTrainer, epoch: int, timer: Any) -> Any:
         began_at, clock = time.time(), Clock(self.torch_device)
-        seen = train_epoch(self, epoch, meter)
+        seen = train_epoch(self, epoch, timer)
         clocks.append({"device_s": clock.seconds(), "began_at": began_at, "ended_at": time.time()})
         return seen
 

@@ -36,7 +36,7 @@ def checksums(
 def train(folder: Path) -> None:
     begun = PyTorchTrainer.train
 
-    def compared_first(self: PyTorchTrainer, meter: Any) -> None:
+    def compared_first(self: PyTorchTrainer, timer: Any) -> None:
         device, batches = self.torch_device, self.context.epoch(1)
         plainly = (
             (self._normalized(torch.from_numpy(i).to(device)), torch.from_numpy(n).to(device))
@@ -47,7 +47,7 @@ def train(folder: Path) -> None:
             "plain": checksums(plainly, device, busy=False),
         }
         (folder / "input.json").write_text(json.dumps({**result, "ahead": self._ahead is not None}))
-        begun(self, meter)
+        begun(self, timer)
 
     PyTorchTrainer.train = compared_first  # type: ignore[method-assign]
     run(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ranks.worker.context import from_environment
-from ranks.worker.meter import Meter
+from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.phases import Untraced
 from ranks.worker.process import adapter_of, as_rank, leave_result
 from traced_epochs import is_traced
@@ -21,11 +21,11 @@ from traced_epochs import is_traced
 NEVER = 10**9
 
 
-class InTurn(Meter):
+class InTurn(EpochTimer):
     """A meter that traces every other epoch."""
 
     def open_epoch(self) -> None:
-        """See Meter."""
+        """See EpochTimer."""
         phases: Any = self.phases
         phases.every = 1 if is_traced(self.epoch + 1) else NEVER
         super().open_epoch()
@@ -60,16 +60,16 @@ def train(folder: Path) -> None:
         trains[False] = adapter.trainer(replace(context, phases=Untraced())).train_epoch
     cpu_s = []
 
-    def train_epoch(epoch: int, meter: Meter) -> Any:
+    def train_epoch(epoch: int, timer: EpochTimer) -> Any:
         began = time.process_time()
-        seen = trains[is_traced(epoch)](epoch, meter)
+        seen = trains[is_traced(epoch)](epoch, timer)
         cpu_s.append(time.process_time() - began)
         return seen
 
     traced.train_epoch = train_epoch
-    meter = InTurn(context)
-    traced.train(meter)
-    other_cpu_share, _ = meter.load.shares()
+    timer = InTurn(context)
+    traced.train(timer)
+    other_cpu_share, _ = timer.load.shares()
     leave_result(context, {"other_cpu_share": other_cpu_share, "cpu_s": cpu_s})
 
 

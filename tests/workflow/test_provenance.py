@@ -53,7 +53,7 @@ def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> N
     assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(
         sources["locks"]
     )
-    worker = "workflow/scripts/ranks/worker/meter.py"
+    worker = "workflow/scripts/ranks/worker/epoch_timer.py"
     assert {FIGURE, worker, "workflow/scripts/ranks/frameworks/horovod-pytorch/adapter.py"} <= set(
         sources["code"]
     )

@@ -19,8 +19,8 @@ from ranks.worker.energy import (
     NVML,
     NVML_POWER,
     RAPL,
+    EnergyMeter,
     Integrated,
-    Meter,
     Meters,
     Package,
     together,
@@ -194,7 +194,7 @@ def test_nvml_counts_the_accelerators_that_the_run_uses(
     assert meter.joules() == pytest.approx(expected) and meter.kind == NVML
 
 
-def joules_of_a_pause(meter: energy.Meter) -> tuple[float, float, float]:
+def joules_of_a_pause(meter: energy.EnergyMeter) -> tuple[float, float, float]:
     """Return J between two readings, and the shortest and longest time that they can be apart, s."""
     start = time.monotonic()
     before = meter.joules()
@@ -351,7 +351,7 @@ def test_gap_between_power_samples_gives_no_energy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ranks.worker.energy.every", lambda *_: None)
     now = [0.0]
     monkeypatch.setattr("ranks.worker.energy.time.monotonic", lambda: now[0])
-    meter = Meter(NVML_POWER, [Integrated(lambda: 50.0, 0.1)])
+    meter = EnergyMeter(NVML_POWER, [Integrated(lambda: 50.0, 0.1)])
     now[0] = 1.0
     assert meter.joules() == pytest.approx(50.0)
     now[0] = 60.0

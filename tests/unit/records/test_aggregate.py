@@ -21,7 +21,7 @@ from plan.campaign import Campaign
 from plan.design import Run, plan_design
 from plan.identity import cores_per_rank, digests, plan_run
 from plan.record_checks import load_record
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
 from records.next_commands import CampaignArguments, arguments_for
 from runs import attempts

@@ -25,7 +25,7 @@ from plan.decisions import decision_file, rule_fields
 from plan.design import Run, plan_design
 from plan.identity import plan_run
 from plan.timings import Timings
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from records import status
 from records.standing import (
     Job,

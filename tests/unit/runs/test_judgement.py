@@ -18,7 +18,7 @@ from environments.identity import environment_stamp
 from launchers.launch import Lost, Outcome
 from launchers.local import rank_cores
 from plan.identity import environment_of
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
 from runs.supervise import failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
 from support.one_run import one_run

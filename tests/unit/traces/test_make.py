@@ -11,7 +11,7 @@ from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from support.traces_made import attempt
 from traces import make
 

@@ -28,11 +28,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Shape = tuple[int, ...]
-Size = int | list[int]  # of a window; a list, because JSON has no tuples, is [vertical, horizontal]
+# Size of a window. A list, because JSON has no tuples, is [vertical, horizontal].
+Size = int | list[int]
 
 BYTES = 4  # of a float32 number
 NOT_TRAINED = ("mean", "variance")
-SHARED = "shared"  # kind of an operator without output that holds a copy of another pipeline stage's weight
+# Kind of an operator without output that holds a copy of another pipeline stage's weight.
+SHARED = "shared"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
-N_STATES = {"sgd": 1, "adam": 2}  # numbers of optimizer state per parameter; that of sgd is the momentum
+# Numbers of optimizer state per parameter; that of sgd is the momentum.
+N_STATES = {"sgd": 1, "adam": 2}
 
 
 @dataclass(frozen=True)

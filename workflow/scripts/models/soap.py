@@ -22,7 +22,8 @@ from models.graph import BYTES, Graph, Operator, is_trained, pair
 DIMENSIONS = 4
 LOSS = "loss"
 READ = -1  # index of samples, which every device has, in place of a layer
-FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")  # belong to the layer of their input
+# Operators that belong to the layer of their input.
+FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")
 SAMPLES, POSITIONS = 0, 1
 Degrees = tuple[int, int, int, int]
 
@@ -213,7 +214,8 @@ class _SpaceBuilder:
     layers: list[Layer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     layer_of: dict[str, int | None] = field(default_factory=dict)  # by operator; None: samples
-    begins: dict[str, int] = field(default_factory=dict)  # first position of samples that an operator reads
+    # First position of samples that an operator reads.
+    begins: dict[str, int] = field(default_factory=dict)
 
     def add(self, operator: Operator) -> None:
         inputs = [self.layer_of[name] for name in operator.inputs]
@@ -340,7 +342,8 @@ class _SpaceBuilder:
         self._plain(operator, range(last), [*_identity(last), FULL_RANGE])
         place = next(i for i, layer in enumerate(self.layers) if operator["of"] in layer.operators)
         table = self.layers[place]
-        self.layers[place] = replace(table, cut=table.cut[:-1], divides=None)  # each part uses the full table
+        # Each part uses the full table.
+        self.layers[place] = replace(table, cut=table.cut[:-1], divides=None)
         shared = math.prod(self.graph.by_name[operator["of"]].weights["table"])
         self.layers[-1] = replace(self.layers[-1], parameters=shared, shared=place)
 

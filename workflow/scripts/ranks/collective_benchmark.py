@@ -30,7 +30,8 @@ SIZE_BUDGET_S = 1.2  # for the repetitions of one size in all rounds
 MAX_COLLECTIVE_S = 3.0  # Sizes that would take longer are left out.
 GROWTH = 4  # of time from one size to the next
 ITEM_BYTES = 4
-WHOLE_MESSAGE_COLLECTIVES = ("all_reduce", "point_to_point")  # whose messages have no share per rank
+# Collectives whose messages have no share per rank.
+WHOLE_MESSAGE_COLLECTIVES = ("all_reduce", "point_to_point")
 
 
 def elements_of(collective: str, size: int, ranks: int) -> int:

@@ -23,7 +23,8 @@ from ranks.worker.process import as_rank, bind_heterogeneous, leave_result
 SIDE = 256  # of square matrices on CPUs: three of them fit into a core's own cache
 DEVICE_SIDE = 4096  # of square matrices on accelerators
 N_FLOATS_MIB = 2**18  # float32 numbers in 1 MiB
-KIND_VARIABLE = "RINGSIDE_REFERENCE"  # selects another kind than DEFAULT_KIND, for make bench-reference
+# make bench-reference selects another kind than DEFAULT_KIND with this variable.
+KIND_VARIABLE = "RINGSIDE_REFERENCE"
 
 
 @dataclass(frozen=True)

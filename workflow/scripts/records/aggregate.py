@@ -34,7 +34,7 @@ from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Planned, link_rate
 from plan.record_checks import find_contradiction, load_record
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from records.next_commands import (
     CONFIGURED,
     CampaignArguments,

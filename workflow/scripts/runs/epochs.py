@@ -1,11 +1,11 @@
-"""Read epochs.csv of an attempt, to which a rank adds a line per epoch (ranks/worker/meter.py)."""
+"""Read epochs.csv of an attempt, to which a rank adds a line per epoch (ranks/worker/epoch_timer.py)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.files import regular
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 
 
 def read_lines(table: Path) -> list[str]:

@@ -15,7 +15,7 @@ from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
 from launchers import launch
 from ranks.worker.energy import SCOPES, Kind, entry, packages, together
-from ranks.worker.meter import COLUMNS
+from ranks.worker.epoch_timer import COLUMNS
 from runs import wattmeter
 from runs.epochs import read_epochs, read_lines
 

@@ -1,4 +1,4 @@
-"""Summarize steps.csv of an attempt, the times of all training steps (ranks/worker/meter.py)."""
+"""Summarize steps.csv of an attempt, the times of all training steps (ranks/worker/epoch_timer.py)."""
 
 import csv
 import statistics

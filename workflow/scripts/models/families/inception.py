@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from models.graph import Builder, Size
 from models.named import Model, is_small
 
-Layer = tuple[int, Size] | tuple[int, Size, int]  # filters, kernel, stride of a convolution without padding
+# Filters, kernel, stride of a convolution without padding.
+Layer = tuple[int, Size] | tuple[int, Size, int]
 
 
 def inception_v3(model: Builder, classes: int) -> None:

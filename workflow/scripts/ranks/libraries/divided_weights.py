@@ -3,7 +3,8 @@
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph
 
-IN_COLUMNS, IN_ROWS = {"kernel": 1, "bias": 0}, {"kernel": 0}  # axes of the weights of a dense operator
+# Axes of the weights of a dense operator.
+IN_COLUMNS, IN_ROWS = {"kernel": 1, "bias": 0}, {"kernel": 0}
 DIVIDED = {
     COLUMNS: IN_COLUMNS,
     ROWS: IN_ROWS,

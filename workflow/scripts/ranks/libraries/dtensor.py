@@ -20,7 +20,7 @@ from ranks.libraries.dtensor_model import Tensors, forward
 from ranks.libraries.together import validation
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
 
@@ -35,7 +35,8 @@ def join(context: Context) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(context.cores)
     tf.config.set_visible_devices([], "GPU")
     dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=1)
-    at_end.append(context.group.barrier)  # Otherwise other ranks treat the end of a rank as a failure.
+    # Otherwise other ranks treat the end of a rank as a failure.
+    at_end.append(context.group.barrier)
 
 
 def rule(update: int, rate: float) -> np.ndarray:
@@ -147,7 +148,7 @@ class DTensorTrainer(Trainer):
     def _variable(self, name: str, value: np.ndarray) -> Any:
         return dtensor.DVariable(self.layout.placed(value, self.layout.weight(name, value.ndim)))
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer."""
         seen, phases, batch = [], self.context.phases, self.context.spec["local_batch"]
         for samples, labels in self.context.epoch(epoch):
@@ -158,11 +159,11 @@ class DTensorTrainer(Trainer):
             sums = self._step(*batch_tensors, self.seed_of(self._updates), self._rule())
             self._updates += 1
             seen.append(sums)
-            if meter.wants_steps:
+            if timer.wants_steps:
                 self.layout.own(sums)
-                meter.step()
+                timer.step()
         loss, correct = np.array([self.layout.own(sums)[0] for sums in seen], np.float64).sum(axis=0)
-        return Seen(float(loss), int(correct), len(seen) * batch)
+        return EpochSums(float(loss), int(correct), len(seen) * batch)
 
     def seed_of(self, number: int) -> Any:
         """Return the seed of dropout in batch `number`, for all replicas."""
@@ -181,7 +182,8 @@ class DTensorTrainer(Trainer):
             tape.watch(list(trained.values()))
             logits, statistics = self._forward(weights, samples, seed)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))  # of the losses of all replicas
+        # The mean is over the losses of all replicas.
+        mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))
         gradients = tape.gradient(losses, trained, output_gradients=mean)
         sums = self._loss_and_correct(losses, logits, labels)
         now = [(self.variables[name], value) for name, value in statistics.items()]
@@ -212,14 +214,14 @@ class DTensorTrainer(Trainer):
             sums.append(tf.reduce_sum(tf.reshape(of_samples, (self.layout.replicas, -1)), 1))
         return dtensor.relayout(tf.stack(sums, 1), self.layout.samples(2))
 
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """See Trainer."""
         layout, totals = self.layout, np.zeros(3)
         for samples, labels, count in validation(self.context):
             counts = (np.arange(len(labels)) < count).astype(np.float32)
             sums = self._evaluate(*(layout.joined(array) for array in (samples, labels, counts)))
             totals += [*layout.own(sums)[0], count]
-        return Seen(float(totals[0]), int(totals[1]), int(totals[2]))
+        return EpochSums(float(totals[0]), int(totals[1]), int(totals[2]))
 
     def _evaluation_step(self, samples: Any, labels: Any, counts: Any) -> Any:
         weights = {name: variable.read_value() for name, variable in self.variables.items()}

@@ -23,7 +23,8 @@ def placed(context: Context) -> dict[str, str]:
     spec = context.spec
     full = spec.get("levels", {}).get("trace") == "full"
     return {
-        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),  # written between start and stop of Timeline
+        # The timeline is written between start and stop of Timeline.
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),

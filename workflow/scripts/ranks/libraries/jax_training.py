@@ -29,15 +29,16 @@ from ranks.libraries.jax_model import Arrays, forward
 from ranks.libraries.together import validation
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
-from ranks.worker.meter import Meter, Seen
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
 
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
-STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step marks, in this order
+# The phases that a traced step marks, in this order.
+STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 #: precision of products of float32, by the level of the factor precision
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
@@ -65,7 +66,8 @@ def join(context: Context) -> str:
     jax.distributed.initialize(
         place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
     )
-    at_end.append(jax.distributed.shutdown)  # Otherwise other ranks treat the end of rank 0 as a failure.
+    # Otherwise other ranks treat the end of rank 0 as a failure.
+    at_end.append(jax.distributed.shutdown)
 
     def client() -> Any:
         gloo = _jax.make_gloo_tcp_collectives(
@@ -375,7 +377,7 @@ class JaxTrainer(Trainer):
 
         return jax.tree_util.tree_map_with_path(replace, moments)
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer.
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
@@ -399,12 +401,12 @@ class JaxTrainer(Trainer):
                 seen.append(sums)
                 if phases.is_traced:
                     self._follow(sums)
-                if meter.wants_steps:
+                if timer.wants_steps:
                     jax.block_until_ready(sums)
-                    meter.step()
+                    timer.step()
         jax.block_until_ready(self.state)
         loss, correct = np.sum([self._own(sums) for sums in seen], axis=0)
-        return Seen(float(loss) * spec["local_batch"], int(correct), len(seen) * spec["local_batch"])
+        return EpochSums(float(loss) * spec["local_batch"], int(correct), len(seen) * spec["local_batch"])
 
     def _follow(self, sums: Array) -> None:
         """Enter the phases that a traced step has marked."""
@@ -482,7 +484,7 @@ class JaxTrainer(Trainer):
             jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number
         )
 
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """See Trainer."""
         layout, totals = self.layout, np.zeros(3)
         for samples, labels, count in validation(self.context):
@@ -492,7 +494,7 @@ class JaxTrainer(Trainer):
             ]
             sums = self._evaluate(self.state["weights"], self.state["statistics"], *batch_tensors)
             totals += [*self._own(sums), count]
-        return Seen(float(totals[0]), int(totals[1]), int(totals[2]))
+        return EpochSums(float(totals[0]), int(totals[1]), int(totals[2]))
 
     def _evaluation_step(
         self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array

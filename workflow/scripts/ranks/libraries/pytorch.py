@@ -23,8 +23,8 @@ from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
-from ranks.worker.meter import Meter, Seen
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
 from ranks.worker.trainer import Trainer
@@ -227,7 +227,8 @@ def configured(context: Context) -> torch.device:
     torch.set_num_interop_threads(1)
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
-    torch.cuda.set_device(context.local_rank)  # Device meshes, for example, use the current device.
+    # Device meshes, for example, use the current device.
+    torch.cuda.set_device(context.local_rank)
     return torch.device("cuda", context.local_rank)
 
 
@@ -263,7 +264,8 @@ def read_device_clock(phases: Untraced, device: torch.device) -> None:
         first, zero = origins.pop()
         last, now = origin()
         origins.append((last, now))
-        rate = (now - zero) / first.elapsed_time(last)  # seconds of this rank's clock per ms of the device's
+        # Seconds of this rank's clock per ms of the device's.
+        rate = (now - zero) / first.elapsed_time(last)
         return [s if isinstance(s, float) else zero + rate * first.elapsed_time(s) for s in stamps]
 
     origins = [origin()]
@@ -366,7 +368,7 @@ class PyTorchTrainer(Trainer):
         """
         return contextlib.nullcontext()
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer.
 
         The gradients of `sync_every` batches, each divided by their number, are accumulated before one step.
@@ -389,11 +391,11 @@ class PyTorchTrainer(Trainer):
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
-                if meter.wants_steps:
+                if timer.wants_steps:
                     synchronize(self.torch_device)
-                    meter.step()
+                    timer.step()
         synchronize(self.torch_device)
-        return Seen(
+        return EpochSums(
             loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"]
         )
 
@@ -424,7 +426,7 @@ class PyTorchTrainer(Trainer):
         self.optimizer.zero_grad()
 
     @torch.no_grad()
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """See Trainer."""
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
@@ -435,7 +437,7 @@ class PyTorchTrainer(Trainer):
                 loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
             correct += int((logits.argmax(-1) == expected).sum())
             samples += len(expected)
-        return Seen(loss_sum, correct, samples)
+        return EpochSums(loss_sum, correct, samples)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a validation batch, None if another rank has them (a hook)."""

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from models.graph import Graph
 from ranks.libraries.pytorch import PyTorchTrainer, make_optimizer
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 
 UNIT_BYTES = 25 * 2**20  # as DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13
@@ -133,14 +133,14 @@ class ShardedTrainer(PyTorchTrainer):
             self.module.set_reshard_after_backward(last)
         return contextlib.nullcontext()
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer."""
         for unit in self.sharded:
             unit.set_reshard_after_forward(self.regathers and unit is not self.module, recurse=False)
             unit.reshard()
-        return super().train_epoch(epoch, meter)
+        return super().train_epoch(epoch, timer)
 
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """Validate with all parameters on every rank, since ranks have different numbers of batches."""
         for unit in self.sharded:
             unit.set_reshard_after_forward(False, recurse=False)

@@ -34,7 +34,7 @@ from ranks.libraries.pytorch import (
 )
 from ranks.libraries.pytorch_parts import NO_STATE, Part, Shard, names_of, share, size_of, slices, state_size
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.phases import Untraced
 
 Incoming = dict[int, tuple[dist.Work, Tensor]]  # message -> its receive operation and buffer
@@ -461,7 +461,7 @@ class StrategyTrainer(PyTorchTrainer):
         if context.rank:
             self.module = self.model = nn.Module()
 
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
         spec, phases = self.context.spec, self.context.phases
         seen = torch.zeros(2, dtype=torch.float64, device=self.torch_device)
@@ -480,23 +480,23 @@ class StrategyTrainer(PyTorchTrainer):
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
-                if meter.wants_steps:
+                if timer.wants_steps:
                     synchronize(self.torch_device)
-                    meter.step()
+                    timer.step()
         if self.context.ranks > 1:
             dist.all_reduce(seen)
         synchronize(self.torch_device)
-        return Seen(seen[0].item(), int(seen[1]), spec["steps"] * spec["local_batch"])
+        return EpochSums(seen[0].item(), int(seen[1]), spec["steps"] * spec["local_batch"])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""
         own = slice(*self.runner.sample_range)
         return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
 
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """Validate on rank 0, the only rank whose samples count, with all weights."""
         self._gather()
-        return super().validate() if self.context.rank == 0 else Seen(0.0, 0, 0)
+        return super().validate() if self.context.rank == 0 else EpochSums(0.0, 0, 0)
 
     @torch.no_grad()
     def _gather(self) -> None:
@@ -562,7 +562,8 @@ def optimizer_of(
         ]
         for decayed in (True, False)
     }
-    placeholder = [torch.zeros(0, requires_grad=True)]  # PyTorch refuses an optimizer without parameters.
+    # PyTorch refuses an optimizer without parameters.
+    placeholder = [torch.zeros(0, requires_grad=True)]
     groups = [
         {"params": groups_by_decay[True], "weight_decay": levels["weight_decay"]},
         {"params": groups_by_decay[False] + placeholder},

@@ -24,7 +24,7 @@ from models.graph import Graph, Operator, is_decayed, pair
 from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.operators import Event, moved, show_clock, unix_ahead
 from ranks.worker.phases import COMMUNICATION, Stamps
 from ranks.worker.trainer import Trainer
@@ -45,7 +45,8 @@ WEIGHTS = {
 }
 BLOCK_BATCHES = 8
 BLOCK_BYTES = 2**24  # for images; for tokens, which have 8 bytes each, 2**27
-XPLANE = (  # modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11
+# Modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11.
+XPLANE = (
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",
     "tsl.profiler.protobuf.xplane_pb2",
     "tensorflow.core.profiler.protobuf.xplane_pb2",
@@ -324,7 +325,8 @@ class TensorFlowTrainer(Trainer):
         self._traced_here = threading.local()  # A strategy traces each replica in a thread.
         # Masks differ between the traces of a step, too
         keras.backend.experimental.enable_tf_random_generator()
-        keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # Dropout draws from it.
+        # Dropout draws from it.
+        keras.utils.set_random_seed(context.spec["seed"] + context.rank)
         keras.mixed_precision.set_global_policy(
             "mixed_bfloat16" if context.levels["precision"] == "amp" else "float32"
         )
@@ -452,17 +454,17 @@ class TensorFlowTrainer(Trainer):
         pairs = zip(gradients, self.model.trainable_variables, strict=True)
         return [gradient + decay * v if id(v) in self._decayed else gradient for gradient, v in pairs]
 
-    def train(self, meter: Meter) -> None:
+    def train(self, timer: EpochTimer) -> None:
         """See Trainer."""
         data = self._dataset()
         if self.context.levels["training_loop"] == "fit":
-            self._fit(data, meter)
+            self._fit(data, timer)
             return
         self._iterator = iter(self.strategy.distribute_datasets_from_function(lambda _: data))
         self._step = tf.function(self._train_batch, autograph=False)
-        super().train(meter)
+        super().train(timer)
 
-    def train_epoch(self, _epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, _epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer.
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
@@ -478,13 +480,13 @@ class TensorFlowTrainer(Trainer):
                 *sums, marks = self._step(self._iterator, length, i == length - 1, phases.is_traced)
                 seen.append(sums)
                 self._follow(marks)
-                if meter.wants_steps:
+                if timer.wants_steps:
                     seen[-1][0].numpy()
-                    meter.step()
+                    timer.step()
         loss = sum(float(loss) for loss, _ in seen)
         correct = sum(int(correct) for _, correct in seen)
         batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
-        return Seen(loss * batch, correct, len(seen) * batch * replicas)
+        return EpochSums(loss * batch, correct, len(seen) * batch * replicas)
 
     def _follow(self, marks: dict[str, Any]) -> None:
         """Enter the phases that a traced step has marked.
@@ -520,7 +522,7 @@ class TensorFlowTrainer(Trainer):
             for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
                 velocity.assign(velocity * ratio)
 
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """See Trainer."""
         loss, correct, samples = 0.0, 0, 0
         for images, labels in self.context.validation():
@@ -530,7 +532,7 @@ class TensorFlowTrainer(Trainer):
                 correct + int(batch_correct),
                 samples + len(labels),
             )
-        return Seen(loss, correct, samples)
+        return EpochSums(loss, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -646,32 +648,33 @@ class TensorFlowTrainer(Trainer):
         return loss, correct
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
-        def on_replica(images: Any, labels: Any) -> Any:  # Running statistics are each replica's own.
+        # Running statistics are each replica's own.
+        def on_replica(images: Any, labels: Any) -> Any:
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
 
         return self._summed(self.strategy.run(on_replica, args=(images, labels)))
 
-    def _fit(self, data: Any, meter: Meter) -> None:
+    def _fit(self, data: Any, timer: EpochTimer) -> None:
         trainer, spec = self, self.context.spec
 
         class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
             def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
-                meter.open_epoch()
+                timer.open_epoch()
 
             def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
                 trainer.set_learning_rate()
 
             def on_train_batch_end(self, _batch: int, _logs: Any = None) -> None:
-                if meter.wants_steps:
-                    meter.step()
+                if timer.wants_steps:
+                    timer.step()
 
             def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
                 right = round(logs["accuracy"] * samples * trainer.context.positions)
-                seen = Seen(logs["loss"] * samples, right, samples)
-                meter.close_epoch(seen, trainer.evaluate)
+                seen = EpochSums(logs["loss"] * samples, right, samples)
+                timer.close_epoch(seen, trainer.evaluate)
 
         self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
         self.model.fit(

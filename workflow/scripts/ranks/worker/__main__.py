@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ranks.worker.context import from_environment
-from ranks.worker.meter import Meter
+from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.node import driver, machine, memory_bytes, processor, system
 from ranks.worker.process import adapter_of, as_rank, host, leave_result
 from ranks.worker.trainer import Training
@@ -29,11 +29,12 @@ def run(folder: Path) -> Training:
         importlib.import_module(module)
     import_s = time.monotonic() - started if context.input["modules"] else None
     context.phases.enter("build")
-    trainer: Training = adapter.trainer(context)  # PyTorch's optimizer imports another thousand modules.
+    # PyTorch's optimizer imports another thousand modules.
+    trainer: Training = adapter.trainer(context)
     gc.enable()
-    meter = Meter(context)
-    trainer.train(meter)
-    other_cpu_share, steal_share = meter.load.shares()
+    timer = EpochTimer(context)
+    trainer.train(timer)
+    other_cpu_share, steal_share = timer.load.shares()
     mine: dict[str, Any] = {
         "host": host(),
         "machine": machine(),
@@ -42,17 +43,17 @@ def run(folder: Path) -> Training:
         "node_memory_bytes": memory_bytes(),
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
-        "first_step_s": meter.first_step_s,
-        "paused_s": meter.heartbeat.paused_s,
+        "first_step_s": timer.first_step_s,
+        "paused_s": timer.heartbeat.paused_s,
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
-        "meters": meter.meters(),
+        "meters": timer.meters(),
         "weights_finite": trainer.weights_finite(),  # last, since it takes time and memory
     }
     result = {
-        "ready_at": meter.ready_at,
-        "closed_at": meter.closed_at,
-        "clock_step_s": meter.clock_step_s(),
+        "ready_at": timer.ready_at,
+        "closed_at": timer.closed_at,
+        "clock_step_s": timer.clock_step_s(),
         "ranks": context.group.all_gather(mine),
         "transport": trainer.transport,
         "other_cpu_share": other_cpu_share,

@@ -115,7 +115,7 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
     return answers[0]
 
 
-class Meter:
+class EnergyMeter:
     """All meters of one kind on this node; each of `parts` returns the joules of a package or accelerator."""
 
     def __init__(self, kind: Kind, parts: Sequence[Joules]) -> None:
@@ -214,7 +214,7 @@ def packages() -> list[Path]:
     ]
 
 
-def rapl() -> Meter | None:
+def rapl() -> EnergyMeter | None:
     """Return the meter of the processor packages, None if there are none.
 
     Raises:
@@ -222,10 +222,10 @@ def rapl() -> Meter | None:
         ValueError: If a counter is not a number.
     """
     folders = packages()
-    return Meter(RAPL, [Package(folder) for folder in folders]) if folders else None
+    return EnergyMeter(RAPL, [Package(folder) for folder in folders]) if folders else None
 
 
-def nvml(library: ModuleType, numbers: Sequence[int]) -> Meter:
+def nvml(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
     """Return the meter of NVIDIA's accelerators by NVML (nvidia-ml-py).
 
     It reads their counters, or their power if one has no counter. Any exception means that there is no meter.
@@ -249,7 +249,7 @@ def _nvml_handle(library: ModuleType, name: str) -> Any:
     return library.nvmlDeviceGetHandleByUUID(name.encode())
 
 
-def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
+def amd_smi(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
     """Return the meter of AMD's accelerators by AMD SMI (amdsmi); see `nvml`.
 
     Accelerators are numbered as in HIP if the library reports these numbers.
@@ -294,16 +294,18 @@ def _visible(numbers: Sequence[int], *variables: str) -> list[str]:
     return [names[number] for number in numbers]
 
 
-def _counted_or_integrated(counter: Kind, power: Kind, parts: list[Joules], powers: list[Joules]) -> Meter:
+def _counted_or_integrated(
+    counter: Kind, power: Kind, parts: list[Joules], powers: list[Joules]
+) -> EnergyMeter:
     try:
         for part in parts:
             part()
     except Exception:  # Pascal and older have no counter, nor do parts of an accelerator (MIG).
-        return Meter(power, [Integrated(watts, power.sampling_s) for watts in powers])
-    return Meter(counter, parts)
+        return EnergyMeter(power, [Integrated(watts, power.sampling_s) for watts in powers])
+    return EnergyMeter(counter, parts)
 
 
-def accelerators(numbers: Sequence[int]) -> tuple[Meter | None, list[dict[str, Any]]]:
+def accelerators(numbers: Sequence[int]) -> tuple[EnergyMeter | None, list[dict[str, Any]]]:
     """Return the meter of the run's accelerators, from the first library that supports them.
 
     Without one, return None and for each library an entry with the reason.
@@ -329,7 +331,7 @@ class Meters:
     """All meters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
 
     def __init__(self, devices: Sequence[int]) -> None:
-        self._meters: list[Meter] = []
+        self._meters: list[EnergyMeter] = []
         self._refused: list[dict[str, Any]] = []
         self._reasons: dict[str, str] = {}
         try:

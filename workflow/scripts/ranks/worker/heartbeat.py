@@ -20,8 +20,10 @@ from pathlib import Path
 
 TICK_S = 0.1
 MIN_PAUSE_S = 0.5  # Busy nodes delay a thread by less.
-MAX_SWITCH_INTERVALS = 3  # A request for the lock takes up to 3 switch intervals when cores are busy.
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns waiting for a core, number of turns
+# A request for the lock takes up to 3 switch intervals when cores are busy.
+MAX_SWITCH_INTERVALS = 3
+# Fields: ns on a core, ns waiting for a core, number of turns.
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(frozen=True)

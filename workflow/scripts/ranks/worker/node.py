@@ -17,7 +17,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")
 MODULES = Path("/sys/module")
-NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of the reading process
+# Unlike /sys, it shows the network namespace of the reading process.
+NETWORK = Path("/proc/net/dev")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from ranks.worker.operators import Profiler
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
 MAX_TRACED_STEPS = 500  # per epoch
-WINDOW_STEPS = 4  # that a library's own profiler records; at least one group of accumulated batches
+# The steps that a library's own profiler records: at least one group of accumulated batches.
+WINDOW_STEPS = 4
 COMMUNICATION = "communication"
 UNTRACED = "untraced"
 
@@ -259,11 +260,11 @@ def make_phases(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) 
     return Untraced()
 
 
-def process_start(stat: Path = Path("/proc/self/stat")) -> float:
+def process_start() -> float:
     """Return when this process started, on the clock of time.monotonic, to 10 ms.
 
     proc(5): field 22 of stat, in ticks since the system started.
     """
-    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))

@@ -23,7 +23,8 @@ from ranks.worker.context import Context
 PR_SET_PDEATHSIG = 1
 TEMPORARY_PREFIX = "ringside-"  # of the names of temporary folders
 FAILURE_PAUSE_S = 0.5  # longer than a launcher needs to notice that a rank has ended
-LOCK_FILE = "held"  # file in the temporary folder with the name of the rank's node, locked by the rank
+# The file in the temporary folder that the rank locks; it has the name of the rank's node.
+LOCK_FILE = "held"
 
 #: functions that all ranks call before any of them ends normally
 at_end: list[Callable[[], object]] = []
@@ -70,7 +71,8 @@ def temporary_folder() -> Iterator[Path]:
             lock.flush()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:  # On a file system without locks, other ranks must not judge by the lock.
+            except OSError:
+                # On a file system without locks, other ranks must not judge by the lock.
                 (folder / LOCK_FILE).unlink()
             folder = folder.rename(parent / folder.name.removeprefix("."))
             yield folder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import versions
 
 
@@ -28,8 +28,8 @@ class Training(abc.ABC):
         self.context = context
 
     @abc.abstractmethod
-    def train(self, meter: Meter) -> None:
-        """Train all epochs, and report each to `meter`."""
+    def train(self, timer: EpochTimer) -> None:
+        """Train all epochs, and report each to `timer`."""
 
     def weights_finite(self) -> bool | None:
         """Return whether all weights are finite; None if the framework does not expose them."""
@@ -55,14 +55,14 @@ class Training(abc.ABC):
 class Trainer(Training):
     """Train one replica of the model on one rank, with our loop over epochs."""
 
-    def train(self, meter: Meter) -> None:
-        """Train all epochs, each opened and closed by `meter`."""
+    def train(self, timer: EpochTimer) -> None:
+        """Train all epochs, each opened and closed by `timer`."""
         for epoch in range(1, self.context.levels["epochs"] + 1):
-            meter.open_epoch()
-            seen = self.train_epoch(epoch, meter)
-            meter.close_epoch(seen, self.evaluate)
+            timer.open_epoch()
+            seen = self.train_epoch(epoch, timer)
+            timer.close_epoch(seen, self.evaluate)
 
-    def evaluate(self) -> Seen:
+    def evaluate(self) -> EpochSums:
         """Evaluate this rank's share of the validation split.
 
         Running statistics are averaged over all ranks first, weighted by samples. During training each rank
@@ -86,11 +86,11 @@ class Trainer(Training):
         return all(np.isfinite(weight).all() for weight in self.weights().values())
 
     @abc.abstractmethod
-    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """Train this rank's batches of `epoch`; the device is idle on return."""
 
     @abc.abstractmethod
-    def validate(self) -> Seen:
+    def validate(self) -> EpochSums:
         """Evaluate this rank's share of the validation split."""
 
     @abc.abstractmethod

@@ -19,7 +19,7 @@ import numpy as np
 
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import MAX_VALIDATION_BATCH, Context
-from ranks.worker.meter import Seen
+from ranks.worker.epoch_timer import EpochSums
 from ranks.worker.phases import End, Untraced
 from ranks.worker.trainer import Trainer
 
@@ -108,7 +108,7 @@ def trainer(context: Context) -> Trainer:
         def update(self) -> None:
             self.engine.step()
 
-        def validate(self) -> Seen:
+        def validate(self) -> EpochSums:
             """See Trainer.
 
             In ZeRO stage 3 all ranks gather parameters layer by layer, so ranks with fewer batches run extra

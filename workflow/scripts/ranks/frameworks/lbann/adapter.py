@@ -15,7 +15,7 @@ from typing import Any
 from ranks.frameworks.lbann import experiment, program, timeline
 from ranks.frameworks.lbann.output import PARTS, Output, UnreadableError, finite, row
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter
+from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.node import accelerator
 from ranks.worker.phases import UNTRACED, WINDOW_STEPS
 from ranks.worker.trainer import Training
@@ -50,11 +50,11 @@ class LbannTraining(Training):
             while READY not in self._line():
                 pass
 
-    def train(self, meter: Meter) -> None:
+    def train(self, timer: EpochTimer) -> None:
         """See Training."""
         self.context.phases.enter(UNTRACED)  # LBANN's timeline has the phases of training.
         for number in range(self.context.levels["epochs"]):
-            meter.record_epoch(self._epoch(number) if self.context.rank == 0 else None)
+            timer.record_epoch(self._epoch(number) if self.context.rank == 0 else None)
         while self._program and (line := self._program.line()) is not None:
             self._output.read_line(line)
         if len(self._output.epochs) > self.context.levels["epochs"]:

@@ -20,7 +20,8 @@ from ranks.frameworks.lbann.prototext import Message, Word
 from ranks.libraries.channels_first import channels_first
 
 IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
-COPIED = ("slice", "concatenation")  # layers that do not need their output, so a reshape of it may be changed
+# Layers that do not need their output, so a reshape of it may be changed.
+COPIED = ("slice", "concatenation")
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 
 
@@ -121,7 +122,8 @@ def layers(
     outputs: dict[str, str] = {}  # layer with the output of each operator
     for operator in graph.operators:
         inputs = [outputs[name] for name in operator.inputs]
-        if operator.kind == "flatten":  # A dense layer flattens its input itself, channels first.
+        # A dense layer flattens its input itself, channels first.
+        if operator.kind == "flatten":
             outputs[operator.name] = inputs[0]
             continue
         try:
@@ -197,7 +199,8 @@ def _layers(
                     padding=operator["padding"],
                     groups={"value": groups},
                     has_bias={"value": operator["bias"]},
-                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),  # Tensor cores would round to half precision.
+                    # Tensor cores would round to half precision.
+                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),
                 )
             ]
         case "batch_norm":

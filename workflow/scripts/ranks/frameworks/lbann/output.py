@@ -78,7 +78,8 @@ class LastWords:
 
     def __init__(self) -> None:
         self._last = ""
-        self._telling: dict[int, str] = {}  # by their place in _FAILURES; -1 is an exception's message
+        # Keys are indices of _FAILURES; -1 is an exception's message.
+        self._telling: dict[int, str] = {}
         self._caught = False
 
     def read_line(self, line: str) -> None:
@@ -109,7 +110,8 @@ class Output:
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
         self.epochs: list[Epoch] = []
-        self._shape: tuple[int, int] | None = None  # the epoch whose sizes come next, and its steps
+        # The epoch whose sizes come next, and its steps.
+        self._shape: tuple[int, int] | None = None
         self._timers: dict[str, float] = {}
 
     def read_line(self, line: str) -> None:

@@ -75,7 +75,8 @@ def variables(context: Context) -> dict[str, str]:
             "OMPI_MCA_oob_tcp_if_include": context.spec["interface"],
         }
         if context.spec["placement"] == "emulated" and context.spec["nodes"] > 1:
-            environment["OMPI_MCA_btl"] = "self,tcp"  # Emulated nodes must not communicate by shared memory.
+            # Emulated nodes must not communicate by shared memory.
+            environment["OMPI_MCA_btl"] = "self,tcp"
     return environment
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ranks.worker import sampling
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
-from ranks.worker.meter import Meter, Seen
+from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.trainer import Trainer
 
 N_ROUNDS = 2  # of measurement: the second one uses the shares that the first one finds
@@ -47,10 +47,10 @@ def trainer(context: Context) -> Trainer:
             self.loss = lambda logits, labels: self.weight * mean(logits, labels)
             super().distribute()
 
-        def train_epoch(self, epoch: int, meter: Meter) -> Seen:
-            seen = super().train_epoch(epoch, meter)
+        def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
+            seen = super().train_epoch(epoch, timer)
             samples = context.spec["steps"] * context.samples[context.rank]
-            return Seen(seen.loss_sum / self.weight, seen.correct, samples)
+            return EpochSums(seen.loss_sum / self.weight, seen.correct, samples)
 
         def _divide(self) -> None:
             """Set the number of samples of each rank from the level of `shares`; collective."""

@@ -50,7 +50,8 @@ def environment(context: Context) -> dict[str, str]:
     """Return variables of this rank's place, for GASPI, which `import tarantella` starts."""
     # GPI-2 chooses the network interface by the addresses of hosts.
     addresses = context.group.all_gather(context.group.address)
-    place = addresses[: context.rank].count(context.group.address)  # The ports of a rank depend on it.
+    # The ports of a rank depend on it.
+    place = addresses[: context.rank].count(context.group.address)
     if place == 0:
         _locks.append(lock_ports())
     context.group.barrier()

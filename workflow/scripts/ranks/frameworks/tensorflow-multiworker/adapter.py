@@ -55,7 +55,8 @@ def collectives(context: Context) -> Collectives:
 
         def _on_replica(self, collective: Callable[[Any, Any], Any], loaded: Any) -> Any:
             def run(mine: Any) -> Any:
-                placed = tf.identity(mine)  # on the replica's device, where the strategy looks for it
+                # On the replica's device, where the strategy looks for it.
+                placed = tf.identity(mine)
                 return collective(tf.distribute.get_replica_context(), placed)
 
             return self.strategy.run(run, args=(loaded,))

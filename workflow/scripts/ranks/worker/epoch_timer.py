@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 @dataclass
-class Seen:
+class EpochSums:
     """Loss and accuracy of one rank's samples, as sums.
 
     Attributes:
@@ -39,7 +39,7 @@ class Seen:
     samples: int
 
 
-class Meter:
+class EpochTimer:
     """Time the epochs of one run on one rank.
 
     Rank 0 writes a line of epochs.csv (and steps.csv) as each epoch ends.
@@ -102,10 +102,10 @@ class Meter:
             self._step_times.append(now - self._last_step)
         self._last_step = now
 
-    def close_epoch(self, trained: Seen, validate: Any) -> None:
+    def close_epoch(self, trained: EpochSums, validate: Any) -> None:
         """Record the end of this rank's epoch; the device is idle.
 
-        `validate()` -> Seen is then called and timed separately.
+        `validate()` -> EpochSums is then called and timed separately.
         """
         own_time_s = time.monotonic() - self._release
         self.phases.leave_steps()
@@ -115,7 +115,7 @@ class Meter:
         self.closed_at = time.time()
         start = time.monotonic()
         self.phases.enter("validation")
-        validated: Seen = validate()
+        validated: EpochSums = validate()
         validation_time_s = time.monotonic() - start
         gathered = self.group.all_gather(
             [

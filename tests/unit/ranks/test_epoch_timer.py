@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ranks.worker import meter
+from ranks.worker import epoch_timer
 from ranks.worker.energy import Meters
 from ranks.worker.group import Group
 from ranks.worker.node import Reading
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Context:
-    """What a meter asks of a run: two nodes, one rank on each."""
+    """What a timer asks of a run: two nodes, one rank on each."""
 
     local_rank = 0
     accumulation_groups = (1,)
@@ -52,16 +52,16 @@ class Context:
 def test_every_node_counts_the_epoch_that_rank_0_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "Node", Clock)
+    monkeypatch.setattr(epoch_timer, "Node", Clock)
     machines = iter(["one", "other"] * 3)
-    monkeypatch.setattr(meter, "machine", lambda: next(machines))
+    monkeypatch.setattr(epoch_timer, "machine", lambda: next(machines))
 
     def work(group: Group) -> None:
-        rank_meter = meter.Meter(Context(group, tmp_path))  # type: ignore[arg-type]
+        rank_timer = epoch_timer.EpochTimer(Context(group, tmp_path))  # type: ignore[arg-type]
         for _ in range(2):
             if group.rank == 0:
                 time.sleep(EPOCH_S)  # reads what the program prints
-            rank_meter.record_epoch({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
+            rank_timer.record_epoch({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
 
     began = time.time()
     on_ranks(2, tmp_path, work)
