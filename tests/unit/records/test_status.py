@@ -256,7 +256,7 @@ def test_absent_environments_and_data_are_named(tmp_path: Path) -> None:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets the answer of squeue."""
-    return lambda answer: monkeypatch.setattr(slurm, "ask", lambda *_, patience_s: answer)
+    return lambda answer: monkeypatch.setattr(slurm, "run_client", lambda *_, patience_s: answer)
 
 
 def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) -> None:
@@ -289,7 +289,7 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
     def silent(*_: str, patience_s: float) -> str:
         raise Unanswered("squeue: no answer within 5 s")
 
-    monkeypatch.setattr(slurm, "ask", silent)
+    monkeypatch.setattr(slurm, "run_client", silent)
     measured = campaign("virtual")
     begin(measured, measured.runs[0], job="7", host="node1")
     begin(measured, measured.runs[1], job="6", host="node1", started_at=utc(NOW - 10_000))

@@ -12,7 +12,7 @@ from declared.site import Site, load_site
 from sites import slurm, verdicts
 from sites.node_job import reports
 from sites.node_report import MARK, failing_line, interfaces, lock_state, not_writable
-from sites.node_verdicts import clocks, file_locks, node_findings
+from sites.node_verdicts import check_clocks, check_file_locks, node_findings
 from sites.slurm import Node
 from sites.verdicts import Finding
 
@@ -56,7 +56,7 @@ def site() -> Site:
 
 @pytest.fixture
 def config() -> dict[str, str]:
-    return slurm.configuration(CONFIG)
+    return slurm.parse_configuration(CONFIG)
 
 
 def with_scheduler(site: Site, **keys: Any) -> Site:
@@ -103,15 +103,15 @@ class TestWhatSlurmPrints:
         assert config["Epilog"] == ""
 
     def test_partitions(self) -> None:
-        result = slurm.partitions(PARTITIONS)
+        result = slurm.parse_partitions(PARTITIONS)
         assert list(result) == ["cpu", "gpu"]
         assert (result["cpu"]["MaxTime"], result["cpu"]["Default"]) == ("1-00:00:00", "YES")
         assert result["gpu"]["DefMemPerCPU"] == "1000"
 
     def test_nodes(self) -> None:
-        result = slurm.nodes(NODES)
-        assert [node.name for node in result if node.usable] == ["node1", "node2", "node4"]
-        assert [node.name for node in result if node.idle] == ["node1"]
+        result = slurm.parse_nodes(NODES)
+        assert [node.name for node in result if node.is_usable] == ["node1", "node2", "node4"]
+        assert [node.name for node in result if node.is_idle] == ["node1"]
         assert result[2].reason == "bad fan | see 42"
 
     @pytest.mark.parametrize(
@@ -132,14 +132,17 @@ class TestWhatSlurmPrints:
         ],
     )
     def test_times(self, text: str, expected_s: float | None) -> None:
-        assert slurm.seconds(text) == expected_s
+        assert slurm.parse_time_s(text) == expected_s
 
     @pytest.mark.parametrize(
         ("type_", "keeps_accounts"),
         [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
     )
     def test_accounting(self, type_: str, keeps_accounts: bool) -> None:
-        assert slurm.accounting(slurm.configuration(f"AccountingStorageType = {type_}\n")) is keeps_accounts
+        assert (
+            slurm.has_accounting(slurm.parse_configuration(f"AccountingStorageType = {type_}\n"))
+            is keeps_accounts
+        )
 
 
 class TestStatusOfJobs:
@@ -173,7 +176,7 @@ class TestStatusOfJobs:
         advice: str | None,
     ) -> None:
         config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
-        result = verdicts.job_status(config, written, PROFILE, sacct)
+        result = verdicts.check_job_status(config, written, PROFILE, sacct)
         assert (result.verdict, result.code, result.facts.get("advice")) == (verdict, code, advice)
         assert result.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
 
@@ -185,18 +188,18 @@ class TestStatusOfJobs:
         ],
     )
     def test_wording(self, written: str, sacct: bool, end: str) -> None:
-        assert verdicts.job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
+        assert verdicts.check_job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
 
 
 class TestPartition:
-    PARTITIONS = slurm.partitions(PARTITIONS)
+    PARTITIONS = slurm.parse_partitions(PARTITIONS)
 
     def test_the_default(self, site: Site) -> None:
-        result, name = verdicts.partition(self.PARTITIONS, site)
+        result, name = verdicts.check_partition(self.PARTITIONS, site)
         assert (result.verdict, name) == ("ok", "cpu")
 
     def test_unknown(self, site: Site) -> None:
-        result, name = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
+        result, name = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
         assert (result.verdict, result.code, name) == ("FAIL", "unknown-name", None)
         assert result.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
         assert str(result) == (
@@ -205,20 +208,20 @@ class TestPartition:
         )
 
     def test_without_a_default(self, site: Site) -> None:
-        result, _ = verdicts.partition({"gpu": self.PARTITIONS["gpu"]}, site)
+        result, _ = verdicts.check_partition({"gpu": self.PARTITIONS["gpu"]}, site)
         assert (result.verdict, result.code, result.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
 
     def test_down(self, site: Site) -> None:
-        result, _ = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
+        result, _ = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
         assert (result.verdict, result.code) == ("FAIL", "partition-down")
         assert result.facts == {"partition": "gpu", "state": "DOWN"}
 
     def test_closed_to_the_account(self, site: Site) -> None:
         open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
-        result, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="c"))
+        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="c"))
         assert (result.verdict, result.code) == ("FAIL", "account-not-allowed")
         assert result.facts == {"account": "c", "allowed": "a,b"}
-        result, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="b"))
+        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="b"))
         assert result.verdict == "ok"
 
 
@@ -226,22 +229,25 @@ class TestNodes:
     ALL_NODES = ("node1", "node2", "node3", "node4", "node5")
 
     def test_enough_although_one_is_lost(self, site: Site) -> None:
-        result = verdicts.nodes(slurm.nodes(NODES)[:4], self.ALL_NODES, site)
+        result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:4], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("warn", "nodes-unusable")
         assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "unusable": ["node3"]}
         assert result.text == "3 are usable, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
 
     def test_too_few(self, site: Site) -> None:
-        result = verdicts.nodes(slurm.nodes(NODES)[:3], self.ALL_NODES, site)
+        result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:3], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("FAIL", "too-few-nodes")
         assert result.facts == {"usable": 2, "wanted": 3, "unusable": ["node3"]}
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
         nodes = [node("node1"), node("node2"), node("node3")]
-        assert verdicts.nodes(nodes, self.ALL_NODES, site).verdict == "ok"
-        assert verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict == "FAIL"
+        assert verdicts.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
         assert (
-            verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict
+            verdicts.check_nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict
+            == "FAIL"
+        )
+        assert (
+            verdicts.check_nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict
             == "FAIL"
         )
 
@@ -255,18 +261,18 @@ class TestNodes:
             replace(node(f"node{i}"), features=node_features)
             for i, node_features in enumerate(features, start=1)
         ]
-        assert len(verdicts.eligible(nodes, with_scheduler(site, constraint=constraint))) == left
+        assert len(verdicts.eligible_nodes(nodes, with_scheduler(site, constraint=constraint))) == left
 
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
-        result = verdicts.nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
+        result = verdicts.check_nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
         assert result.code == "unknown-name" and result.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
         assert result.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
 
     def test_processors(self, site: Site) -> None:
         nodes = [node("node1"), node("node2", processors=8)]
-        assert verdicts.processors(nodes, replace(site, cores=8)).verdict == "ok"
-        result = verdicts.processors(nodes, replace(site, cores=9))
+        assert verdicts.check_processors(nodes, replace(site, cores=8)).verdict == "ok"
+        result = verdicts.check_processors(nodes, replace(site, cores=9))
         assert (result.verdict, result.code) == ("FAIL", "too-few-processors")
         assert result.facts == {"node": "node2", "processors": 8}
 
@@ -277,23 +283,27 @@ class TestTimes:
 
     def test_within(self, site: Site) -> None:
         for max_time in ("UNLIMITED", "08:00:00"):  # a block asks for 8 hours
-            assert [result.verdict for result in verdicts.time_limits(self.row(max_time), site)] == ["ok"]
+            assert [result.verdict for result in verdicts.check_time_limits(self.row(max_time), site)] == [
+                "ok"
+            ]
 
     def test_over(self, site: Site) -> None:
-        block, *rest = verdicts.time_limits(self.row("07:59:00"), site)
+        block, *rest = verdicts.check_time_limits(self.row("07:59:00"), site)
         assert (block.verdict, block.subject, rest) == ("FAIL", "time of a block", [])
         assert (block.code, block.facts["expected_s"]) == ("time-limit", 28740)
-        run, _ = verdicts.time_limits(self.row("04:00"), site)  # a run asks for 100 + 180 s, in whole minutes
+        run, _ = verdicts.check_time_limits(
+            self.row("04:00"), site
+        )  # a run asks for 100 + 180 s, in whole minutes
         assert (run.verdict, run.code) == ("FAIL", "time-limit")
         assert run.facts == {"key": "time_limit_s", "asked_s": 300, "most_s": 240, "expected_s": 60}
 
     def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
-        run, _ = verdicts.time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
+        run, _ = verdicts.check_time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
         assert run.subject == "time of a run" and "100 + 100 + 180 s" in run.text
         assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
-        result = verdicts.time_limits(
+        result = verdicts.check_time_limits(
             self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600)
         )
         assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
@@ -302,7 +312,7 @@ class TestTimes:
         ("timeout", "repeated"), [("101 sec", False), ("100 sec", True), ("0 sec", False)]
     )
     def test_lost_node(self, site: Site, timeout: str, repeated: bool) -> None:
-        finding = verdicts.lost_node({"SlurmdTimeout": timeout}, site)
+        finding = verdicts.check_lost_node_timeout({"SlurmdTimeout": timeout}, site)
         assert finding.verdict == "ok" and finding.facts["repeated"] is repeated
 
 
@@ -329,7 +339,7 @@ class TestMemory:
             config = {"SelectTypeParameters": select, **(default if source == "configuration" else {})}
             row = default if source == "partition" else {}
             assert (
-                verdicts.memory(
+                verdicts.check_memory(
                     config, row, self.NODES_OF_64_GB, with_scheduler(site, memory_mb=requested)
                 ).verdict
                 == verdict
@@ -354,7 +364,7 @@ class TestAccount:
     def test_verdict(
         self, site: Site, mine: list[str] | None, requested: str | None, enforced: bool, verdict: str
     ) -> None:
-        result = verdicts.account(
+        result = verdicts.check_account(
             self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=requested)
         )
         assert result.verdict == verdict
@@ -473,14 +483,14 @@ class TestWhatNodesSay:
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]
     )
     def test_locks(self, lock: str, verdict: str) -> None:
-        assert file_locks([report(), report("node2", lock=lock)]).verdict == verdict
+        assert check_file_locks([report(), report("node2", lock=lock)]).verdict == verdict
 
     @pytest.mark.parametrize(
         ("apart_s", "verdict"),
         [(0.4, "ok"), (-0.4, "ok"), (0.6, "warn"), (-4.9, "warn"), (5.1, "FAIL"), (-60, "FAIL")],
     )
     def test_clocks(self, apart_s: float, verdict: str) -> None:
-        result = clocks([report(), report("node2", clock_apart_s=apart_s)])
+        result = check_clocks([report(), report("node2", clock_apart_s=apart_s)])
         assert result.verdict == verdict
         assert ("node2" in result.facts.get("apart_s", {})) == (verdict != "ok")
 
@@ -538,5 +548,5 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         "/dev/vda / ext4 rw 0 0\nserver:/s /scratch nfs4 rw 0 0\ntmpfs /scratch/a\\040b tmpfs rw 0 0\n"
         "tmpfs /over tmpfs rw 0 0\nfs /over lustre rw 0 0\n"
     )
-    result = verdicts.shared_folder("checkout", Path(folder), mounts)
+    result = verdicts.check_shared_folder("checkout", Path(folder), mounts)
     assert (result.code, result.facts["file_system"]) == (code, kind)

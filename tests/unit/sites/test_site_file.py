@@ -93,11 +93,11 @@ FOLDER = Path("/shared/me")
 def answers() -> SlurmAnswers:
     """What the cluster says, of its partition gpu."""
     return SlurmAnswers(
-        config=slurm.configuration(CONFIG),
-        partition=partition(slurm.partitions(PARTITIONS), "gpu"),
-        kinds=kinds(slurm.nodes(GPU_NODES)),
+        config=slurm.parse_configuration(CONFIG),
+        partition=partition(slurm.parse_partitions(PARTITIONS), "gpu"),
+        kinds=kinds(slurm.parse_nodes(GPU_NODES)),
         other_nodes="g[05-07]",
-        node=slurm.node_fields(NODE),
+        node=slurm.parse_fields(NODE),
         mine=["chemistry", "climate", "vision"],
         default_account="chemistry",
         mpi=["none", "pmi2", "pmix"],
@@ -116,9 +116,9 @@ def site(answers: SlurmAnswers, **differs: Any) -> Site:
 
 class TestWhatSlurmPrints:
     def test_nodes(self) -> None:
-        node = slurm.nodes(GPU_NODES)[4]
+        node = slurm.parse_nodes(GPU_NODES)[4]
         assert (node.gres, node.features, node.threads_per_core) == ("gpu:v100:2,nvme:1", ("ib", "v100"), 2)
-        assert slurm.nodes(GPU_NODES)[6].gres == ""
+        assert slurm.parse_nodes(GPU_NODES)[6].gres == ""
 
     @pytest.mark.parametrize(
         ("gres", "expected"),
@@ -134,7 +134,7 @@ class TestWhatSlurmPrints:
         ],
     )
     def test_gpus(self, gres: str, expected: tuple[int, tuple[str, ...]]) -> None:
-        assert slurm.gpus(gres) == expected
+        assert slurm.parse_gpus(gres) == expected
 
     @pytest.mark.parametrize(
         "text",
@@ -150,7 +150,7 @@ class TestWhatSlurmPrints:
         ],
     )
     def test_types_of_mpi(self, text: str) -> None:
-        assert slurm.mpi_types(text) == ["pmix", "none", "pmi2"]
+        assert slurm.parse_mpi_types(text) == ["pmix", "none", "pmi2"]
 
     def test_modules_of_frameworks(self) -> None:
         text = (
@@ -165,7 +165,7 @@ class TestWhatSlurmPrints:
 
 
 class TestPartition:
-    KNOWN_PARTITIONS = slurm.partitions(PARTITIONS)
+    KNOWN_PARTITIONS = slurm.parse_partitions(PARTITIONS)
 
     def test_the_default(self) -> None:
         assert partition(self.KNOWN_PARTITIONS, "")["PartitionName"] == "cpu"
@@ -273,7 +273,7 @@ class TestCluster:
 
     def test_processors_alone(self, answers: SlurmAnswers) -> None:
         """InfiniBand is not used: Gloo knows sockets only."""
-        node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
         assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == (
             "cpu",
@@ -289,7 +289,7 @@ class TestCluster:
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cpu", 0, 1)
 
     def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
-        node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
         assert "Slurm hands out none" in written(
             replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
@@ -331,7 +331,7 @@ class TestCluster:
 
     def test_the_virtual_cluster(self, answers: SlurmAnswers) -> None:
         settings = parse(nodes="3", bandwidth="123.4567mbit", cpu="0.6", memory="6G", accounting=False)
-        node_kinds = kinds(slurm.nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
+        node_kinds = kinds(slurm.parse_nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
         config = {**answers.config, "SlurmdTimeout": "120 sec"}
         virtual = replace(answers, virtual=settings, kinds=node_kinds, node={}, config=config)
         result = site(virtual)

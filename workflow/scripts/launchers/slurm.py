@@ -201,7 +201,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
     for pause_s in (1, 2, 0):
         try:
-            answer = slurm.ask(
+            answer = slurm.run_client(
                 "sacct",
                 f"--jobs={job}",
                 "--format=JobIDRaw,JobName,ConsumedEnergyRaw",
@@ -227,7 +227,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
 def ask_or_lose(*command: str) -> str:
     """Return the output of a Slurm command. Raise Lost if it fails three times, 2 s apart."""
     try:
-        return ask_patiently(lambda: slurm.ask(*command))
+        return ask_patiently(lambda: slurm.run_client(*command))
     except Unanswered as unanswered:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"

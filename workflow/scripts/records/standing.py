@@ -372,7 +372,9 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
         return None, ""
     command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
-        rows = [line.split("|", 5) for line in slurm.ask(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()]
+        rows = [
+            line.split("|", 5) for line in slurm.run_client(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()
+        ]
     except Unanswered as unanswered:
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)

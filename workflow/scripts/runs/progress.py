@@ -326,7 +326,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
     ]
     if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
         return unseen
-    return None if any(log.exists() for log in logs) else slurm.unseen_folder(number)
+    return None if any(log.exists() for log in logs) else slurm.unseen_folder_reason(number)
 
 
 def failure_cause(event: Mapping[str, Any]) -> str:

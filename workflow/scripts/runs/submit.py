@@ -134,7 +134,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     """Return the pending and running jobs of the campaign: number -> block and state."""
     try:
         listed = ask_patiently(
-            lambda: slurm.ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T")
+            lambda: slurm.run_client("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T")
         ).splitlines()
     except Unanswered as unanswered:
         problem = str(unanswered).removeprefix("squeue: ")

@@ -360,8 +360,8 @@ def judge(
     # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients: of each
     # element, all nodes but one send a partial sum. A ring also sends the sum back, hence the 2 (n - 1) / n
     # of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
-    least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
-    if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, least_bytes):
+    min_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
+    if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, min_bytes):
         return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
     return "ok", None
 

@@ -49,7 +49,7 @@ def wrong_network_reason(
     spec: Mapping[str, Any],
     site: Site,
     epochs: Sequence[Mapping[str, Any]],
-    least_bytes: float,
+    min_allreduce_bytes: float,
     benchmark: bool = False,
 ) -> Note | None:
     """Return why a run did not measure the site's network, or None.
@@ -59,7 +59,7 @@ def wrong_network_reason(
         spec: The run's specification.
         site: The site.
         epochs: Rows of epochs.csv as numbers, or the row of a collective benchmark with all its messages.
-        least_bytes: Bytes that the busiest node sends at least in each all-reduce, whatever the algorithm.
+        min_allreduce_bytes: What the busiest node sends at least in an all-reduce, by any algorithm.
         benchmark: Whether this is a collective benchmark.
     """
     by_nccl = spec["device"] == "cuda" and not transport.startswith(SILENT_LIBRARIES)
@@ -80,7 +80,7 @@ def wrong_network_reason(
     if "mesh" in spec:  # how many bytes a node sends depends on the axes of the mesh and their placement
         return None
     for row in epochs:
-        expected_bytes = row["n_allreduces"] * least_bytes
+        expected_bytes = row["n_allreduces"] * min_allreduce_bytes
         if row["sent_bytes"] is not None and row["sent_bytes"] < MIN_SENT_SHARE * expected_bytes:
             sent_mb, expected_mb = row["sent_bytes"] / 1e6, expected_bytes / 1e6
             period, content = (

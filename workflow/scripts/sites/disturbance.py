@@ -11,7 +11,7 @@ from common.notes import Note
 from common.renamed import rename_columns
 from declared.site import Site
 from sites import node_report
-from sites.slurm import hosts
+from sites.slurm import join_hosts
 from sites.verdicts import Finding, ok, warn
 
 MIN_REPORTED_SHARE = 0.05  # of the CPU time
@@ -75,7 +75,7 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
             "quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time now"
         )
     cost = _cost(runs_csv)
-    text = "; ".join(f"{hosts(names)}: {text}" for text, names in hosts_by_text.items()) + cost
+    text = "; ".join(f"{join_hosts(names)}: {text}" for text, names in hosts_by_text.items()) + cost
     return warn("quiet", "disturbed", text, shares=disturbed, **cost.facts)
 
 

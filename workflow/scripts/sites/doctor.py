@@ -42,7 +42,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
         ("python's place", Path(sys.executable)),
         ("cache's place", site.cache),
     ):
-        yield verdicts.shared_folder(subject, folder)
+        yield verdicts.check_shared_folder(subject, folder)
     if site.launcher == "slurm":
         try:
             yield from _slurm(site, results, unseen)
@@ -80,9 +80,9 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
         text = f"{', '.join(missing)} not on this machine; run the doctor on a login node of the cluster"
         yield fail("programs", "not-installed", text, programs=missing)
         return
-    config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
-    partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
-    all_nodes = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
+    config = slurm.parse_configuration(slurm.run_client("scontrol", "show", "config"))
+    partitions = slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner"))
+    all_nodes = sorted({node.name for node in slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND))})
     yield ok(
         "controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}"
     )
@@ -92,21 +92,21 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
         except InputError as error:
             yield fail("virtual cluster", error.code, str(error), key=error.key)
     written = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
-    yield verdicts.job_status(config, written, PROFILE, shutil.which("sacct") is not None)
-    yield verdicts.lost_node(config, site)
+    yield verdicts.check_job_status(config, written, PROFILE, shutil.which("sacct") is not None)
+    yield verdicts.check_lost_node_timeout(config, site)
     account = _account(config, site)
     yield account
-    finding, partition = verdicts.partition(partitions, site)
+    finding, partition = verdicts.check_partition(partitions, site)
     yield finding
     if partition is None:
         yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
         return
-    partition_nodes = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
-    possible = verdicts.eligible(partition_nodes, site)
-    yield verdicts.nodes(partition_nodes, all_nodes, site)
-    yield verdicts.processors(possible, site)
-    yield from verdicts.time_limits(partitions[partition], site)
-    yield verdicts.memory(config, partitions[partition], possible, site)
+    partition_nodes = slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={partition}"))
+    possible = verdicts.eligible_nodes(partition_nodes, site)
+    yield verdicts.check_nodes(partition_nodes, all_nodes, site)
+    yield verdicts.check_processors(possible, site)
+    yield from verdicts.check_time_limits(partitions[partition], site)
+    yield verdicts.check_memory(config, partitions[partition], possible, site)
     if account.verdict == "FAIL":
         yield warn("test job", "not-tried", "not tried: there is no account for it", lacks="account")
         return
@@ -118,10 +118,10 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
 
 
 def _account(config: dict[str, str], site: Site) -> Finding:
-    if not slurm.accounting(config):
-        return verdicts.account(config, None, site)
+    if not slurm.has_accounting(config):
+        return verdicts.check_account(config, None, site)
     try:
-        return verdicts.account(config, slurm.accounts(getpass.getuser()), site)
+        return verdicts.check_account(config, slurm.user_accounts(getpass.getuser()), site)
     except Unanswered as error:
         return warn("account", "scheduler-silent", f"could not be checked: sacctmgr: {error}")
 
@@ -150,11 +150,11 @@ def _allocation(site: Site) -> Finding:
 
 
 def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[Finding]:
-    usable = [node for node in possible if node.usable]
+    usable = [node for node in possible if node.is_usable]
     if not usable:
         yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
         return
-    n_nodes = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
+    n_nodes = min(site.nodes, len(usable), max(1, sum(node.is_idle for node in usable)))
     cores = min(site.cores, *(node.processors for node in usable))
     try:
         with probes(site, results) as question:
@@ -184,7 +184,7 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
 
 
 def _names(reports: Sequence[dict[str, Any]]) -> str:
-    return slurm.hosts(sorted(report["host"] for report in reports))
+    return slurm.join_hosts(sorted(report["host"] for report in reports))
 
 
 def _version() -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from common.files import display_path
 from common.notes import Note
 from declared.site import Site
-from sites.slurm import hosts
+from sites.slurm import join_hosts
 from sites.verdicts import Finding, fail, ok, warn
 
 CLOCK_WARN_S = 0.5
@@ -105,7 +105,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         )
         blind = [report["host"] for report in reports if not report["fuse"]]
         yield (
-            warn("fuse", "no-fuse", f"{hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless "
+            warn("fuse", "no-fuse", f"{join_hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless "
                  "Apptainer is installed setuid, every rank unpacks its whole image first", hosts=blind)
             if blind
             else ok("fuse", "images are opened in place")
@@ -117,11 +117,11 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             f"{file}: binds: name what every node has",
         )
     if site.launcher != "local":
-        yield file_locks(reports)
-        yield clocks(reports)
+        yield check_file_locks(reports)
+        yield check_clocks(reports)
 
 
-def file_locks(reports: Sequence[Report]) -> Finding:
+def check_file_locks(reports: Sequence[Report]) -> Finding:
     """Check whether nodes see a lock that this host holds."""
     checked = [report for report in reports if report["results"] is None]
     blind = [report for report in checked if report["lock"] != "held"]
@@ -129,19 +129,20 @@ def file_locks(reports: Sequence[Report]) -> Finding:
         answers = ", ".join(
             sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind})
         )
+        hosts = [report["host"] for report in blind]
         return warn(
             "file locks",
             "no-file-locks",
-            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({answers}); "
-            "before you restart after an interruption, check with squeue --me that no job is left",
-            hosts=[report["host"] for report in blind],
+            f"a lock held here does not hold on {join_hosts(hosts)} ({answers}); before you restart after an "
+            "interruption, check with squeue --me that no job is left",
+            hosts=hosts,
         )
     if not checked:
         return warn("file locks", "results-unseen", "no node sees results/, so they were not checked")
     return ok("file locks", "hold across nodes")
 
 
-def clocks(reports: Sequence[Report]) -> Finding:
+def check_clocks(reports: Sequence[Report]) -> Finding:
     """Check whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
     offsets_s = {report["host"]: report["clock_apart_s"] for report in reports}
     far = {host: value for host, value in offsets_s.items() if abs(value) > CLOCK_WARN_S}
@@ -166,7 +167,7 @@ def _over_nodes(
             bad.setdefault(complaint, []).append(host)
     if not bad:
         return ok(subject, good)
-    text = "; ".join([*(f"{hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
+    text = "; ".join([*(f"{join_hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
     return fail(
         subject, next(iter(bad)).code, text, complaints={host: note for host, note in complaints if note}
     )

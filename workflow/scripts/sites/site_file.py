@@ -40,26 +40,28 @@ COLUMN = 30  # where comments begin after short lines
 
 def query_slurm(requested: str) -> SlurmAnswers:
     """Query Slurm and its partition `requested` ("" for the default). May raise Unanswered and InputError."""
-    config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
-    row = partition(slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner")), requested)
+    config = slurm.parse_configuration(slurm.run_client("scontrol", "show", "config"))
+    row = partition(
+        slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner")), requested
+    )
     name = row["PartitionName"]
-    node_kinds = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
-    if not node_kinds or not node_kinds[0].usable:
+    node_kinds = kinds(slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={name}")))
+    if not node_kinds or not node_kinds[0].n_usable:
         states = "; ".join(
             f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2]
         )
         problem = f"none of the nodes of '{name}' is usable ({states or 'it has none'})"
         raise InputError("too-few-nodes", problem, file="--partition", got=name, hint="wait, or name another")
     names = ",".join(name for kind in node_kinds[1:] for name in kind.names)
-    listed = slurm.ask("scontrol", "show", "hostlist", names).strip() if names else ""
-    node = slurm.ask("scontrol", "show", "node", node_kinds[0].nodes[0].name, "--oneliner")
+    listed = slurm.run_client("scontrol", "show", "hostlist", names).strip() if names else ""
+    node = slurm.run_client("scontrol", "show", "node", node_kinds[0].nodes[0].name, "--oneliner")
     mine, default = _accounts(config)
     return SlurmAnswers(
         config=config,
         partition=row,
         kinds=node_kinds,
         other_nodes=folded(names, listed),
-        node=slurm.node_fields(node),
+        node=slurm.parse_fields(node),
         mine=mine,
         default_account=default,
         mpi=_mpi(),
@@ -68,11 +70,11 @@ def query_slurm(requested: str) -> SlurmAnswers:
 
 
 def _accounts(config: dict[str, str]) -> tuple[list[str], str | None]:
-    if not slurm.accounting(config):
+    if not slurm.has_accounting(config):
         return [], None
     user = getpass.getuser()
     try:
-        return slurm.accounts(user), slurm.default_account(user)
+        return slurm.user_accounts(user), slurm.default_account(user)
     except Unanswered as error:
         print(f"accounts: unknown: sacctmgr: {error}")
         return [], None
@@ -93,7 +95,7 @@ def _mpi() -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return slurm.mpi_types(result.stdout + result.stderr)
+    return slurm.parse_mpi_types(result.stdout + result.stderr)
 
 
 def query_node(site: Site) -> NodeAnswers:

@@ -13,7 +13,7 @@ from common.errors import InputError
 from declared.site import JOB_MARGIN_S, host_names
 from declared.virtual import Settings
 from sites import slurm
-from sites.slurm import Node, hosts
+from sites.slurm import Node, join_hosts
 
 MAX_NODES = 8  # of a run in a new site: the doctor's test job requests as many
 MAX_LISTED_KINDS = 6
@@ -51,9 +51,9 @@ class Kind:
     nodes: tuple[Node, ...]
 
     @property
-    def usable(self) -> int:
+    def n_usable(self) -> int:
         """Number of nodes that jobs get, now or later."""
-        return sum(node.usable for node in self.nodes)
+        return sum(node.is_usable for node in self.nodes)
 
     @property
     def names(self) -> list[str]:
@@ -65,7 +65,7 @@ class Kind:
         node = self.nodes[0]
         words = f"{node.processors} CPUs, {node.memory_mb} MB, gres {node.gres or 'none'}"
         features = f", features {','.join(node.features)}" if node.features else ""
-        return f"{len(self.nodes)} x {words}{features} ({hosts(self.names)})"
+        return f"{len(self.nodes)} x {words}{features} ({join_hosts(self.names)})"
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Ma
         raise InputError(
             "partition-down", f"'{name}' is {row['State']}", file=option, got=row["State"], hint=hint
         )
-    max_time_s = slurm.seconds(row.get("MaxTime", ""))
+    max_time_s = slurm.parse_time_s(row.get("MaxTime", ""))
     if max_time_s is not None and max_time_s < MIN_RUN_S + JOB_MARGIN_S:
         expected = f"{MIN_RUN_S + JOB_MARGIN_S} s or more"
         raise InputError(
@@ -157,7 +157,11 @@ def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
     unsorted = [Kind(tuple(nodes)) for nodes in groups.values()]
     return sorted(
         unsorted,
-        key=lambda kind: (-kind.usable, -slurm.gpus(kind.nodes[0].gres)[0], -kind.nodes[0].processors),
+        key=lambda kind: (
+            -kind.n_usable,
+            -slurm.parse_gpus(kind.nodes[0].gres)[0],
+            -kind.nodes[0].processors,
+        ),
     )
 
 
@@ -241,7 +245,7 @@ def _words(answers: SlurmAnswers, kind: Kind, devices: int) -> str:
             f"the virtual cluster of ./ringside cluster up: {answers.virtual.described()}; nodes are network "
             "namespaces on one machine"
         )
-    types = "/".join(slurm.gpus(node.gres)[1])
+    types = "/".join(slurm.parse_gpus(node.gres)[1])
     gpus = f", {devices} GPUs{f' ({types})' if types else ''}" if devices else ""
     name = answers.config.get("ClusterName", "?")
     row = answers.partition["PartitionName"]
@@ -252,10 +256,12 @@ def _words(answers: SlurmAnswers, kind: Kind, devices: int) -> str:
 
 
 def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> list[Entry]:
-    max_nodes = slurm.number(answers.partition.get("MaxNodes", ""))  # a number, or UNLIMITED
-    count = min(number for number in (max(kind.usable, 1), max_nodes) if number)
-    bounded = f", of which a job gets {max_nodes} (MaxNodes)" if max_nodes and max_nodes < kind.usable else ""
-    seen = f"sinfo {source}: {kind.usable} of {len(kind.nodes)} nodes of this kind are up{bounded}"
+    max_nodes = slurm.parse_number(answers.partition.get("MaxNodes", ""))  # a number, or UNLIMITED
+    count = min(number for number in (max(kind.n_usable, 1), max_nodes) if number)
+    bounded = (
+        f", of which a job gets {max_nodes} (MaxNodes)" if max_nodes and max_nodes < kind.n_usable else ""
+    )
+    seen = f"sinfo {source}: {kind.n_usable} of {len(kind.nodes)} nodes of this kind are up{bounded}"
     if answers.virtual:
         placement = Entry(
             "placement",
@@ -286,7 +292,7 @@ def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> 
 def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tuple[int, list[Entry]]:
     """Return the number of GPUs of a node that train, and the entries about them."""
     node, report = kind.nodes[0], node_answers.report
-    count, _ = slurm.gpus(node.gres)
+    count, _ = slurm.parse_gpus(node.gres)
     gres = f"sinfo: gres {node.gres}"
     n_nvidia = len(report["accelerators"]) if report else None
     amd = report["amd"] if report else 0
@@ -529,8 +535,8 @@ def _disturbance_limits() -> list[Entry]:
 
 
 def _limits(answers: SlurmAnswers) -> list[Entry]:
-    max_time_s = slurm.seconds(answers.partition.get("MaxTime", ""))
-    lost_s = slurm.seconds(answers.config.get("SlurmdTimeout", ""))
+    max_time_s = slurm.parse_time_s(answers.partition.get("MaxTime", ""))
+    lost_s = slurm.parse_time_s(answers.config.get("SlurmdTimeout", ""))
     limit_s = min(RUN_S, int(max_time_s) - JOB_MARGIN_S if max_time_s else RUN_S)
     source = "ASSUMED: no run of yours takes longer" + (
         f"; MaxTime is {answers.partition['MaxTime']}" if max_time_s else ""
@@ -549,11 +555,11 @@ def account(answers: SlurmAnswers) -> tuple[str, str] | None:
     allowed = answers.partition.get("AllowAccounts", "ALL")
     usable = [name for name in answers.mine if allowed == "ALL" or name in allowed.split(",")]
     alternatives = [name for name in usable if name != answers.default_account]
-    hint = f"; you may also charge {hosts(alternatives)}" if alternatives else ""
+    hint = f"; you may also charge {join_hosts(alternatives)}" if alternatives else ""
     if answers.default_account in usable and answers.default_account:
         return answers.default_account, f"sacctmgr: your default account{hint}"
     if usable:
-        rest = f", or {hosts(usable[1:])}" if usable[1:] else ""
+        rest = f", or {join_hosts(usable[1:])}" if usable[1:] else ""
         return usable[0], f"sacctmgr: yours, and the partition allows it (AllowAccounts); ASSUMED{rest}"
     return None
 
@@ -563,7 +569,7 @@ def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     default = "the cluster's default" if row.get("Default") == "YES" else "as requested (--partition)"
     entries = [Entry("partition", row["PartitionName"], f"scontrol show partition: {default}")]
     charged = account(answers)
-    keeps_accounts = slurm.accounting(answers.config)
+    keeps_accounts = slurm.has_accounting(answers.config)
     if charged:
         entries.append(Entry("account", *charged))
     else:
@@ -575,7 +581,7 @@ def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
         entries.append(Entry("account", "my-project", reason, False))
     entries.append(_selection(answers, source))
     entries.append(_memory(answers, node))
-    max_time_s = slurm.seconds(row.get("MaxTime", ""))
+    max_time_s = slurm.parse_time_s(row.get("MaxTime", ""))
     limit_s = min(BLOCK_S, int(max_time_s)) if max_time_s else BLOCK_S
     reason = f"scontrol show partition: MaxTime {row.get('MaxTime', 'UNLIMITED')}"
     entries += [
@@ -616,8 +622,8 @@ def _selection(answers: SlurmAnswers, source: str) -> Entry:
 
 def _memory(answers: SlurmAnswers, node: Node) -> Entry:
     row, config = answers.partition, answers.config
-    reserved = slurm.number(answers.node.get("MemSpecLimit", "")) or 0
-    limits_mb = [slurm.number(fields.get("MaxMemPerNode", "")) for fields in (row, config)]
+    reserved = slurm.parse_number(answers.node.get("MemSpecLimit", "")) or 0
+    limits_mb = [slurm.parse_number(fields.get("MaxMemPerNode", "")) for fields in (row, config)]
     memory_mb = min(number for number in (node.memory_mb - reserved, *limits_mb) if number)
     source = f"sinfo: {node.memory_mb} MB a node" + (f", less MemSpecLimit {reserved}" if reserved else "")
     if "MEMORY" not in config.get("SelectTypeParameters", "").upper():

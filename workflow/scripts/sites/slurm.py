@@ -44,18 +44,18 @@ class Node:
     threads_per_core: int = 1
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether jobs get the node, now or later. * is not responding, $ in maintenance (sinfo(1))."""
         parts = _STATE.match(self.state)
         return parts is not None and parts[1] not in _UNUSABLE_STATES and not set(parts[2]) & set("*$")
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether a job would get the node at once."""
         return self.state == "idle"
 
 
-def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
+def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
     """Return the output of a Slurm client. Raise Unanswered if it is absent, fails or does not answer."""
     try:
         result = subprocess.run(
@@ -65,7 +65,7 @@ def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
             errors="replace",
             check=False,
             timeout=patience_s,
-            env=plain(),
+            env=client_environment(),
         )
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
@@ -76,13 +76,13 @@ def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
     return result.stdout
 
 
-def unseen_folder(job: str) -> Note | None:
+def unseen_folder_reason(job: str) -> Note | None:
     """Return which node does not see the folder of a batch job's output, or None."""
     try:
-        answer = ask("scontrol", "show", "job", job, "--oneliner")
+        answer = run_client("scontrol", "show", "job", job, "--oneliner")
     except Unanswered:
         return None
-    job_fields = _fields(answer)
+    job_fields = parse_fields(answer)
     unseen = job_fields.get("JobState") == "FAILED" and job_fields.get("ExitCode") in (
         f"{UNSEEN_STATUS}:0",
         _NO_OUTPUT,
@@ -94,7 +94,7 @@ def unseen_folder(job: str) -> Note | None:
     )
 
 
-def plain() -> dict[str, str]:
+def client_environment() -> dict[str, str]:
     """Return the caller's environment without variables that change the clients' output."""
     return {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
 
@@ -104,28 +104,24 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def configuration(text: str) -> dict[str, str]:
+def parse_configuration(text: str) -> dict[str, str]:
     """Parse `scontrol show config`: name -> value, "" for (null)."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, value in pairs}
 
 
-def partitions(text: str) -> dict[str, dict[str, str]]:
+def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     """Parse `scontrol show partition --oneliner`: name -> its fields."""
-    rows = map(_fields, text.splitlines())
+    rows = map(parse_fields, text.splitlines())
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
-def node_fields(text: str) -> dict[str, str]:
-    """Parse `scontrol show node NAME --oneliner`; a value with spaces is cut after its first word."""
-    return _fields(text)
-
-
-def _fields(line: str) -> dict[str, str]:
+def parse_fields(line: str) -> dict[str, str]:
+    """Parse a line of `scontrol show ... --oneliner`; a value with spaces is cut after its first word."""
     return dict(re.findall(r"(\S+?)=(\S*)", line))
 
 
-def nodes(text: str) -> list[Node]:
+def parse_nodes(text: str) -> list[Node]:
     """Parse `sinfo --Node --noheader --format=NODE_FORMAT` of one partition."""
     rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
     return [
@@ -135,7 +131,7 @@ def nodes(text: str) -> list[Node]:
             int(cpus),
             int(memory),
             reason,
-            re.sub(r"\([^)]*\)", "", _present(gres)),  # without its sockets, such as (S:0-1)
+            re.sub(r"\([^)]*\)", "", _without_null(gres)),  # without its sockets, such as (S:0-1)
             tuple(sorted(set(_split_list(features)))),
             int(threads),
         )
@@ -144,18 +140,18 @@ def nodes(text: str) -> list[Node]:
 
 
 NODE_FORMAT = "%N|%T|%c|%m|%Z|%G|%f|%E"
-NODES = ("sinfo", "--Node", "--noheader", f"--format={NODE_FORMAT}")
+NODES_COMMAND = ("sinfo", "--Node", "--noheader", f"--format={NODE_FORMAT}")
 
 
-def _present(text: str) -> str:
+def _without_null(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
 def _split_list(text: str) -> list[str]:
-    return [part for part in _present(text).split(",") if part]
+    return [part for part in _without_null(text).split(",") if part]
 
 
-def gpus(gres: str) -> tuple[int, tuple[str, ...]]:
+def parse_gpus(gres: str) -> tuple[int, tuple[str, ...]]:
     """Return number and types of the GPUs among a node's generic resources (gpu:a100:4,nvme:1)."""
     count, types = 0, []
     for entry in gres.split(","):
@@ -166,7 +162,7 @@ def gpus(gres: str) -> tuple[int, tuple[str, ...]]:
     return count, tuple(dict.fromkeys(types))
 
 
-def seconds(text: str) -> float | None:
+def parse_time_s(text: str) -> float | None:
     """Parse a time of Slurm (1-02:00:00, 30:00, 120 sec) into s, None for no limit.
 
     Without days, the first of one or two numbers is minutes (sbatch(1), --time).
@@ -183,17 +179,17 @@ def seconds(text: str) -> float | None:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def number(text: str) -> int | None:
+def parse_number(text: str) -> int | None:
     """Parse a number of scontrol (sizes in MB), None for no limit."""
     return int(text) if text.isdecimal() and int(text) else None
 
 
-def accounting(config: Mapping[str, str]) -> bool:
+def has_accounting(config: Mapping[str, str]) -> bool:
     """Return whether the cluster keeps accounts of jobs, so that sacct answers."""
     return config.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none")
 
 
-def accounts(user: str) -> list[str]:
+def user_accounts(user: str) -> list[str]:
     """Return the accounts that `user` may charge, from slurmdbd."""
     command = [
         "sacctmgr",
@@ -204,21 +200,21 @@ def accounts(user: str) -> list[str]:
         f"user={user}",
         "format=account",
     ]
-    return sorted(set(ask(*command).split()))
+    return sorted(set(run_client(*command).split()))
 
 
 def default_account(user: str) -> str | None:
     """Return the account of jobs of `user` that name none, from slurmdbd."""
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=defaultaccount"]
-    return last_line(ask(*command)) or None
+    return last_line(run_client(*command)) or None
 
 
-def mpi_types(text: str) -> list[str]:
+def parse_mpi_types(text: str) -> list[str]:
     """Parse `srun --mpi=list` into the types of MPI that srun supports."""
     words = [line.strip().removeprefix("srun: ") for line in text.splitlines()]
     return [word for word in words if re.fullmatch(r"[a-z0-9_]+", word)]
 
 
-def hosts(names: Sequence[str]) -> str:
+def join_hosts(names: Sequence[str]) -> str:
     """Join at most four names for a message."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -16,7 +16,7 @@ from common.notes import Note
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
-from sites.slurm import Node, hosts
+from sites.slurm import Node, join_hosts
 
 MIN_JOB_AGE_S = 60  # squeue must still list an ended job when Snakemake asks for it
 MIN_MB_PER_RANK = 4096
@@ -62,7 +62,7 @@ def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
     return Finding("FAIL", subject, Note(code, text, **facts))
 
 
-def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
+def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
     """Check whether other machines can see a folder, which they cannot if it is in this machine's memory."""
     lines = [line.split()[1:3] for line in mounts.read_text(errors="replace").splitlines()]
     path = Path(os.path.realpath(folder))
@@ -80,16 +80,16 @@ def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mo
     return ok(subject, f"{folder} lies on {kind}", file_system=kind)
 
 
-def job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
+def check_job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
     """Check how `snakemake --profile slurm` learns that a job has ended.
 
     `written` is the profile's slurm-status-command.
     """
     subject, line = "status of jobs", f"{display_path(profile)}: {STATUS_COMMAND}"
-    accounts = slurm.accounting(config)
+    accounts = slurm.has_accounting(config)
     used = written or ("sacct" if sacct else "squeue")
     setting = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
-    age_s = slurm.seconds(config.get("MinJobAge", "")) or 0.0
+    age_s = slurm.parse_time_s(config.get("MinJobAge", "")) or 0.0
     if used == "sacct" and not accounts:
         return fail(
             subject,
@@ -113,7 +113,7 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
     return ok(subject, setting + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
 
 
-def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
+def check_partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
     """Check the partition of jobs; return the finding and the partition's name, None if it cannot be used."""
     requested = site.scheduler.partition
     choices, key = ", ".join(partitions) or "none", f"{display_path(site.file)}: scheduler.partition"
@@ -144,7 +144,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
     return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
 
 
-def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
+def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
     """Check whether the partition has enough nodes for a run.
 
     `all_nodes` are the names of all nodes of the cluster.
@@ -153,14 +153,17 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
     for key, names in (("nodelist", site.scheduler.nodelist), ("exclude", site.scheduler.exclude)):
         unknown = [name for name in host_names(names or "") if name not in all_nodes]
         if unknown:
-            text = f"{file}: scheduler.{key}: {hosts(unknown)} unknown to Slurm; it has {hosts(all_nodes)}"
+            text = (
+                f"{file}: scheduler.{key}: {join_hosts(unknown)} unknown to Slurm; "
+                f"it has {join_hosts(all_nodes)}"
+            )
             return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
-    candidates = eligible(partition_nodes, site)
-    usable = [node for node in candidates if node.usable]
-    unusable = [node for node in candidates if not node.usable]
+    candidates = eligible_nodes(partition_nodes, site)
+    usable = [node for node in candidates if node.is_usable]
+    unusable = [node for node in candidates if not node.is_usable]
     unusable_names = [node.name for node in unusable]
     states = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in unusable)
-    idle = sum(node.idle for node in usable)
+    idle = sum(node.is_idle for node in usable)
     if len(usable) < site.nodes:
         advice = (
             f"wait for them, or lower nodes in {file}"
@@ -180,7 +183,7 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
     return ok("nodes", summary, **facts)
 
 
-def eligible(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
+def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
     """Return the nodes that the site's jobs may get.
 
     Only constraints that join features by & are evaluated.
@@ -202,7 +205,7 @@ def _reason(node: Node) -> str:
     return "" if node.reason in ("", "none", "Not responding") else f" ({node.reason})"
 
 
-def processors(candidates: Sequence[Node], site: Site) -> Finding:
+def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
     """Check whether nodes have as many CPUs as the site says."""
     least = min(candidates, key=lambda node: node.processors, default=None)
     if least is not None and least.processors < site.cores:
@@ -236,9 +239,9 @@ class _TimeRequest:
     margin_s: float
 
 
-def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
+def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
-    file, most_s = display_path(site.file), slurm.seconds(row.get("MaxTime", ""))
+    file, most_s = display_path(site.file), slurm.parse_time_s(row.get("MaxTime", ""))
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     block_s, waits = (
         float(site.scheduler.block_limit_s),
@@ -282,13 +285,13 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     ]
 
 
-def lost_node(config: Mapping[str, str], site: Site) -> Finding:
+def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
     """Report whether Slurm gives up a node that does not answer before a run's own time limit.
 
     Slurm then ends the job, and the run is repeated. Otherwise Slurm may not know yet that the node is lost,
     and the run is recorded as timeout.
     """
-    timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0")) or None
+    timeout_s = slurm.parse_time_s(config.get("SlurmdTimeout", "0")) or None
     repeated = timeout_s is not None and timeout_s <= site.time_limit_s
     facts = {"time_limit_s": site.time_limit_s, "slurmd_timeout_s": timeout_s, "repeated": repeated}
     if timeout_s is None:
@@ -303,14 +306,16 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
     return ok("lost node", text, **facts)
 
 
-def memory(
+def check_memory(
     config: Mapping[str, str], row: Mapping[str, str], candidates: Sequence[Node], site: Site
 ) -> Finding:
     """Check whether a job gets the memory that it needs."""
     key, requested_mb = f"{display_path(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
     node_mb = min((node.memory_mb for node in candidates), default=0)
     max_mb = (
-        slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
+        slurm.parse_number(row.get("MaxMemPerNode", ""))
+        or slurm.parse_number(config.get("MaxMemPerNode", ""))
+        or node_mb
     )
     if requested_mb is not None and requested_mb > max_mb:
         text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
@@ -318,7 +323,7 @@ def memory(
     if requested_mb is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
         return ok("memory", f"{requested_mb} MB a node" if requested_mb else "is not limited by Slurm")
     per_node, per_cpu = (
-        slurm.number(row.get(name, "")) or slurm.number(config.get(name, ""))
+        slurm.parse_number(row.get(name, "")) or slurm.parse_number(config.get(name, ""))
         for name in ("DefMemPerNode", "DefMemPerCPU")
     )
     default_mb = per_node or (per_cpu * site.cores if per_cpu else None)
@@ -334,7 +339,7 @@ def memory(
     return ok("memory", f"{default_mb} MB a node by default" if default_mb else "all of a node by default")
 
 
-def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -> Finding:
+def check_account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -> Finding:
     """Check whether jobs are charged to an account of the user.
 
     `mine` are the user's accounts, None if unknown.
