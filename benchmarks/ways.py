@@ -91,7 +91,7 @@ def measure(epochs: int) -> list[Way]:
     Raises:
         InputError: If the virtual cluster is not up, or a run fails.
     """
-    if virtual.running() is None:
+    if virtual.running_cluster() is None:
         raise InputError("cannot-measure", "the virtual cluster is not up; start it: ./ringside cluster up")
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)
     ways: list[tuple[str, Callable[[Campaign], int]]] = [

@@ -50,8 +50,8 @@ def virtual_cluster(installed: None) -> Iterator[None]:
 
     It is stopped afterwards if it was started here.
     """
-    cluster = virtual.running()
-    if cluster == NEEDED and not virtual.ended():
+    cluster = virtual.running_cluster()
+    if cluster == NEEDED and not virtual.ended_programs():
         yield
         return
     if cluster is not None and cluster != NEEDED:

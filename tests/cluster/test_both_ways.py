@@ -28,7 +28,7 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
     rows = sorted(campaign.rows(), key=lambda row: row["started_at"])
     assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
     assert len({row["session"] for row in rows}) == sessions
-    cluster = virtual.running()
+    cluster = virtual.running_cluster()
     assert cluster is not None
     for row in rows:
         nodes = int(row["nodes"])

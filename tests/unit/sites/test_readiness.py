@@ -75,7 +75,7 @@ def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
 def test_virtual_cluster_must_be_the_one_of_the_site(
     running: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual, "running", lambda: running)
+    monkeypatch.setattr(virtual, "running_cluster", lambda: running)
     if code is None:
         check_virtual(load_site("virtual-oar"))
         return
@@ -99,7 +99,7 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
 def test_heterogeneous_nodes_have_to_be_those_of_the_site(
     running: Settings, up: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual, "running", lambda: running)
+    monkeypatch.setattr(virtual, "running_cluster", lambda: running)
     if up is None:
         check_virtual(load_site("virtual-heterogeneous"))
         return

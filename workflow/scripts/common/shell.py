@@ -81,8 +81,8 @@ class Program:
     variables: Path
     paths: Sequence[str] = ()
 
-    def behind(self, setup: Sequence[str], identity: str) -> list[str]:
-        """Return the command behind the setup lines, variables, and the assignments `identity`."""
+    def command_after(self, setup: Sequence[str], identity: str) -> list[str]:
+        """Return the command after the setup lines, the variables and the assignments `identity`."""
         lines = [
             "unset PYTHONHOME",
             '. "$1" || exit 1',

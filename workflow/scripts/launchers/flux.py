@@ -73,7 +73,7 @@ class Flux:
             *self._requirements,
             "--setopt=cpu-affinity=per-task",
             f"--setopt=exit-timeout={GRACE_S:.0f}s",
-            *program.behind(self._site.setup, identity),
+            *program.command_after(self._site.setup, identity),
         )
         with contextlib.suppress(Lost):  # the events below give the reason
             ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)

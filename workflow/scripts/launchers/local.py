@@ -39,7 +39,7 @@ class Local:
                 identity = (
                     f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
                 )
-                command = program.behind(
+                command = program.command_after(
                     self._setup, f"{identity} RINGSIDE_CORES={','.join(map(str, cores))}"
                 )
                 self._processes.append(spawn(command, kept_variables(), output))

@@ -78,7 +78,7 @@ class Oar:
         self.job = {"number": self._number, "submitted_at": None, "started_at": None}
         self.hosts = hosts[: spec["nodes"]]
         if site.placement == "virtual":
-            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
+            virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
@@ -90,7 +90,7 @@ class Oar:
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
-                remote = program.behind(self._site.setup, identity)
+                remote = program.command_after(self._site.setup, identity)
                 self._processes.append(
                     spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), output)
                 )
@@ -112,9 +112,9 @@ class Oar:
             *("-n", str(spec["ranks"])),
         ]
         identity = 'RINGSIDE_RANK="$OMPI_COMM_WORLD_RANK" RINGSIDE_LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_RANK"'
-        ranks = program.behind(self._site.setup, identity)
+        ranks = program.command_after(self._site.setup, identity)
         mpirun = replace(program, command=["sh", "-c", _MPIRUN, "ringside", *words, *ranks], paths=())
-        return mpirun.behind(self._site.setup, _ALLOW_ROOT)
+        return mpirun.command_after(self._site.setup, _ALLOW_ROOT)
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. A connection error of ssh in the log is the cause of all other failures."""

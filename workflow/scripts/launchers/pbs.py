@@ -64,7 +64,7 @@ class Pbs:
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
-                remote = replace(program, paths=()).behind(self._site.setup, identity)
+                remote = replace(program, paths=()).command_after(self._site.setup, identity)
                 redirected = ["bash", "-c", _REDIRECT_OUTPUT, "ringside", str(_rank_log(log, rank)), *remote]
                 if program.paths:  # checked before the redirection: the rank's log lies in one of them
                     redirected = [*check_node(program.paths), "--", *redirected]

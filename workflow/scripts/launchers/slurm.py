@@ -106,7 +106,7 @@ class Slurm:
         }
         self.hosts = job.hosts[: spec["nodes"]]
         if site.placement == "virtual":
-            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
+            virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
@@ -135,7 +135,7 @@ class Slurm:
             name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ
         }
         with open(log, "ab") as output:
-            step = [*srun, *program.behind(self._site.setup, identity)]
+            step = [*srun, *program.command_after(self._site.setup, identity)]
             self._process = spawn(step, {**kept_variables(), **job_variables}, output)
         return [self._process]
 

@@ -158,7 +158,7 @@ def _not_bundled(environment: Environment, site: Site) -> str | None:
 
 def check_virtual(site: Site) -> None:
     """Raise InputError if the running virtual cluster is not the one that the site describes."""
-    running = virtual.running()
+    running = virtual.running_cluster()
     if running is None:
         hint = f"start it: {virtual.command_for(site)}"
         raise InputError(

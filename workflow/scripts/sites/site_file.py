@@ -65,7 +65,7 @@ def query_slurm(requested: str) -> SlurmAnswers:
         mine=mine,
         default_account=default,
         mpi=_mpi(),
-        virtual=virtual.running(),
+        virtual=virtual.running_cluster(),
     )
 
 

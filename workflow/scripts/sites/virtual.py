@@ -28,14 +28,14 @@ class Process(NamedTuple):
     began: int
 
 
-def running() -> Settings | None:
+def running_cluster() -> Settings | None:
     """Return the settings of the running virtual cluster, or None if its controller does not run."""
     state = read_state()
     if not state.get("ready"):
         return None
     settings = from_json(state["settings"])
     node_suffixes = tuple(f"-{name}" for name in settings.names)
-    return settings if all(program.endswith(node_suffixes) for program in ended()) else None
+    return settings if all(program.endswith(node_suffixes) for program in ended_programs()) else None
 
 
 def command_for(site: Site) -> str:
@@ -46,12 +46,12 @@ def command_for(site: Site) -> str:
     return f"./ringside cluster up --nodes {site.nodes} --bandwidth {rate} --cpu {share}{scheduler}"
 
 
-def shape(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
+def limit_links(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
     """Limit the links of these nodes to this rate in both directions, or remove the limit (None).
 
     Needs root.
     """
-    settings = running()
+    settings = running_cluster()
     if settings is None:
         raise InputError("not-running", "the virtual cluster is not running, so links cannot be shaped")
     controller = pid_of(CONTROLLER[settings.scheduler])
@@ -67,25 +67,25 @@ def shape_link(number: int, name: str, bandwidth_bytes_s: float | None, enter: S
         if bandwidth_bytes_s:
             run(*qdisc, "replace", "dev", end, "root", *shaping(bandwidth_bytes_s))
         else:
-            quiet(*qdisc, "delete", "dev", end, "root")  # there may be none
+            succeeds(*qdisc, "delete", "dev", end, "root")  # there may be none
 
 
-def noted() -> dict[str, Process]:
+def recorded_programs() -> dict[str, Process]:
     """Return the programs of the cluster that was started last, whether or not they still run."""
     return {program: Process(*process) for program, process in read_state().get("pids", {}).items()}
 
 
-def ended() -> list[str]:
+def ended_programs() -> list[str]:
     """Return the programs of the cluster that have ended."""
-    return [program for program, process in noted().items() if not runs(process)]
+    return [program for program, process in recorded_programs().items() if not is_running(process)]
 
 
 def pid_of(program: str) -> int:
     """Return the process of a program, such as munged, slurmctld, slurmd-<node>, almighty, sshd-<node>."""
-    return noted()[program].pid
+    return recorded_programs()[program].pid
 
 
-def runs(process: Process) -> bool:
+def is_running(process: Process) -> bool:
     """Return whether this process has not ended."""
     with contextlib.suppress(OSError):
         state, *fields = _status(process.pid)
@@ -93,7 +93,7 @@ def runs(process: Process) -> bool:
     return False
 
 
-def began(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """Return the start time of a process in ticks (field 22 of proc_pid_stat(5)), 0 if it has ended."""
     with contextlib.suppress(OSError):
         return int(_status(pid)[19])
@@ -105,7 +105,7 @@ def _status(pid: int) -> list[str]:
     return Path("/proc", str(pid), "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
 
 
-def quiet(*command: str) -> bool:
+def succeeds(*command: str) -> bool:
     """Return whether a command succeeds."""
     return subprocess.run(command, capture_output=True, check=False, env=_variables()).returncode == 0
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.virtual import Settings, parse
-from sites.virtual import STATE, running
+from sites.virtual import STATE, running_cluster
 from virtual_cluster import daemons, limits, nodes, oar, slurm
 from virtual_cluster.limits import Limits
 
@@ -37,7 +37,7 @@ def up(settings: Settings) -> None:
     if os.geteuid() != 0:
         problem = "the virtual cluster needs root: it makes network namespaces and control groups"
         raise InputError("needs-root", problem)
-    if running() is not None:
+    if running_cluster() is not None:
         problem = f"the virtual cluster is already up ({STATE})"
         raise InputError("already-running", problem, hint="take it down first: ./ringside cluster down")
     scheduler.refuse_another()
@@ -92,7 +92,7 @@ def down(keep_logs: bool = False) -> bool:
 
 def refuse_busy() -> None:
     """Raise InputError while jobs wait or run on the cluster."""
-    settings = running()
+    settings = running_cluster()
     if settings is not None and (left := SCHEDULERS[settings.scheduler].jobs()):
         raise InputError(
             "jobs-left",

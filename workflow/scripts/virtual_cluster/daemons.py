@@ -14,7 +14,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import write_json
 from declared.virtual import Settings
-from sites.virtual import STATE, Process, began, boot_id, noted, read_state, runs
+from sites.virtual import STATE, Process, boot_id, is_running, read_state, recorded_programs, start_ticks
 
 # An environment variable of each program, by which it is found if the start was killed before noting it.
 DAEMON = "RINGSIDE_CLUSTER_DAEMON"
@@ -51,13 +51,13 @@ def start(program: str, command: list[str], variables: Mapping[str, str] | None 
             start_new_session=True,
         )
     state = read_state()
-    pids = {**state["pids"], program: [process.pid, began(process.pid)]}
+    pids = {**state["pids"], program: [process.pid, start_ticks(process.pid)]}
     write_json(STATE / "cluster.json", {**state, "pids": pids})
 
 
 def end_all() -> None:
     """End all programs, also those of a start that was killed before it had noted them."""
-    for process in {*noted().values(), *_running_programs()}:
+    for process in {*recorded_programs().values(), *_running_programs()}:
         _end(process)
 
 
@@ -70,7 +70,7 @@ def _running_programs() -> list[Process]:
                 continue  # of another corner of this machine
             variables = (folder / "environ").read_bytes().split(b"\0")
             if any(variable.startswith(f"{DAEMON}=".encode()) for variable in variables):
-                processes.append(Process(int(folder.name), began(int(folder.name))))
+                processes.append(Process(int(folder.name), start_ticks(int(folder.name))))
     return processes
 
 
@@ -78,7 +78,7 @@ def _end(process: Process) -> None:
     """Ask the process to end, then make it; only while it is still the one that was started."""
     for signum, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
         deadline = time.monotonic() + patience_s
-        while runs(process) and time.monotonic() < deadline:
+        while is_running(process) and time.monotonic() < deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signum)
             with contextlib.suppress(ChildProcessError):

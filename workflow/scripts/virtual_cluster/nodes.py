@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.files import write_text
 from declared.virtual import LOGIN, Settings, address
-from sites.virtual import NAMESPACE, STATE, quiet, run, shape_link
+from sites.virtual import NAMESPACE, STATE, run, shape_link, succeeds
 from virtual_cluster.limits import Limits
 
 BRIDGE = "ringside0"
@@ -75,7 +75,7 @@ def remove_all() -> None:
     for namespace in sorted(folder.glob(f"{NAMESPACE}*")) if folder.is_dir() else []:
         run("ip", "netns", "delete", namespace.name)
     for link in _links():
-        quiet("ip", "link", "delete", link)  # may have gone by itself, with its namespace or its other end
+        succeeds("ip", "link", "delete", link)  # may have gone by itself, with its namespace or its other end
 
 
 def _links() -> list[str]:

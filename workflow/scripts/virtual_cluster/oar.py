@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from declared.virtual import LOGIN, SUBNET, Settings
-from sites.virtual import CONTROLLER, STATE, quiet, run
+from sites.virtual import CONTROLLER, STATE, run, succeeds
 from virtual_cluster import daemons, nodes
 from virtual_cluster.configuration import OAR_DATABASE_PORT, job_manager, oar_conf
 from virtual_cluster.limits import FAMILY, ROOT, Limits
@@ -210,4 +210,4 @@ def _postgres(password: str) -> None:
         ["unshare", "--ipc", *as_user, str(programs / "postgres"), "-D", str(data), *quick, *listen],
     )
     is_ready = [str(programs / "pg_isready"), f"--host={LOGIN}", f"--port={OAR_DATABASE_PORT}"]
-    daemons.wait_for(lambda: quiet(*is_ready), "the database answers")
+    daemons.wait_for(lambda: succeeds(*is_ready), "the database answers")

@@ -9,7 +9,7 @@ import subprocess
 from common.errors import InputError
 from common.files import write_text
 from declared.virtual import Settings
-from sites.virtual import STATE, quiet, run
+from sites.virtual import STATE, run, succeeds
 from virtual_cluster import daemons, nodes
 from virtual_cluster.configuration import (
     CLUSTER,
@@ -122,7 +122,7 @@ def _accounting() -> None:
         "mariadbd", ["mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", *listen, *quick]
     )
     client = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root"]
-    daemons.wait_for(lambda: quiet(*client, "--execute=select 1"), "the database answers")
+    daemons.wait_for(lambda: succeeds(*client, "--execute=select 1"), "the database answers")
     grant = (
         "create database slurm_acct_db; "
         f"grant all on slurm_acct_db.* to slurm@'127.0.0.1' identified by '{password}'"
@@ -132,7 +132,7 @@ def _accounting() -> None:
     SLURMDBD_CONF.write_text(slurmdbd_conf(STATE, password))
     daemons.start("slurmdbd", ["slurmdbd", "-D"])
     daemons.wait_for(
-        lambda: quiet("sacctmgr", "--noheader", "--parsable2", "show", "cluster"), "slurmdbd answers"
+        lambda: succeeds("sacctmgr", "--noheader", "--parsable2", "show", "cluster"), "slurmdbd answers"
     )
     run("sacctmgr", "--immediate", "add", "cluster", CLUSTER)
     run("sacctmgr", "--immediate", "add", "account", ACCOUNT, f"Cluster={CLUSTER}")
