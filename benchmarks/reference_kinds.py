@@ -21,7 +21,6 @@ import numpy as np
 from coming_load import MEAN_S, coming_load
 from document import machine, table
 from epoch_times import Bench, alone_here
-from launchers import launch
 from ranks.reference_work import KIND_VARIABLE, KINDS
 from runs import reference
 from runs.epochs import mean_of_timed, read_epochs
@@ -68,9 +67,7 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     for kind in kinds:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND_VARIABLE, kind)))
         folder = bench.folder / f"{kind}-{name}"
-        took = reference.run_benchmark(
-            folder, spec, [], environment, lambda: launch.make_launcher(bench.site, spec), site
-        )
+        took = reference.run_benchmark(folder, spec, [], environment, site)
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")
         seconds |= {

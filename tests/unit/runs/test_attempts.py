@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import locked
 from launchers.launch import Stopped
 from runs import attempts
 
@@ -112,8 +113,8 @@ def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -
 
 def test_one_job_at_a_time_holds_a_run_and_frees_it_when_it_dies(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom runs.attempts import run_lock\n"
-        "with run_lock(Path(sys.argv[1]), print):\n    print('held', flush=True)\n    time.sleep(60)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom common.files import locked\n"
+        "with locked(Path(sys.argv[1]) / '.lock', print):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     scripts = Path(attempts.__file__).parents[1]
     holder = subprocess.Popen(
@@ -128,12 +129,12 @@ def test_one_job_at_a_time_holds_a_run_and_frees_it_when_it_dies(tmp_path: Path)
         waited.append(holder.poll())
         holder.kill()
 
-    with attempts.run_lock(tmp_path / "run" / "other", waiting):
+    with locked(tmp_path / "run" / "other" / attempts.RUN_LOCK, waiting):
         assert waited == [], "another run is free"
-    with attempts.run_lock(tmp_path / "run" / "key", waiting):
+    with locked(tmp_path / "run" / "key" / attempts.RUN_LOCK, waiting):
         assert waited == [None], "it came while the holder was alive, and was let in after its end"
     holder.wait()
-    with attempts.run_lock(tmp_path / "run" / "key", waiting):
+    with locked(tmp_path / "run" / "key" / attempts.RUN_LOCK, waiting):
         assert len(waited) == 1
 
 
@@ -147,12 +148,12 @@ def test_lock_errors_other_than_a_missing_feature_are_raised(
         monkeypatch.setattr("fcntl.flock", flock)
 
     refuse(errno.ENOLCK)
-    with attempts.run_lock(tmp_path / "key", lambda: None):
+    with locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
         pass
     refuse(errno.EIO)
     with (
         pytest.raises(OSError, match="Input/output error"),
-        attempts.run_lock(tmp_path / "key", lambda: None),
+        locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
     ):
         pass
 
@@ -252,6 +253,6 @@ def test_file_system_without_locks_counts_as_unlocked(
 
     monkeypatch.setattr("fcntl.flock", refuse)
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    with attempts.machine_lock("this run", print), attempts.run_lock(tmp_path / "run", lambda: None):
+    with attempts.machine_lock("this run", print), locked(tmp_path / "run" / attempts.RUN_LOCK, lambda: None):
         assert (tmp_path / "machine.lock").read_text() == "this run\n"
     assert (tmp_path / "machine.lock").read_text() == ""

@@ -124,12 +124,7 @@ def test_idle_power_is_measured_once_for_a_session(
             batch_size=8,
             sync_every=1,
         )
-        powers = [
-            meters.idle_power(
-                tmp_path, name, local_site, spec, environment, lambda: launch.make_launcher(local_site, spec)
-            )
-            for name in "aab"
-        ]
+        powers = [meters.idle_power(tmp_path, name, local_site, spec, environment) for name in "aab"]
     assert powers[0] == powers[1] and powers[2] is not None
     for idle in powers:
         assert idle["device"] is None and 0 < idle["package"] < 1.1 * WATTS, (
@@ -154,7 +149,8 @@ def test_where_nothing_has_a_meter_nothing_is_started_or_written(
         batch_size=8,
         sync_every=1,
     )
-    assert meters.idle_power(tmp_path, "a", local_site, spec, {}, lambda: pytest.fail("started")) is None
+    monkeypatch.setattr(launch, "make_launcher", pytest.fail)
+    assert meters.idle_power(tmp_path, "a", local_site, spec, {}) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,4 +188,5 @@ def test_processors_whose_meters_cannot_be_listed_are_no_failure(
 ) -> None:
     (tmp_path / "intel-rapl:0").mkdir()  # without a name
     monkeypatch.setattr("ranks.worker.energy.POWERCAP", tmp_path)
-    assert meters.idle_power(tmp_path, "s", load_site("local"), {"device": "cpu"}, {}, pytest.fail) is None
+    monkeypatch.setattr(launch, "make_launcher", pytest.fail)
+    assert meters.idle_power(tmp_path, "s", load_site("local"), {"device": "cpu"}, {}) is None

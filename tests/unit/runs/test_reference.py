@@ -60,7 +60,6 @@ def test_reference_runs_once_per_node_on_the_cores_of_its_ranks(
         run_spec,
         ["torch"],
         environment,
-        lambda: launch.make_launcher(SITE, run_spec),
         SITE,
     )
     assert result.kind == KIND and result.reason is None
@@ -111,9 +110,7 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     run_spec = spec(nodes=1, ranks=1)
     environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(tmp_path)}}
     folder = tmp_path / "reference-before"
-    result = run_benchmark(
-        folder, run_spec, [], environment, lambda: launch.make_launcher(SITE, run_spec), SITE
-    )
+    result = run_benchmark(folder, run_spec, [], environment, SITE)
     assert (result.kind, result.times) == (None, None) and result.reason is not None
     assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith(
         "reference-before: "
@@ -122,12 +119,15 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
 
 
 @pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(NODE_LOST)])
-def test_run_stopped_or_lost_before_it_begins_is_not_made(tmp_path: Path, stopped: Exception) -> None:
-    def ranks() -> launch.Launcher:
+def test_run_stopped_or_lost_before_it_begins_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Exception
+) -> None:
+    def make_launcher(*_: object, setup: object) -> launch.Launcher:
         raise stopped
 
+    monkeypatch.setattr(launch, "make_launcher", make_launcher)
     with pytest.raises(type(stopped)):
-        run_benchmark(tmp_path / "reference-before", spec(), [], {}, ranks, SITE)
+        run_benchmark(tmp_path / "reference-before", spec(), [], {}, SITE)
 
 
 def test_what_is_lost_after_a_run_leaves_the_run() -> None:

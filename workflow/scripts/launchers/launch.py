@@ -133,6 +133,14 @@ def make_launcher(
     return launcher
 
 
+def make_step_launcher(
+    site: Site, spec: Mapping[str, Any], environment: BuiltEnvironment, name: str
+) -> Launcher:
+    """Return the launcher of a measurement before or after a run, whose job step is called after `name`."""
+    own_spec = {**spec, "run_id": f"{name}.{spec['run_id']}"}
+    return make_launcher(site, own_spec, setup=environment.get("setup", ()))
+
+
 def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     """Return the scheduler's energy of ended ranks as entries of a record's meters; [] without a meter."""
     module = importlib.import_module(f"launchers.{site.launcher}")

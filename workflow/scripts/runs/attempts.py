@@ -154,13 +154,17 @@ def create_attempt_folder(folder: Path) -> tuple[int, Path]:
 
 @contextmanager
 def exclusive(folder: Path, title: str) -> Iterator[None]:
-    """Lock a run's `folder` and this machine during a measurement; print whom this has to wait for."""
+    """Lock a run's `folder` and this machine during a measurement; print whom this has to wait for.
+
+    The folder is locked on all nodes: a new job waits for one that outlived its Snakemake. On a file system
+    without locks, which ./ringside doctor reports, it is not.
+    """
 
     def waiting(locked_by: str = "another job of the same run") -> None:
         print_line(f"{title}: waiting for {locked_by}")
 
     this_process = f"process {os.getpid()} on {node_name()}, which measures {title}"
-    with run_lock(folder, waiting), machine_lock(this_process, waiting):
+    with locked(folder / RUN_LOCK, waiting), machine_lock(this_process, waiting):
         yield
 
 
@@ -229,16 +233,6 @@ def put_aside(published: Path) -> None:
     for attempt in attempts(published.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     published.unlink(missing_ok=True)
-
-
-@contextmanager
-def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Lock one run on all nodes: a new job waits for one that outlived its Snakemake.
-
-    On a file system without locks, which ./ringside doctor reports, nothing is locked.
-    """
-    with locked(folder / RUN_LOCK, waiting):
-        yield
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import csv
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,6 @@ def idle_power(
     site: Site,
     spec: Mapping[str, Any],
     environment: BuiltEnvironment,
-    make_launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
     """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
 
@@ -173,7 +172,7 @@ def idle_power(
         folder.mkdir(parents=True, exist_ok=True)
         # Jobs of one session may begin at once.
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))
-        result = _measure_idle_power(attempt, site, spec, environment, make_launcher())
+        result = _measure_idle_power(attempt, site, spec, environment)
         if not result["hosts"]:
             return result["watts"]  # the next run tries again
         create_json(file, result)
@@ -194,9 +193,9 @@ def _measure_idle_power(
     site: Site,
     spec: Mapping[str, Any],
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
 ) -> dict[str, Any]:
     """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""
+    launcher = launch.make_step_launcher(site, spec, environment, "idle")
     write_json(folder / "spec.json", {"spec": spec, "hosts": list(launcher.hosts)})
     began_at = time.time()
     outcome = launch.run(launcher, environment, folder.resolve(), spec, site, program=IDLE)

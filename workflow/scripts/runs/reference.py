@@ -98,7 +98,6 @@ def run_benchmark(
     spec: Mapping[str, Any],
     modules: Sequence[str],
     environment: BuiltEnvironment,
-    make_launcher: Callable[[], launch.Launcher],
     site: Site,
 ) -> ReferenceTime:
     """Run the benchmark once.
@@ -107,7 +106,7 @@ def run_benchmark(
     """
     try:
         folder.mkdir()
-        launcher = make_launcher()
+        launcher = launch.make_step_launcher(site, spec, environment, "reference")
         # Without levels, nothing is traced.
         own_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}
         write_json(

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session, refuse_stopped
 
-_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
+# Codes of colours and cursors (ECMA-48), and titles of xterm.
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 REPEATED_BY = "it is repeated by Snakemake if its profile has retries, else when you run the command again"
 
@@ -83,8 +83,7 @@ def train_once(
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework = planned.site, planned.spec, planned.framework
-    idle_launcher = partial(_make_own_launcher, planned, environment, "idle")
-    idle_w = meters.idle_power(results, session, site, spec, environment, idle_launcher)
+    idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned.graph.to_json()
     write_json(
         folder / "spec.json", rank_input(spec, framework, environment, model, planned.data, launcher.hosts)
@@ -94,12 +93,16 @@ def train_once(
     if scorep_version:
         run_environment = score_p.wrap_program(environment, site, scorep_version, folder.resolve())
     parents = _parent_processes()
-    run_benchmark = partial(_run_benchmark, planned, environment, folder)
+
+    def run_benchmark(moment: str) -> reference.ReferenceTime:
+        own_folder = folder / f"reference-{moment}"
+        return reference.run_benchmark(own_folder, spec, framework.modules, environment, site)
+
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
     outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
-        machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
+        machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
     measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
@@ -121,23 +124,6 @@ def train_once(
         "reference": machine_speed,
         "measured": measured,
     }
-
-
-def _make_own_launcher(planned: Planned, environment: BuiltEnvironment, name: str) -> launch.Launcher:
-    """Return the launcher of a measurement before or after the run, with a job step of its own."""
-    own_spec = {**planned.spec, "run_id": f"{name}.{planned.run_id}"}
-    return launch.make_launcher(planned.site, own_spec, setup=environment.get("setup", ()))
-
-
-def _run_benchmark(
-    planned: Planned, environment: BuiltEnvironment, folder: Path, moment: str
-) -> reference.ReferenceTime:
-    """Run the reference benchmark at one `moment`: before or after the run."""
-    make_launcher = partial(_make_own_launcher, planned, environment, "reference")
-    modules, own_folder = planned.framework.modules, folder / f"reference-{moment}"
-    return reference.run_benchmark(
-        own_folder, planned.spec, modules, environment, make_launcher, planned.site
-    )
 
 
 def read_outcome(
@@ -417,20 +403,16 @@ def failure_or_lost(reason: Note, log: Path) -> Note:
 
 def with_last_line(reason: Note, log: Path) -> Note:
     """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
-    lines = list(filter(None, (_strip_control_codes(line) for line in launch.read_end(log).splitlines())))
+    plain = (_TERMINAL.sub("", line) for line in launch.read_end(log).splitlines())
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in plain]
     # Lines of Slurm report the failure, not its cause.
-    lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    lines = [line for line in lines if line and not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line for line in lines if _ERROR.search(line)]
     causes = [line for line in errors if "a rank is gone" not in line] or errors
     last = redact_log((causes or lines or [""])[-1])
     return (
         Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
     )
-
-
-def _strip_control_codes(line: str) -> str:
-    """Return a line of a log without codes that colour it or move the cursor."""
-    return "".join(sign for sign in _TERMINAL.sub("", line) if sign.isprintable()).strip()
 
 
 @contextmanager
