@@ -55,19 +55,19 @@ def test_search_finds_a_page_from_the_folder_without_a_network(site: Path, drive
     field.click()
     field.send_keys("quagga")
     deadline = time.monotonic() + 20
-    found: list[str] = []
-    while not found and time.monotonic() < deadline:
+    hrefs: list[str] = []
+    while not hrefs and time.monotonic() < deadline:
         links = driver.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
-        found = [link.get_attribute("href") for link in links]
+        hrefs = [link.get_attribute("href") for link in links]
         time.sleep(0.05)
-    assert found and found[0].startswith((site / "second.html").as_uri())
+    assert hrefs and hrefs[0].startswith((site / "second.html").as_uri())
     assert "https://" not in "".join(
         event["message"] for event in driver.get_log("performance") if "requestWillBeSent" in event["message"]
     )
 
 
 @pytest.mark.parametrize(
-    ("wrong", "expression"),
+    ("defect", "expression"),
     [
         ("page scrolls sideways", "document.documentElement.scrollWidth > innerWidth"),
         (
@@ -81,8 +81,8 @@ def test_search_finds_a_page_from_the_folder_without_a_network(site: Path, drive
     ],
     ids=lambda value: value if " is " in value or " scrolls " in value else "",
 )
-def test_a_phone_shows_a_page_whole(site: Path, driver: Any, wrong: str, expression: str) -> None:
+def test_a_phone_shows_a_page_whole(site: Path, driver: Any, defect: str, expression: str) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     driver.get((site / "index.html").as_uri())
     assert driver.execute_script("return document.querySelectorAll('td code, pre > code').length") == 3
-    assert not driver.execute_script(f"return {expression}"), wrong
+    assert not driver.execute_script(f"return {expression}"), defect

@@ -119,8 +119,8 @@ def test_records_that_the_study_no_longer_uses_are_noted() -> None:
     for file in (older, removed, second, second.parent.with_name("0" * 12) / "record.json"):
         file.parent.mkdir(parents=True)
         file.write_text("{}")
-    found = {note.code: note.facts["runs"] for note in current.unused_records()}
-    assert found == {"older-setting": 1, "not-in-the-design": 1}
+    counts = {note.code: note.facts["runs"] for note in current.unused_records()}
+    assert counts == {"older-setting": 1, "not-in-the-design": 1}
     older.rename(first.parent.mkdir() or first)
     assert [note.code for note in current.unused_records()] == ["not-in-the-design"]
 

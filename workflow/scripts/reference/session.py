@@ -74,8 +74,8 @@ class Recorder:
 
     def add(self, text: str) -> None:
         """Add output that appears now."""
-        for real, shown in ((str(CHECKOUT), "~/ringside"), (str(Path.home()), "~"), (node_name(), "laptop")):
-            text = re.sub(rf"(?<![\w-]){re.escape(real)}(?![\w-])", shown, text)
+        for real, public in ((str(CHECKOUT), "~/ringside"), (str(Path.home()), "~"), (node_name(), "laptop")):
+            text = re.sub(rf"(?<![\w-]){re.escape(real)}(?![\w-])", public, text)
         self.events.append((round(time.monotonic() - self.start, 3), text))
 
     def run(self, step: Step) -> None:
@@ -176,7 +176,7 @@ def draw(cast: str) -> str:
     length = pieces[-1].at + END_S
     times = sorted({piece.at for piece in pieces})
     names = {at: f"t{number}" for number, at in enumerate(times)}
-    shown = [
+    appearances = [
         f"@keyframes {name}{{0%{{opacity:0}}{_percent(at, length)}{{opacity:1}}}}"
         for at, name in names.items()
     ]
@@ -199,7 +199,7 @@ def draw(cast: str) -> str:
         "text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}"
         f"g{{transform:translateY({-top * LINE_PX}px)}}@media(prefers-reduced-motion:no-preference){{"
         f"g,text{{animation:{length:.1f}s step-end infinite}}g{{animation-name:scroll}}{moving}}}"
-        f"@keyframes scroll{{{''.join(scrolls)}}}{''.join(shown)}</style>"
+        f"@keyframes scroll{{{''.join(scrolls)}}}{''.join(appearances)}</style>"
         f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/><svg x="{MARGIN_PX}" y="{MARGIN_PX}" '
         f'width="{width - 2 * MARGIN_PX:.0f}" height="{ROWS * LINE_PX}">\n<g>\n'
         + "\n".join(texts)
