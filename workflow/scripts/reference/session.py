@@ -52,7 +52,7 @@ STEPS = (
     Step(
         "./ringside new my-study --site local-shared",
         [
-            ("Numbers of nodes", ""),
+            ("Numbers of nodes", "2"),
             ("Frameworks", "pytorch-ddp horovod-pytorch"),
             ("Model", ""),
             ("Data set", ""),
