@@ -16,6 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Variables: make figures STUDY=my-study SITE=my-cluster hands both to ./ringside run; developers' targets have ARGS and SITE.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 OTHERS = $(filter-out STUDY SITE PYTHON MAKEFLAGS MFLAGS,$(GIVEN))
+MEANT = $(shell $(PYTHON) -c 'import difflib, sys; print(*("; did you mean " + name + "?" for name in difflib.get_close_matches(sys.argv[1].upper(), ["STUDY", "SITE"], 1)))' '$(firstword $(OTHERS))')
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core. Tests on a virtual
 # cluster wait for Slurm most of the time: one worker has the machine's cluster, the other one the private clusters.
@@ -32,7 +33,7 @@ help:  ## list the targets
 figures: export RINGSIDE_STUDY := $(or $(value STUDY),$(RINGSIDE_STUDY))
 figures: export RINGSIDE_SITE := $(or $(value SITE),$(RINGSIDE_SITE))
 figures:  ## install and run what is missing, then make all figures and tables of the study, as ./ringside run does: STUDY=NAME SITE=NAME
-	$(if $(OTHERS),$(error make figures takes STUDY and SITE, not $(OTHERS); more can be said to ./ringside run (./ringside run --help)))
+	$(if $(OTHERS),$(error unknown variable '$(firstword $(OTHERS))'$(MEANT); make figures takes STUDY and SITE, and ./ringside run --help lists all options))
 	@$(PYTHON) ringside run
 
 ##@ Tests and checks of the code

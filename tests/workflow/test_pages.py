@@ -22,6 +22,7 @@ EXPECTED_OUTPUTS = {  # command -> part of its output
     "./ringside archive second-node": "results/second-node/second-node.tar.gz: ",
     "./ringside verify second-node": " identical",
     f"./ringside compare {CAMPAIGNS}-virtual {CAMPAIGNS}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
+    "./ringside report second-node": "report: results/second-node/report.html",
     "./ringside unlock": "there is no lock",
     "./ringside models two-blocks": "two-blocks  32x32x3",
     "./ringside models one-block --tokens 128:5000": "one-block  128:5000",

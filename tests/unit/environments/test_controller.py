@@ -224,6 +224,15 @@ def test_a_link_is_removed_and_not_what_it_leads_to(
     assert not (checkout / ".venv").exists()
 
 
+def test_python_of_another_user_is_one_line(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_python(checkout)
+    controller.refuse_inaccessible(checkout)  # this user's own: it is remade
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: Path(path).name == STAMP and mode == os.R_OK)
+    with pytest.raises(InputError) as refused:
+        make_environment(checkout)
+    assert refused.value.code == "not-executable"
+
+
 def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "prepare", lambda _: pytest.fail("it was installed"))
     monkeypatch.setenv(controller.COMPLETION_VARIABLE, "complete_bash")

@@ -56,8 +56,8 @@ def test_of_another_site_no_machine_is_told() -> None:
         load_campaign(CONFIG)
     assert refused.value.got == {"site": "virtual"}
     assert str(refused.value).startswith(
-        "results/quickstart/campaign.json: these results belong to site virtual, here it is local; for "
-        "figures of them: ./ringside run --records available"
+        "results/quickstart/campaign.json: these results belong to site virtual, here it is local; to continue "
+        "there: --site virtual; to draw them: --records available"
     )
     bound(machine=None, machine_id=None)
     with pytest.raises(InputError) as refused:
@@ -109,6 +109,33 @@ def test_installed_software_is_read_from_results_of_other_sites(
     available = load_campaign({**CONFIG, "records": "available"})
     assert available.records == plan_campaign(load_study("quickstart"), at("b" * 64)).records
     assert available.records != plan_campaign(load_study("quickstart"), at("a" * 64)).records
+
+
+def test_records_that_the_study_no_longer_uses_are_noted() -> None:
+    current = load_campaign(CONFIG)
+    first, second = (Path(path) for path in list(current.records.values())[:2])
+    older = first.parent.with_name("0" * 12) / "record.json"
+    removed = first.parents[1].with_name("pytorch-ddp.small-cnn.digits.b512.n1.s1.r1") / "0" / "record.json"
+    for file in (older, removed, second, second.parent.with_name("0" * 12) / "record.json"):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    counts = {note.code: note.facts["runs"] for note in current.unused_records()}
+    assert counts == {"older-setting": 1, "not-in-the-design": 1}
+    older.rename(first.parent.mkdir() or first)
+    assert [note.code for note in current.unused_records()] == ["not-in-the-design"]
+
+
+def test_cost_has_the_unused_records_at_their_site_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    removed = Path("results/quickstart/runs/gone.r1/0/record.json")
+    removed.parent.mkdir(parents=True)
+    removed.write_text("{}")
+    counts = {}
+    for site in ("local", "virtual"):
+        bound(site=site)
+        cost.main(study="quickstart", site="local", block=1, as_json=True)
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        counts[site] = [note["code"] for note in notes].count("not-in-the-design")
+    assert counts == {"local": 1, "virtual": 0}
 
 
 def test_published_tables_need_the_right_study(tmp_path: Path) -> None:

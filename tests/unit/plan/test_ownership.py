@@ -104,6 +104,22 @@ def test_results_of_somebody_else_are_refused() -> None:
             os.chmod(folder, stat.S_IRWXU)
 
 
+@pytest.mark.parametrize(("profile", "chosen"), [(None, "profiles/local"), ("", ""), ("mine", "mine")])
+def test_snakemake_has_the_profile_of_this_machine(
+    profile: str | None, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    monkeypatch.chdir(CHECKOUT)
+    if profile is not None:
+        monkeypatch.setenv("SNAKEMAKE_PROFILE", profile)
+    unlock.choose_profile()
+    assert os.environ["SNAKEMAKE_PROFILE"].removeprefix(f"{CHECKOUT}/") == chosen
+    monkeypatch.delenv("SNAKEMAKE_PROFILE")
+    monkeypatch.chdir(tmp_path)
+    unlock.choose_profile()
+    assert "SNAKEMAKE_PROFILE" not in os.environ, "another checkout has profiles of its own"
+
+
 def plain_snakemake(
     tmp_path: Path, program: str = "snakemake", **variables: str
 ) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,13 @@
 """What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
 
+import errno
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -151,6 +152,20 @@ def test_heterogeneous_ranks_take_their_own_cores(
             Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None))
         )
     assert bound == cores
+
+
+def test_processes_that_end_while_they_are_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says ESRCH for the files of a process that has just ended (it failed a run on a busy machine)."""
+    stat, names = os.stat, os.listdir
+
+    def ended(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("/stat"):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", ended)
+    monkeypatch.setattr(os, "listdir", lambda path: [*names(path), str(2**31)])
+    assert os.getpid() in load._processes() and 2**31 not in load._processes()
 
 
 def test_processes_may_have_any_name(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from common.errors import exit_status
+from common.errors import InputError, exit_status
 from common.files import utc
 from common.notes import find_note
 from common.shell import Unanswered
 from declared.site import load_site
 from declared.study import Replicates, load_study
+from plan.binding import bind_results
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import decision_file, rule_fields
@@ -453,6 +454,25 @@ def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert error.count("\n") == 1 and "config/studies/nothing.yaml" in error
 
 
+def test_another_site_than_that_of_the_results_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
+    with pytest.raises(InputError) as refused:
+        status.campaign_reader("quickstart", "virtual")
+    assert (refused.value.code, refused.value.got) == ("other-place", {"site": "local"})
+    for site in ("", "local"):
+        status.show_status("quickstart", site, as_json=True)
+        assert json.loads(capsys.readouterr().out)["site"] == "local"
+
+
+def test_headline_counts_usable_runs_where_some_are_not() -> None:
+    measured = campaign()
+    for run, outcome in zip(measured.runs, ("ok", "invalid", "ok", "ok"), strict=True):
+        record(measured, run, outcome)
+    assert "4 of 4 runs done, 3 usable;" in status.headline(read(measured))
+    usable = replace(read(measured), statuses={"ok": 4})
+    assert "4 of 4 runs done;" in status.headline(usable)
+
+
 def test_submitted_campaign_is_read_at_slurm_site(
     capsys: pytest.CaptureFixture[str], queue: Callable[[str], None]
 ) -> None:
@@ -609,7 +629,8 @@ strategies at here: 8 runs, not started; start with ./ringside run
 
 strategies at here: 8 runs, none of which can run here
 
-strategies at here: 3 of 8 runs done; 5 left, about 10 min (until 08:10)
+strategies at here: 3 of 8 runs done, 2 usable; 5 left, about 10 min (until
+08:10)
 [###############-------------------------]  38 %
 done       2 ok, 1 failed
 running    a.r1 on node1, node2, epoch 3 of 5, since 07:59:55 (5.0 s)

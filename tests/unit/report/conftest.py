@@ -1,6 +1,5 @@
 """Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ import pandas as pd
 import pytest
 
 from report.pdf import PACKAGES
+from support.browser import find_chromium, open_browser
 from support.debian import require_programs
 from support.reports import CampaignFiles
-
-BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +29,7 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 @pytest.fixture(scope="session")
 def chromium() -> Path:
     """Chromium, installed where it can be."""
-    require_programs(BROWSER, [*BROWSER.values(), "fonts-dejavu-core"])
-    return Path(shutil.which("chromium") or "")
+    return find_chromium()
 
 
 @pytest.fixture(scope="session")
@@ -44,16 +41,5 @@ def tex() -> None:
 @pytest.fixture(scope="module")
 def driver(chromium: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A headless Chromium that logs what its console says and what it asks the network for."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(chromium)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
-    opened = webdriver.Chrome(options=options, service=service)
-    opened.set_window_size(1280, 900)
-    yield opened
-    opened.quit()
+    with open_browser(chromium, tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened

@@ -47,14 +47,27 @@ def is_current(checkout: Path) -> bool:
     return is_newer and os.access(python, os.X_OK) and made_with in ("", os.path.realpath(python))
 
 
+def refuse_inaccessible(checkout: Path) -> None:
+    """Raise InputError if `.venv` is another user's and its Python cannot be run by this one."""
+    stamp, python = checkout / ".venv" / STAMP, checkout / ".venv" / "bin" / "python"
+    if os.access(stamp, os.R_OK) and not os.access(python, os.X_OK) and not os.access(checkout, os.W_OK):
+        raise InputError(
+            "not-executable",
+            "its Python belongs to another user, and you cannot run it",
+            file=".venv",
+            hint="work in a clone of your own",
+        )
+
+
 def make_environment(checkout: Path) -> None:
     """Make `.venv` unless it is current; wait for another process that does.
 
     Raises:
-        InputError: If this Python cannot make virtual environments, or pip fails.
+        InputError: If this Python cannot make virtual environments, pip fails, or `.venv` is another user's.
     """
     if is_current(checkout):
         return
+    refuse_inaccessible(checkout)
     with system_faults(checkout / ".venv"), _only_one(checkout):
         if is_current(checkout):
             return

@@ -156,7 +156,7 @@ class Call:
         logger.addFilter(_follow_jobs)
         logger.addFilter(lambda record: filter_log(self._session, record))
         logger.addFilter(Interruption())
-        logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_usable))
+        logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_outcome))
         logger.addFilter(_replace_advice_to_unlock)
         if not self.dry_run and "--no-hooks" not in sys.argv:
             logger.addFilter(self._held_jobs)
@@ -213,6 +213,7 @@ class Call:
                 campaign.summary(),
                 *campaign.skipped_runs(),
                 *campaign.unreachable_precision(),
+                *(campaign.unused_records() if campaign.mode == "campaign" else []),
                 sep="\n",
                 flush=True,
             )
@@ -254,12 +255,18 @@ class Call:
         check_launch(self.campaign, self._workflow.executor_plugin.name, runs=runs)
         check_unchanged(map(Path, self.campaign.environments.values()))
 
-    def _makes_figures(self) -> bool:
-        return "figures" in {job.rule.name for job in self._workflow.dag.jobs}
+    def _makes(self, rule: str) -> bool:
+        return rule in {job.rule.name for job in self._workflow.dag.jobs}
+
+    def print_outcome(self) -> None:
+        """Print where the report is, if it was asked for, then how many runs are usable."""
+        if self._makes("report") and not self.dry_run:
+            print_line(f"report: {self.campaign.results}/report.html")
+        self.print_usable()
 
     def print_usable(self) -> None:
         """Print how many runs are usable, as the last line; exit with STOPPED_STATUS where none is."""
-        if self._makes_figures() and not self.dry_run:
+        if self._makes("figures") and not self.dry_run:
             usable = count_usable(self.campaign.runs_csv)
             print_line(f"ringside: {usable}")
             if not usable.facts["usable"]:
@@ -269,11 +276,11 @@ class Call:
         """Say where the figures are (onsuccess)."""
         cancel_timers()
         self.content.finish_all()
-        if self._makes_figures():
+        if self._makes("figures"):
             results, study = self.campaign.results, self.campaign.study.name
             places = f"figures: {results}/figures, tables: {results}/tables"
             print(f"{places}; one page with everything: ./ringside report {study}", flush=True)
-        self.print_usable()
+        self.print_outcome()
 
     def fail(self) -> None:
         """Say why the campaign stopped, if it did (onerror)."""

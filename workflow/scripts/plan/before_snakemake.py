@@ -1,4 +1,4 @@
-"""Check folders and user name before Snakemake starts, because it would end with a traceback.
+"""Check folders, user name and profile before Snakemake starts, because it would end with a traceback.
 
 The Python of .venv runs this file whenever it starts Snakemake (environments.controller). The imported
 modules are forgotten afterwards: the Snakefile may belong to another checkout, which has to import its own.
@@ -11,9 +11,10 @@ import sys
 def check() -> int:
     """Check what Snakemake needs; return 0, or the exit status of a mistake whose line has been printed."""
     from common.errors import exit_status
-    from plan.unlock import check_folders, name_user
+    from plan.unlock import check_folders, choose_profile, name_user
 
     name_user()
+    choose_profile()
     return exit_status(check_folders)
 
 

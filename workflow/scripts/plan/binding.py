@@ -115,18 +115,32 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
         f"{key} {_format_value(bound[key])}, here it is {_format_value(current[key])}" for key in keys
     ]
     if differences:
+        at_their_site = f"to continue there: --site {bound['site']}; " if keys == ["site"] else ""
+        if_same = (
+            f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
+            if keys == ["machine"]
+            else ""
+        )
         raise InputError(
             "other-place",
             f"these results belong to {'; '.join(differences)}",
             file=results / BINDING,
             got={key: bound[key] for key in keys},
-            hint="for figures of them: ./ringside run --records available, or add --config records=available "
-            f"to snakemake; for the cost here: ./ringside plan; to run here, move {results} away"
-            + (
-                f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
-                if keys == ["machine"]
-                else ""
-            ),
+            hint=f"{at_their_site}to draw them: --records available (Snakemake: --config records=available); "
+            f"to measure here, move {results} away{if_same}",
+        )
+
+
+def refuse_other_site(results: Path, site: str) -> None:
+    """Raise InputError if ``results``, which are only read, are bound to another site than the named one."""
+    bound = read_binding(results)
+    if site and bound and bound["site"] != site:
+        raise InputError(
+            "other-place",
+            f"these results belong to site {bound['site']}, not {site}",
+            file=results / BINDING,
+            got={"site": bound["site"]},
+            hint=f"use --site {bound['site']}, or no --site",
         )
 
 

@@ -4,6 +4,7 @@ The Snakefile creates one Campaign while it is parsed; its rules take everything
 """
 
 import csv
+import glob
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -184,6 +185,28 @@ class Campaign:
             if run.run_id not in self.records and (reason := self.unsupported_reason(run)):
                 skipped.setdefault(reason, []).append(run)
         return [_describe_skipped(reason, runs) for reason, runs in skipped.items()]
+
+    def unused_records(self) -> list[Note]:
+        """Return notes on records in results/<study> that no longer belong to a planned run, else [].
+
+        A record of an older setting is mentioned until its run has a record of the present one.
+        """
+        folder = self.results / "runs"
+        names = set(os.listdir(folder)) if folder.is_dir() else set()
+        possible = {run.run_id for run in self.possible}
+        recorded = {name for name in names if any(folder.glob(f"{glob.escape(name)}/*/record.json"))}
+        older = [name for name, path in self.records.items() if name in recorded and not os.path.exists(path)]
+        notes = []
+        if older:
+            text = f"records of {number_of(len(older), 'run')} are of an older setting: they are kept, but not used"
+            notes.append(Note("older-setting", text, runs=len(older)))
+        if left_over := recorded - possible:
+            text = (
+                f"records of {number_of(len(left_over), 'run')} that the study no longer has (other levels, "
+                "fewer replicates) are kept, but not used"
+            )
+            notes.append(Note("not-in-the-design", text, runs=len(left_over)))
+        return notes
 
     def records_of_block(self, block: int | None) -> list[str]:
         """Return the records of a block (None: of all blocks) in planned order.

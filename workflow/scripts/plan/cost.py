@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from declared.fraction import Fraction
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
+from plan.binding import read_binding
 from plan.campaign import Campaign, configured, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
@@ -103,11 +104,13 @@ class Cost:
         campaign: The campaign.
         measured: Runs of this site (see ``measured_at``).
         benchmark_times: Seconds of the site's collective benchmarks and timings by name.
+        unused: Notes on records of the study that the campaign does not use.
     """
 
     campaign: Campaign
     measured: pd.DataFrame
     benchmark_times: Mapping[str, list[float]]
+    unused: Sequence[Note] = ()
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -380,7 +383,7 @@ def notes(cost: Cost) -> list[Note]:
     if (wait_s := site.wait_for_quiet) > 0:
         text = f"without waiting for a quiet machine, up to {wait_s:g} s a run (wait_for_quiet)"
         lines.append(Note("without-waiting", text, wait_s=wait_s))
-    return [*lines, _total(cost), *_precision_notes(cost), _state(cost)]
+    return [*lines, _total(cost), *_precision_notes(cost), _state(cost), *cost.unused]
 
 
 def _total(cost: Cost) -> Note:
@@ -512,7 +515,7 @@ def _state(cost: Cost) -> Note:
         return (
             Note("complete", "every run has an ok record")
             if cost.runs
-            else Note("no-runs", "no run can be made here")
+            else Note("no-runs", "no run can be made here; name another site: --site SITE")
         )
     counts, left_s = cost.campaign.describe_statuses(), cost.seconds(left)
     text = (
@@ -555,8 +558,11 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
         as_json: print JSON, for programs
     """
     config = load_config(configured(study, site))
-    campaign = plan_campaign(load_study(config.study), load_site(config.site)).of_block(block)
-    cost = Cost(campaign, measured_at(campaign.site.name), benchmark_times_at(campaign.site.name))
+    complete = plan_campaign(load_study(config.study), load_site(config.site))
+    campaign, at = complete.of_block(block), complete.site.name
+    bound = read_binding(complete.results)
+    unused = complete.unused_records() if bound and bound["site"] == at else []
+    cost = Cost(campaign, measured_at(at), benchmark_times_at(at), unused)
     print(to_json(cost) if as_json else report(cost))
 
 

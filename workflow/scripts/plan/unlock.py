@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 from common.errors import InputError
+from common.files import CHECKOUT
 from common.options import run_program
-from plan.ownership import hold, lock_files, release
+from plan.ownership import hold, lock_files, refuse_unwritable, release
 
 STATE = Path(".snakemake")
 PROBE_BYTES = 1 << 16
@@ -46,6 +47,7 @@ def check_folders() -> None:
     if os.path.lexists(STATE) and not STATE.is_dir():
         hint = "remove it: Snakemake keeps its state in a folder of this name"
         raise InputError("not-a-folder", "is no folder", file=STATE, expected="a folder", hint=hint)
+    refuse_unwritable(STATE)
 
 
 def name_user() -> None:
@@ -54,6 +56,15 @@ def name_user() -> None:
         getpass.getuser()
     except (KeyError, OSError):
         os.environ["LOGNAME"] = str(os.getuid())
+
+
+def choose_profile() -> None:
+    """Set the profile of this machine where the caller named none, as an activated .venv does.
+
+    Without a profile Snakemake refuses to start, because it is not told how many cores to use.
+    """
+    if Path.cwd() == CHECKOUT.resolve():
+        os.environ.setdefault("SNAKEMAKE_PROFILE", str(CHECKOUT / "profiles" / "local"))
 
 
 def user_cache() -> Path:

@@ -41,7 +41,7 @@ def appendix_sections(
     yield Section(
         "Contribution",
         [
-            f"{study.title}. {study.question}",
+            f"{study.title}{'' if study.title.endswith(('.', '?', '!')) else '.'} {study.question}",
             f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and "
             "tables that were made from them, and the workflow. Every number in a figure or a table comes "
             "from these records; manifest.json lists, by SHA-256, which file was made from which.",

@@ -75,6 +75,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
         suggestion = suggest_pattern(selector, campaign.records, STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
+    ownership.refuse_unwritable(campaign.results)
     if not ownership.hold(Path(".snakemake")):
         problem = "a campaign is running in this checkout"
         raise InputError(

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from common.text import duration, number_of
+from plan.binding import refuse_other_site
 from plan.campaign import configured, load_campaign
 from plan.decisions import BY_CHANCE, NO, summarize_precision
 from plan.record_checks import STATUSES
@@ -67,7 +68,9 @@ def headline(standing: Standing) -> str:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
     if not standing.begun:
         return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run}"
-    done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done"
+    n_ok = standing.statuses.get("ok", 0)
+    usable = f", {n_ok:,} usable" if n_ok < standing.done else ""
+    done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done{usable}"
     if standing.precision and standing.precision.open:
         done += f", {standing.precision.max_runs:,} at most"
         if not standing.left:
@@ -275,8 +278,14 @@ def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s
 
 
 def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
-    """Return a function that reads where a campaign stands; default: the configured one."""
+    """Return a function that reads where a campaign stands; default: the configured one.
+
+    Raises:
+        InputError: If the results belong to another site than `site`.
+    """
     config = configured(study, site)
+    if config.get("study"):
+        refuse_other_site(Path("results") / str(config["study"]), site)
     # Results are bound to their site by the first run; until then a folder of submissions means Slurm.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
         config = configured(study, site, ["slurm.yaml"])

@@ -21,8 +21,9 @@ from common.options import run_program
 from declared.configuration import check_name, existing
 from launchers.launch import kill
 from plan import unlock
-from plan.binding import BINDING
+from plan.binding import BINDING, refuse_other_site
 from plan.campaign import configured
+from plan.ownership import refuse_unwritable
 from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
@@ -84,6 +85,8 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     check_name("study", study)
     existing(CHECKOUT / "config" / "studies", study, "study")
     results = Path("results") / study
+    refuse_other_site(results, site)
+    refuse_unwritable(results)
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
     if (first := next(statuses, None)) != "ok" and "ok" not in statuses:
         code, ended = ("no-record", "ended") if first is None else ("no-success", "succeeded")

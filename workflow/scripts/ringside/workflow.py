@@ -27,9 +27,9 @@ Cores = Annotated[
 Records = Annotated[
     str,
     typer.Option(
-        metavar="available|FOLDER",
+        metavar="RECORDS",
         help=(
-            "Train nothing: use the records that are there, or the tables of a folder such as "
+            "Train nothing: use the records that are there (available), or the tables of a folder such as "
             "docs/campaigns/NAME."
         ),
         show_default=False,

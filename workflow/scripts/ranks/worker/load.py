@@ -34,10 +34,11 @@ def _processes() -> dict[int, tuple[int, float]]:
     them may hold any bytes.
     """
     processes = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    # A glob of */stat looks at each file, and fails with ESRCH if a process ends meanwhile.
+    for number in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            fields = stat.read_bytes().rpartition(b")")[2].split()
-            processes[int(stat.parent.name)] = (
+            fields = Path("/proc", number, "stat").read_bytes().rpartition(b")")[2].split()
+            processes[int(number)] = (
                 int(fields[1]),
                 sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
             )
