@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis import anova, answers, effects, tables
+from analysis.measured import read_timing_runs
 from analysis.pooling import pooled
+from common.files import CHECKOUT
 from common.notes import codes
 from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
@@ -71,6 +73,13 @@ def test_levels_not_compared_with_the_next_are_with_the_first(tmp_path: Path) ->
         rival = ranking.levels[1] if ranking.levels[0] == 1 else 1
         assert ranking.lead is not None
         assert (ranking.lead.before, ranking.lead.after) == (str(rival), str(ranking.levels[0]))
+
+
+def test_strategies_are_ranked_whatever_microbatches_they_need() -> None:
+    runs = read_timing_runs(CHECKOUT / "docs" / "campaigns" / "strategies-virtual" / "runs.csv")
+    rankings = answers.rank_levels(runs, "parallelism", [])
+    assert any({"data", "pipeline"} <= set(ranking.levels) for ranking in rankings)
+    assert all(ranking.lead is None for ranking in rankings), "without contrasts"
 
 
 def test_difference_is_claimed_only_if_the_interval_excludes_1(runs: pd.DataFrame) -> None:

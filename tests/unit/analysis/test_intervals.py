@@ -216,7 +216,7 @@ def test_without_an_error_a_difference_is_inside_or_outside():
 
 def random_family(rng, m, df):
     """Return ratios with their own intervals and p; effects and estimates have errors of 1."""
-    log = rng.normal(rng.choice([0, 3], m), 1)
+    log = rng.normal(rng.choice([-3, 0, 3], m), 1)
     error = np.sqrt(rng.chisquare(df, m) / df)
     p, half = 2 * stats.t.sf(np.abs(log) / error, df), stats.t.ppf(0.975, df) * error
     value = np.exp(log + rng.normal(0, 0.05, m))  # ratios of arithmetic means are not quite what is tested

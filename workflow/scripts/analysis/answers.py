@@ -36,6 +36,7 @@ from analysis.pooling import pooled
 from common.notes import Note
 from common.text import number_of
 from declared.factors import WORK, is_numeric
+from declared.mesh import NEEDS
 
 ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
@@ -189,7 +190,8 @@ def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) 
     """Return the ranking of a factor's levels in each configuration in which two or more were measured."""
     means = pooled(runs).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
-    other_factors = varying(runs, but=[factor])
+    # What only one of two strategies needs, such as microbatches, makes no other configuration (`effects.cell_pairs`).
+    other_factors = varying(runs, but=[factor, *(NEEDS if factor == "parallelism" else ())])
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
     rankings = []
@@ -207,6 +209,12 @@ def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) 
                 )
             )
     return rankings
+
+
+def cell_contexts(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
+    """Return for each cell the levels of the varying factors, except those in `but`, as sentences have them."""
+    names = varying(runs, but=but)
+    return {row["cell"]: _context(row, names) for _, row in cell_levels(runs).iterrows()}
 
 
 def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
@@ -326,7 +334,7 @@ def _fastest_words(factor: str, levels: Sequence[str], is_certain: bool) -> str:
 
 def _rival_words(rankings: Sequence[Ranking]) -> str:
     """Return to what the fastest levels were compared, as the end of a clause; "" for the only other level."""
-    if max(len(ranking.levels) for ranking in rankings) == 2:
+    if max(len(set(ranking.levels)) for ranking in rankings) == 2:
         return ""
     leads = [(ranking.lead, ranking.cells[1]) for ranking in rankings if ranking.lead]
     if all(lead.cells[0] == next_cell for lead, next_cell in leads):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import answers, conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate
-from analysis.measured import cell_words, level_text, title, varying
+from analysis.measured import level_text, title, varying
 from common.notes import Note
 from declared.factors import WORK
 from report.material import Material, column
@@ -84,8 +84,8 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
-        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next fastest to which "
-        "the table `effects` compares it."
+        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next fastest one to "
+        "which the table effects compares it."
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
     return Grid(caption, header, rows, (header[0], header[1], header[3]))
@@ -97,7 +97,7 @@ def extremes(material: Material) -> Grid | None:
     if len(pooling.samples) < 2:
         return None
     work = [name for name in WORK if name in varying(material.runs)]
-    words = cell_words(material.runs, but=work)
+    words = answers.cell_contexts(material.runs, but=work)
     first_runs = material.ok.drop_duplicates("cell").set_index("cell")
     header = [
         *(title(name) for name in work),
@@ -120,7 +120,7 @@ def extremes(material: Material) -> Grid | None:
             )
             if len(means) == 1:
                 break
-    caption = f"Fastest and slowest configuration by mean epoch time. {SELECTION_NOTE}"
+    caption = f"Fastest and slowest configuration by mean epoch time, with a 95 % interval for each row alone. {SELECTION_NOTE}"
     return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
 
 
@@ -138,18 +138,18 @@ def variation(material: Material) -> Note | None:
     named = terms.sort_values("share", ascending=False, kind="stable").head(MAX_TERMS)
     shares = dict(named[["term", "share"]].itertuples(index=False, name=None))
     parts = [
-        f"{term if term != 'error' else 'differences between runs of a cell'} {100 * part:.1f} %"
+        f"{term if term != 'error' else 'scatter of runs within a cell'} {100 * part:.1f} %"
         for term, part in shares.items()
     ]
     return Note(
         "variation",
-        f"Of the variation of the logarithm of epoch time: {', '.join(parts)} (analysis of variance).",
+        f"Shares of the variation of log epoch time (analysis of variance): {', '.join(parts)}.",
         shares=shares,
     )
 
 
 def speedups(material: Material) -> Note | None:
-    """Return the smallest and the largest speed-up at the most replicas; None without one."""
+    """Return the smallest and the largest speed-up on the most devices; None without one."""
     data = material.data("speedup")
     scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
     if scaled.empty:
@@ -160,14 +160,16 @@ def speedups(material: Material) -> Note | None:
         largest_scale.loc[largest_scale["speedup"].idxmin()],
         largest_scale.loc[largest_scale["speedup"].idxmax()],
     )
-    words = cell_words(material.runs)
+    words = answers.cell_contexts(material.runs)
     extremes = [
         f"{_speedup_text(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (smallest, largest)
     ]
-    range_text = extremes[0] if len(largest_scale) == 1 else f"from {extremes[0]} to {extremes[1]}"
+    range_text = (
+        f"is {extremes[0]}" if len(largest_scale) == 1 else f"ranges from {extremes[0]} to {extremes[1]}"
+    )
     return Note(
         "speedups",
-        f"Speed-up on {max_replicas} replicas (baselines are in the table `speedup`): {range_text}.",
+        f"The speed-up on {max_replicas} devices over the baselines in the table speedup {range_text}.",
         replicas=max_replicas,
         least=float(smallest["speedup"]),
         greatest=float(largest["speedup"]),
