@@ -138,7 +138,7 @@ class Ranking:
 
 
 def answer_sentences(
-    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, asked: str | None = None
+    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, first_factor: str | None = None
 ) -> Answer:
     """Return the answer of a study.
 
@@ -146,7 +146,7 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        asked: The factor about which the first sentence speaks; the first one of the table without it.
+        first_factor: The factor about which the first sentence speaks; the first one of the table without it.
     """
     if successful(runs).empty:
         return Answer([NO_SUCCESS], [])
@@ -159,7 +159,7 @@ def answer_sentences(
     by_factor = contrasts_by_factor(runs, effects, anova)
     n_pairs = Counter(effects["factor"] if len(effects) else ())
     effects_of = {name: _effect_note(name, contrasts, n_pairs[name]) for name, contrasts in by_factor.items()}
-    first = asked if asked in by_factor else next(iter(by_factor))
+    first = first_factor if first_factor in by_factor else next(iter(by_factor))
     rankings = rank_levels(runs, first, by_factor[first])
     opening = [_fastest_note(first, rankings) if rankings else effects_of[first]]
     described = {first} if not rankings or len(by_factor[first]) == 1 else set()
@@ -297,18 +297,18 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking]) -> Note:
     leads = [ranking.lead for ranking in won if ranking.lead]
     significant = [lead for lead in leads if lead.is_significant]
     best = min(significant or leads, key=lambda lead: lead.ratio.value, default=None)
-    each = " each" if len(winners) > 1 else ""
-    where = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{each}"
-    text = f"{_fastest_words(factor, winners, bool(significant))}{where if n > 1 else ''}"
+    shared = " each" if len(winners) > 1 else ""
+    extent = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{shared}"
+    text = f"{_fastest_words(factor, winners, bool(significant))}{extent if n > 1 else ''}"
     if best:
         rival = _rival_words(won)
         if significant and len(leads) > 1:
-            some = "each time" if len(significant) == len(leads) else f"in {len(significant)} of them"
-            text += f", {some} by a significant margin{rival}"
+            frequency = "each time" if len(significant) == len(leads) else f"in {len(significant)} of them"
+            text += f", {frequency} by a significant margin{rival}"
         elif _tested(leads) and not significant:
             text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
-        extent = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
-        text += f": {extent}{_lead_words(best, is_named=len(winners) == 1)}"
+        qualifier = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
+        text += f": {qualifier}{_lead_words(best, is_named=len(winners) == 1)}"
     return Note(
         "fastest-level",
         f"{text}.",
@@ -326,10 +326,10 @@ def _fastest_words(factor: str, levels: Sequence[str], is_certain: bool) -> str:
     if factor != "framework":
         names = " and ".join(f"with {_level_words(factor, level)}" for level in levels)
         return f"{'Epochs are shortest' if is_certain else 'Mean epoch time is lowest'} {names}"
-    names, one = " and ".join(levels), len(levels) == 1
+    names, is_single = " and ".join(levels), len(levels) == 1
     if is_certain:
-        return f"{names} {'is the fastest framework' if one else 'are the fastest frameworks'}"
-    return f"{names} {'has' if one else 'have'} the shortest mean epoch time"
+        return f"{names} {'is the fastest framework' if is_single else 'are the fastest frameworks'}"
+    return f"{names} {'has' if is_single else 'have'} the shortest mean epoch time"
 
 
 def _rival_words(rankings: Sequence[Ranking]) -> str:
@@ -439,8 +439,8 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str]:
     is_one_change = len({(contrast.before, contrast.after) for contrast in ordered}) == 1
 
     def value(contrast: Contrast, text: str) -> str:
-        where = contrast.context if is_one_change else contrast.change
-        return f"{text} ({where})" if where else text
+        place = contrast.context if is_one_change else contrast.change
+        return f"{text} ({place})" if place else text
 
     low, high = (value(contrast, tables.ratio(contrast.ratio)) for contrast in (least, greatest))
     if _tested(ordered) and not any(contrast.is_significant for contrast in ordered):
@@ -456,8 +456,8 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str]:
             (contrast if contrast.ratio.value > 1 else contrast.reversed() for contrast in candidates),
             key=lambda contrast: contrast.ratio.value,
         )
-        where = "; ".join(filter(None, (f"{slow.after} against {slow.before}", slow.context)))
-        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({where})"
+        place = "; ".join(filter(None, (f"{slow.after} against {slow.before}", slow.context)))
+        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({place})"
     if is_one_change and greatest.ratio.value < 1:
         low, high = (value(contrast, _percent(contrast.ratio)) for contrast in (least, greatest))
         extent = f"to {low} of its time" if n == 1 else f"to between {low} and {high} of its time"

@@ -267,13 +267,13 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
         low and high; NaN without p.
     """
     value, low, high, df, p = (ratios[name].to_numpy(float) for name in ("value", "low", "high", "df", "p"))
-    n, one = max(1, int((~np.isnan(p)).sum())), np.ones(len(p))
+    n = max(1, int((~np.isnan(p)).sum()))
     with np.errstate(all="ignore"):
         wider = scipy.special.stdtrit(df, 1 - SIGNIFICANCE_LEVEL / (2 * n))
         wider /= scipy.special.stdtrit(df, (1 + CONFIDENCE) / 2)
         low, high = value * (low / value) ** wider, value * (high / value) ** wider
     differs = np.array(holm(p.tolist())) < SIGNIFICANCE_LEVEL
-    above_1, below_1 = np.maximum(low, np.nextafter(one, 2)), np.minimum(high, np.nextafter(one, 0))
+    above_1, below_1 = np.maximum(low, np.nextafter(1.0, 2.0)), np.minimum(high, np.nextafter(1.0, 0.0))
     low = np.select([differs & (value >= 1), ~differs], [above_1, np.minimum(low, 1)], low)
     high = np.select([differs & (value < 1), ~differs], [below_1, np.maximum(high, 1)], high)
     return pd.DataFrame({"low": low, "high": high}, index=ratios.index)

@@ -41,16 +41,16 @@ class Answer:
 
 def find_answer(material: Material) -> Answer:
     """Return the answer, as far as the study gives one."""
-    runs, ok, asked = material.runs, material.ok, material.study.answer
+    runs, ok, factor = material.runs, material.ok, material.study.answer
     effects, anova = material.data("effects"), material.data("anova")
-    answer = answers.answer_sentences(runs, effects, anova, asked)
+    answer = answers.answer_sentences(runs, effects, anova, factor)
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
     details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
     contrasts = answers.contrasts_by_factor(runs, effects, anova)
-    rankings = answers.rank_levels(runs, asked, contrasts[asked]) if asked in contrasts else []
-    grids = [ranked_levels(material, str(asked), rankings), extremes(material)]
+    rankings = answers.rank_levels(runs, factor, contrasts[factor]) if factor in contrasts else []
+    grids = [ranked_levels(material, str(factor), rankings), extremes(material)]
     return Answer(
         opening,
         answers.NOTE if varying(runs) else "",
