@@ -112,8 +112,8 @@ def test_second_sentence_is_about_the_strongest_factor(runs: pd.DataFrame) -> No
 def test_every_factor_has_a_sentence(runs: pd.DataFrame) -> None:
     opening, further = answer(runs, "framework")
     assert codes(opening) == ["fastest-level", "effect", "not-told-apart"]
-    told = {note.facts["factor"] for note in (*opening[:2], *further)}
-    assert told == {"framework", "nodes", "sync_every", "batch_size"} and len(further) == 3
+    described = {note.facts["factor"] for note in (*opening[:2], *further)}
+    assert described == {"framework", "nodes", "sync_every", "batch_size"} and len(further) == 3
 
 
 def test_last_sentence_counts_open_comparisons(runs: pd.DataFrame) -> None:

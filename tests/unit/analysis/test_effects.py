@@ -167,10 +167,10 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
     assert (excluded == (data["p_holm"] < 0.05)).all() and excluded.sum() < alone.sum()
     widths = [np.log(data[f"ratio_high{end}"] / data[f"ratio_low{end}"]) for end in ("", "_simultaneous")]
     assert (widths[1] > widths[0]).sum() > len(data) / 2 and "df" not in data
-    shown = effects.table(measured).display["ratio"]
+    display = effects.table(measured).display["ratio"]
     row = int(np.flatnonzero(excluded)[0])
     bounds = data.loc[row, ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]]
-    assert shown[row] == tables.ratio(Estimate(*bounds))
+    assert display[row] == tables.ratio(Estimate(*bounds))
 
 
 @pytest.mark.parametrize(

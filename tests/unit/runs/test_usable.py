@@ -10,10 +10,10 @@ from runs import supervise, usable
 from runs.usable import FAILED, NOT_RUN, OTHERWISE_INVALID, TIMED_OUT, find_cause, usable_runs_note
 
 
-def disturbed(other: float, steal: float) -> Note:
+def disturbed(load: float, steal: float) -> Note:
     """Return the reason of a run at a site with limits of 5 and 2.5 % of CPU time."""
     site = replace(load_site("local"), max_other_cpu_share=0.05, max_steal_share=0.025)
-    reason = supervise.misplaced_or_disturbed_reason(["a"], 1, ["a"], (other, steal), site)
+    reason = supervise.misplaced_or_disturbed_reason(["a"], 1, ["a"], (load, steal), site)
     assert reason is not None
     return reason
 
