@@ -16,8 +16,8 @@ from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
 
-def answer(runs: pd.DataFrame, asked: str | None = None, margin: float | None = None) -> answers.Answer:
-    return answers.answer_sentences(runs, effects.table(runs, margin).data, anova.table(runs).data, asked)
+def answer(runs: pd.DataFrame, factor: str | None = None, margin: float | None = None) -> answers.Answer:
+    return answers.answer_sentences(runs, effects.table(runs, margin).data, anova.table(runs).data, factor)
 
 
 def estimate(row: pd.Series) -> tables.Estimate:
@@ -25,9 +25,9 @@ def estimate(row: pd.Series) -> tables.Estimate:
 
 
 def test_first_sentence_is_about_the_factor_asked(runs: pd.DataFrame) -> None:
-    for asked in ("sync_every", "nodes"):
-        first = answer(runs, asked).opening[0]
-        assert (first.code, first.facts["factor"]) == ("fastest-level", asked)
+    for factor in ("sync_every", "nodes"):
+        first = answer(runs, factor).opening[0]
+        assert (first.code, first.facts["factor"]) == ("fastest-level", factor)
     assert answer(runs, "model").opening[0].facts["factor"] == "framework", "it does not vary"
 
 
@@ -35,10 +35,10 @@ def test_fastest_level_is_counted_over_configurations(runs: pd.DataFrame) -> Non
     means = pooled(runs).cell_statistics["mean"].rename("mean").reset_index()
     levels = runs.drop_duplicates("cell")[["cell", "framework", "nodes", "batch_size", "sync_every"]]
     measured = means.merge(levels)
-    others = measured.groupby(["nodes", "batch_size", "sync_every"])
-    several = measured[others["framework"].transform("size") > 1]
-    fastest = several.loc[
-        several.groupby(["nodes", "batch_size", "sync_every"])["mean"].idxmin(), "framework"
+    other_levels = measured.groupby(["nodes", "batch_size", "sync_every"])
+    compared = measured[other_levels["framework"].transform("size") > 1]
+    fastest = compared.loc[
+        compared.groupby(["nodes", "batch_size", "sync_every"])["mean"].idxmin(), "framework"
     ]
     facts = answer(runs, "framework").opening[0].facts
     assert facts["wins"] == fastest.value_counts().to_dict() and facts["configurations"] == len(fastest)
