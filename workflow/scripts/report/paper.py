@@ -17,14 +17,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import tables
-from analysis.answers import NOTE, Sentence, answer_sentences, split_opening
-from analysis.measured import read_timing_runs
+from analysis import conditions, tables
+from analysis.answers import NOTE, Answer, answer_sentences
+from analysis.measured import read_timing_runs, varying
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.options import run_program
 from common.tables import read_results, read_table
-from common.text import number_of
 from declared.datasets import load_dataset
 from declared.site import load_site
 from declared.study import Study, load_study
@@ -106,7 +105,7 @@ def generated_files(
     facts: Facts,
     paper: Selection,
     supplement: Selection,
-    answer: Sequence[Sentence],
+    answer: Answer,
     notes: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the contents of the generated files by name; `notes` are printed apart from captions."""
@@ -146,27 +145,16 @@ def author_names(study: Study) -> str:
     return r" \and ".join(names) or NO_AUTHORS
 
 
-def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:
+def results(facts: Facts, captions: Mapping[str, str], answer: Answer) -> str:
     """Return the answer in sentences, then the figures, each after the sentence that it shows."""
-    n_done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    opening_sentences, further_sentences = (
-        [_answer_sentence(sentence) for sentence in group] for group in split_opening(answer)
-    )
     lines = [
-        *opening_sentences,
-        *([to_latex(NOTE)] if any(sentence.subject for sentence in answer) else []),
-        f"{n_done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}.",
-        *further_sentences,
+        *map(to_latex, answer.opening),
+        to_latex(conditions.usable_runs_note(facts.runs))
+        + facts.see("cells", " Means of all cells are in ", "."),
+        *([to_latex(NOTE)] if varying(facts.runs) else []),
+        *map(to_latex, answer.further),
     ]
     return "\n\n".join(lines) + "\n\n" + show_figures(captions)
-
-
-def _answer_sentence(sentence: Sentence) -> str:
-    return (
-        rf"\textbf{{{to_latex(sentence.subject)}}}: {to_latex(sentence.text)}"
-        if sentence.subject
-        else to_latex(sentence.text)
-    )
 
 
 def show_figures(captions: Mapping[str, str]) -> str:
@@ -222,7 +210,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame()
         for name in ("effects", "anova")
     }
-    answer = answer_sentences(facts.runs, data["effects"], data["anova"])
+    answer = answer_sentences(facts.runs, data["effects"], data["anova"], facts.study.answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
     }
