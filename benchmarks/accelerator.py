@@ -38,6 +38,7 @@ from launchers import launch
 from launchers.local import rank_cores
 from models.named import graph
 from plan.identity import unsupported_reason
+from ranks.worker.devices import visible_names
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
 from runs.supervise import judge, rank_input, summarize_ranks, with_last_line
@@ -174,7 +175,7 @@ class Rig:
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         command = shell_command(self.setup, "", variables, program)
         try:
-            output = run_all([Process(command, {})], launch.kept_variables(), folder, limit_s)
+            output = run_all([Process(command, {})], launch.local_variables(), folder, limit_s)
         except InputError:
             raise InputError("cannot-measure", f"{script.name}: not finished after {limit_s:.0f} s") from None
         json_lines = [line for line in output.splitlines() if line.startswith("{")]
@@ -525,7 +526,7 @@ def power_of(rig: Rig) -> Iterator[Path]:
 
 def _smi_command(site: Site, query: str) -> list[str]:
     """Return the command that queries the accelerator of rank 0."""
-    first = (dict(site.variables).get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
+    first = (visible_names({**os.environ, **dict(site.variables)}) or ["0"])[0]
     return [SMI, f"--id={first}", query, "--format=csv,noheader,nounits"]
 
 

@@ -63,6 +63,16 @@ def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     assert site_part(with_folder) == site_part(plain)
 
 
+def test_several_interfaces_are_one_list(tmp_path: Path) -> None:
+    single, listed = (
+        load_site("here", written(tmp_path, LOCAL, interface=interface))
+        for interface in ("lo", ["ib0", "ib1"])
+    )
+    assert (single.interface, single.interfaces) == ("lo", ["lo"])
+    assert (listed.interface, listed.interfaces) == ("ib0,ib1", ["ib0", "ib1"])
+    assert site_part(listed)["interface"] == "ib0,ib1"
+
+
 def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     assert (plain.reference, plain.wait_for_quiet, plain.longest_run_s) == (True, 0, 600)
@@ -90,6 +100,8 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
          "scheduler.block_limit_s", {"got": 1200, "mentions": [1680, 180]}),
         (LOCAL, {"cores": "all"}, "bad-value", "cores", {"got": "all"}),
         (LOCAL, {"interface": None}, "missing-key", "interface", {}),
+        (LOCAL, {"interface": "=lo"}, "bad-pattern", "interface", {"got": "=lo"}),
+        (LOCAL, {"interface": ["lo"]}, "too-few", "interface", {}),
         (LOCAL, {"deployment": "docker"}, "not-one-of", "deployment",
          {"got": "docker", "expected": ["venv", "apptainer"]}),
         (LOCAL, {"images": {"bases": "x"}}, "unknown-key", "images.bases",
@@ -127,6 +139,10 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
          {"got": "virtual", "expected": ("distinct-nodes",)}),
         (SLURM, {"launcher": "pbs", "scheduler": {"exclude": "n1"}}, "not-possible-here", "scheduler.exclude",
          {"got": "n1"}),
+        (SLURM, {"scheduler": {"gpu_bind": "single"}}, "not-one-of", "scheduler.gpu_bind",
+         {"got": "single", "expected": ["closest"]}),
+        *((SLURM, {"launcher": launcher, "placement": "distinct-nodes", "scheduler": {"gpu_bind": "closest"}},
+           "not-possible-here", "scheduler.gpu_bind", {"got": "closest"}) for launcher in ("oar", "pbs", "flux")),
         (SLURM, {"launcher": "pbs", "scheduler": {"constraint": "a100&ib"}}, "bad-pattern",
          "scheduler.constraint", {"got": "a100&ib"}),
         (SLURM, {"launcher": "pbs", "scheduler": {"options": ["--x=y"]}}, "bad-pattern",

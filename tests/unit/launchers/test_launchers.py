@@ -29,7 +29,10 @@ RANK = """\
 import json, os, sys, time
 from pathlib import Path
 rank = int(os.environ["RINGSIDE_RANK"])
-names = ("RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES", "OMP_NUM_THREADS", "ON_HOST", "FROM_SETUP", "SECRET")
+names = (
+    "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES", "OMP_NUM_THREADS", "ON_HOST", "FROM_SETUP", "SECRET",
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+)
 Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
 def wait_for_all():
     while len(list(Path(sys.argv[1]).glob("rank*.json"))) < int(os.environ["RANKS"]):
@@ -244,6 +247,20 @@ def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest
     assert [(variables["RINGSIDE_LOCAL_RANK"], variables["RINGSIDE_CORES"]) for variables in rank_environments(folder).values()] == [
         ("0", "4"), ("0", "5"),
     ]  # fmt: skip
+
+
+def test_local_ranks_see_the_accelerators_that_the_caller_leaves_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visible = {"CUDA_VISIBLE_DEVICES": "1,3", "ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": None}
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    for name, value in visible.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    site = replace(load_site("local"), time_limit_s=60.0)
+    assert run(site, tmp_path / "attempt-1", "wait_for_all()", ranks_per_node=1).status == "ok"
+    seen = rank_environments(tmp_path / "attempt-1").values()
+    assert seen and all({name: variables[name] for name in visible} == visible for variables in seen)
 
 
 def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
@@ -600,6 +617,22 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
+    ("device", "replicas", "expected"),
+    [("cpu", 1, []), ("cuda", 1, ["--gpus-per-task=1"]), ("cuda", 4, ["--gpus-per-task=4"])],
+)
+def test_flux_gives_a_rank_a_gpu_for_each_replica(
+    flux: Path, device: str, replicas: int, expected: list[str]
+) -> None:
+    site = replace(load_site("flux-example"), setup=(), device="cuda", devices_per_node=4)
+    run_spec = {**spec(1, 1), "device": device, "replicas_per_rank": replicas}
+    ranks = launch.make_launcher(site, run_spec)
+    ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
+    ranks.end()
+    (submit,) = [call for call in (flux / "calls").read_text().splitlines() if call.startswith("submit ")]
+    assert [word for word in submit.split() if "gpus" in word] == expected
+
+
+@pytest.mark.parametrize(
     ("events", "state", "message", "facts"),
     [
         (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)",
@@ -746,6 +779,37 @@ def test_sruns_first_task_error_is_the_reason(
         "\n".join(["starting", *message, "srun: error: Timed out waiting for job step to complete"]) + "\n"
     )
     assert code_and_facts(slurm.explain([137], log)) == stands
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(
+    ("device", "replicas", "gpu_bind", "expected"),
+    [
+        ("cpu", 1, "closest", ["--distribution=block"]),
+        ("cuda", 1, None, ["--distribution=block:block"]),
+        ("cuda", 1, "closest", ["--distribution=block:block", "--gpu-bind=per_task:1"]),
+        ("cuda", 4, "closest", ["--distribution=block:block", "--gpu-bind=per_task:4"]),
+        # The last rank of a node trains on cores, so there are fewer accelerators than ranks.
+        ("hybrid", 1, "closest", ["--distribution=block:block"]),
+    ],
+)
+def test_srun_places_ranks_beside_their_gpus(
+    tmp_path: Path,
+    put_program: Callable[[str, str], None],
+    device: str,
+    replicas: int,
+    gpu_bind: Any,
+    expected: list[str],
+) -> None:
+    put_program("srun", f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/words\n")
+    site = slurm_site()
+    site = replace(site, scheduler=replace(site.scheduler, gpu_bind=gpu_bind))
+    ranks = launch.make_launcher(site, {**spec(2, 1), "device": device, "replicas_per_rank": replicas})
+    (process,) = ranks.start(Program(["true"], tmp_path / "none"), tmp_path / "log.txt")
+    assert process.wait() == 0
+    words = (tmp_path / "words").read_text().splitlines()
+    assert [word for word in words if word.startswith(("--distribution", "--gpu"))] == expected
+    assert "--cpu-bind=cores" in words
 
 
 @pytest.mark.parametrize(("code", "is_lost"), [(UNSEEN_STATUS, True), (3, False)])

@@ -197,3 +197,51 @@ def test_libraries_compute_the_same_logits(logits: Any, library: str, case: str)
         )
     moved = np.abs(reference[f"{case}.after"] - reference[f"{case}.before"]).max()
     assert moved > 1e-4, "the step has changed something"
+
+
+SMALL_IMAGES = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from models.graph import Builder
+from ranks.libraries import jax_model
+
+random = np.random.default_rng(0)
+taken, own = [], jax_model._convolution_of_pixels
+jax_model._convolution_of_pixels = lambda operator, *arrays: taken.append(shape) or own(operator, *arrays)
+for shape, kernel, stride, padding, depthwise in (
+    ((1, 1, 4), 3, 1, 1, False),
+    ((2, 3, 4), 3, 2, 3, False),
+    ((4, 1, 4), 5, 2, 2, False),
+    ((4, 3, 4), [1, 7], 1, [0, 3], False),
+    ((3, 2, 4), 3, 1, 1, True),
+    ((3, 3, 4), 3, 1, 1, False),
+):
+    model = Builder("one", shape, "glorot", None)
+    if depthwise:
+        model.depthwise_conv(model.input, kernel, stride, padding)
+    else:
+        model.conv(model.input, 6, kernel, stride, padding)
+    operator = model.graph().operators[-1]
+    weights = {name: random.normal(size=size).astype("float32") for name, size in operator.weights.items()}
+    image, outputs = random.normal(size=(3, *shape)).astype("float32"), []
+    for backend in ("cpu", "gpu"):  # on the latter XLA's own convolution is used
+        jax.default_backend = lambda: backend
+        call = lambda x, w: (jax_model._convolution(operator, x, w, jnp.float32) ** 2).sum()
+        outputs.append(jax.tree.leaves(jax.jit(jax.value_and_grad(call, (0, 1)))(image, weights)))
+    for value, expected in zip(*outputs):
+        np.testing.assert_allclose(value, expected, rtol=2e-4, atol=2e-4)
+print(len(taken))
+"""
+
+
+def test_jax_convolves_images_smaller_than_the_kernel(real: Callable[[str], Any]) -> None:
+    """It has a convolution of its own for them, which equals XLA's, gradients included."""
+    done = subprocess.run(
+        [real("jax")["python"]["executable"], "-c", SMALL_IMAGES],
+        env={"PYTHONPATH": str(SCRIPTS), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr

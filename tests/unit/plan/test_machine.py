@@ -75,6 +75,46 @@ def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code
     assert refused.value.code == code and str(refused.value).isprintable() and len(str(refused.value)) < 400
 
 
+@pytest.mark.parametrize(
+    ("files", "variables", "environment", "ranks", "refusal"),
+    [
+        (2, {}, {}, 2, None),
+        (2, {}, {}, 3, ("too-few", "ranks_per_node")),
+        (4, {}, {"CUDA_VISIBLE_DEVICES": "1,3"}, 2, None),
+        (4, {}, {"CUDA_VISIBLE_DEVICES": "1"}, 2, ("too-few", "ranks_per_node")),
+        (4, {}, {"CUDA_VISIBLE_DEVICES": ""}, 1, ("too-few", "ranks_per_node")),
+        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {}, 2, ("too-few", "ranks_per_node")),
+        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "2"}, 1, None),
+        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "0"}, 1,
+         ("conflicting-keys", "variables.CUDA_VISIBLE_DEVICES")),
+    ],
+)  # fmt: skip
+def test_every_rank_needs_a_visible_accelerator(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: int,
+    variables: dict[str, str],
+    environment: dict[str, str],
+    ranks: int,
+    refusal: tuple[str, str] | None,
+) -> None:
+    for number in range(files):
+        (tmp_path / f"nvidia{number}").touch()
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    site = replace(
+        load_site("local"), device="cuda", ranks_per_node=ranks, variables=tuple(variables.items())
+    )
+    if refusal is None:
+        check_machine(site, tmp_path)
+        return
+    with pytest.raises(InputError) as refused:
+        check_machine(site, tmp_path)
+    assert (refused.value.code, refused.value.key) == refusal
+
+
 def test_folder_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "none")

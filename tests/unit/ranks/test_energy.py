@@ -179,18 +179,9 @@ def nvml(joules: list[float], watts: list[float], counts: bool = True) -> Module
     return library
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [(None, 3.0), ("2,3", 12.0), ("GPU-3,GPU-0", 9.0)],
-    ids=["all", "numbers", "UUIDs"],
-)
-def test_nvml_counts_the_accelerators_that_the_run_uses(
-    visible: str | None, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    meter = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), [0, 1])
+@pytest.mark.parametrize(("names", "expected"), [(["2", "3"], 12.0), (["GPU-3", "GPU-0"], 9.0)])
+def test_nvml_reads_the_named_accelerators(names: list[str], expected: float) -> None:
+    meter = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), names)
     assert meter.joules() == pytest.approx(expected) and meter.kind == NVML
 
 
@@ -206,10 +197,9 @@ def joules_of_a_pause(meter: energy.EnergyMeter) -> tuple[float, float, float]:
     return after - before, shortest_s, time.monotonic() - start
 
 
-def test_power_is_integrated_without_an_energy_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_power_is_integrated_without_an_energy_counter() -> None:
     watts = [100.0, 50.0]
-    meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
+    meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), ["0", "1"])
     joules, shortest_s, longest_s = joules_of_a_pause(meter)
     assert meter.kind == NVML_POWER and 150 * shortest_s <= joules <= 150 * longest_s
 
@@ -252,37 +242,43 @@ def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") 
 
 
 @pytest.mark.parametrize("name", ["energy_accumulator", "power"], ids=["since 6.2", "before"])
-def test_amd_smi_has_own_units_and_the_numbers_of_hip(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(variable, raising=False)
-    meter = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
+def test_amd_smi_has_own_units_and_the_numbers_of_hip(name: str) -> None:
+    meter = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), ["0"])
     assert meter.joules() == pytest.approx(3_000_000 * 15.259e-6) and meter.kind == AMD
 
 
-def test_amd_smi_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = energy.amd_smi(amd([0], power=300), [0])
+def test_amd_smi_without_a_counter_has_its_power_integrated() -> None:
+    meter = energy.amd_smi(amd([0], power=300), ["0"])
     joules, shortest_s, longest_s = joules_of_a_pause(meter)
     assert 300 * shortest_s <= joules <= 300 * longest_s
     with pytest.raises(StopIteration):
-        energy.amd_smi(amd([0], power="N/A"), [0])
+        energy.amd_smi(amd([0], power="N/A"), ["0"])
 
 
 def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    meter = Meters([0])
+    meter = Meters(["0"])
     assert meter.read() == {} and [entry["source"] for entry in meter.describe()] == [
         "nvml",
         "amd-smi",
     ]
     assert all("it does not tell: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
     monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
-    assert Meters([0]).read() == {"device": pytest.approx(15.259)}
+    assert Meters(["0"]).read() == {"device": pytest.approx(15.259)}
     monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0], [1.0]))
-    assert Meters([0]).read() == {"device": 7.0}
+    assert Meters(["0"]).read() == {"device": 7.0}
+
+
+def test_isolated_ranks_have_no_meter_of_accelerators(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each rank calls its own accelerator number 0; reading number 0 twice would be another node's energy."""
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0, 7.0], [1.0, 1.0]))
+    meter = Meters(["0", "0"])
+    assert meter.read() == {} and all("isolated" in entry["reason"] for entry in meter.describe())
 
 
 # What a run's record says.
@@ -372,10 +368,9 @@ def hanging_nvml(hang: Callable[[], bool]) -> ModuleType:
 def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     monkeypatch.setattr(energy, "LIBRARY_TIMEOUT_S", 0.2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     hangs = [False]
     monkeypatch.setitem(sys.modules, "pynvml", hanging_nvml(lambda: hangs[0]))
-    meter = Meters([0])
+    meter = Meters(["0"])
     before = meter.read()
     assert before == {"device": 7.0}
     hangs[0] = True
@@ -386,7 +381,7 @@ def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, t
     assert meter.describe()[0]["reason"] == "nvml stopped telling"
 
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    refused = Meters([0]).describe()  # now even its first call hangs
+    refused = Meters(["0"]).describe()  # now even its first call hangs
     assert "TimeoutError" in next(entry["reason"] for entry in refused if entry["source"] == "nvml")
 
 

@@ -1,12 +1,15 @@
 """Whatever ranks divide among them, an epoch trains to the weights of one rank that has the whole batch."""
 
 import json
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from launchers.launch import SCRIPTS
 from models.graph import from_json
 from models.mesh import mesh_from_spec
 from models.messages import needs
@@ -20,6 +23,8 @@ FIRST = [  # of each axis one, and of pairs of axes one
     ("pipeline2", {"microbatches": 2}),
     ("sharded2", {}),
     ("data2-tensor2", {}),
+    # with a dropout between two divided layers, whose masks are those of one rank
+    ("tensor2", {"model": "cnn-cifar10", "dataset": "synthetic-16x16x3-10-256"}),
 ]
 FURTHER_MESHES = [
     ("pipeline2", {"microbatches": 2, "schedule": "gpipe"}),
@@ -168,3 +173,35 @@ def test_traced_stage_waits_between_its_microbatches(trainings: Trainings) -> No
         assert (parts["forward"], parts["backward"]) == (2, 2) and parts["communication"] == parts[
             "wait"
         ] == 5
+
+
+STATISTICS = """
+import json
+import torch
+from torch import nn
+from ranks.libraries.pytorch_mesh import keep_statistics_rate
+
+def running_mean(n_microbatches, corrected):
+    module = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1))
+    if corrected:
+        keep_statistics_rate(module, n_microbatches)
+    for _ in range(5 * n_microbatches):
+        module(torch.full((4, 3, 2, 2), 2.0))
+    return module[0].running_mean[0].item()
+
+print(json.dumps([running_mean(1, True), running_mean(4, True), running_mean(4, False)]))
+"""
+
+
+@pytest.mark.training
+def test_microbatches_move_running_statistics_as_one_batch(real: Callable[[str], Any]) -> None:
+    done = subprocess.run(
+        [real("pytorch")["python"]["executable"], "-c", STATISTICS],
+        env={"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    of_batch, corrected, uncorrected = json.loads(done.stdout)
+    assert of_batch == pytest.approx(2 * (1 - 0.9**5)) == corrected
+    assert uncorrected == pytest.approx(2 * (1 - 0.9**20))

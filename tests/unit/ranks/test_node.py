@@ -21,7 +21,7 @@ def throttled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]
 ) -> float | None:
     enter(tmp_path, monkeypatch, groups, files)
-    return Node("lo", []).read().throttled_s
+    return Node(["lo"], []).read().throttled_s
 
 
 def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> None:
@@ -108,7 +108,7 @@ def test_the_system_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bytes_that_leave_through_an_interface_are_counted() -> None:
     size = 20_000_000
-    before = node.sent_bytes("lo")
+    before = node.sent_bytes(["lo"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = threading.Thread(target=_send, args=(server.getsockname()[1], size))
         sender.start()
@@ -118,7 +118,7 @@ def test_bytes_that_leave_through_an_interface_are_counted() -> None:
             while part := peer.recv(1 << 20):
                 received += len(part)
         sender.join()
-    after = node.sent_bytes("lo")
+    after = node.sent_bytes(["lo"])
     assert received == size and before is not None and after is not None
     assert after - before >= size
 
@@ -129,7 +129,7 @@ def _send(port: int, size: int) -> None:
 
 
 def test_an_interface_that_is_not_there_tells_nothing() -> None:
-    assert node.sent_bytes("nope0") is None
+    assert node.sent_bytes(["lo", "nope0"]) is None
 
 
 def own_cpu_s() -> float:
@@ -164,27 +164,43 @@ def test_processor_time_is_the_control_groups_where_they_tell(
 
 
 def test_what_one_of_two_readings_does_not_tell_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "sent_bytes", lambda interface: 350)
-    counters = Node("lo", [])
+    monkeypatch.setattr(node, "sent_bytes", lambda interfaces: 350)
+    counters = Node(["lo"], [])
     monkeypatch.setattr(counters, "_throttling", [])
     increase = counters.since(Reading(throttled_s=0.5, sent_bytes=100))
     assert (increase["throttled_s"], increase["sent_bytes"]) == (None, 250)
+
+
+def test_bytes_of_several_interfaces_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = "0 " * 8
+    (tmp_path / "dev").write_text(
+        f"Inter-| x\n face |bytes\n ib0: {counts}7 0\n ib0.1:{counts}100\n ib1:{counts}5\n"
+    )
+    monkeypatch.setattr(node, "NETWORK", tmp_path / "dev")
+    assert [node.sent_bytes(names) for names in (["ib0"], ["ib0", "ib1"], ["ib0", "ib2"])] == [7, 12, None]
 
 
 def test_two_nodes_on_one_machine_know_that_they_are() -> None:
     assert node.machine() == node.machine() != ""
 
 
-def test_accelerator_is_named_by_its_driver_or_its_kind(tmp_path: Path) -> None:
+def test_accelerator_is_named_by_its_driver_or_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "NVIDIA_GPUS", tmp_path / "nvidia")
+    monkeypatch.setattr(node, "AMD_GPUS", tmp_path / "amdgpu")
+    assert node.accelerator(0) == "cuda"
+    for number, model in enumerate(["AMD Instinct MI250X", ""]):
+        folder = tmp_path / "amdgpu" / f"0000:{number}1:00.0"
+        folder.mkdir(parents=True)
+        (folder / "product_name").write_text(f"{model}\n")
+    assert [node.accelerator(number) for number in range(3)] == ["AMD Instinct MI250X", "cuda", "cuda"]
     for number, model in enumerate(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]):
-        folder = tmp_path / f"0000:{number}1:00.0"
-        folder.mkdir()
+        folder = tmp_path / "nvidia" / f"0000:{number}1:00.0"
+        folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 154\n")
-    assert [node.accelerator(number, tmp_path) for number in range(3)] == [
-        "NVIDIA A100-SXM4-40GB",
-        "NVIDIA H100 80GB HBM3",
-        "cuda",
-    ]
+    names = [node.accelerator(number) for number in range(3)]
+    assert names == ["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "cuda"]
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,15 @@ def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> 
         (folder / process.LOCK_FILE).write_bytes(b"\xff\xfe")
     process._remove_unless_locked(folder)
     assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("interface", "expected"), [("eth1", "=eth1"), ("ib0,ib1", "=ib0,ib1")], ids=["one", "several"]
+)
+def test_nccl_gets_whole_names_of_interfaces(interface: str, expected: str, tmp_path: Path) -> None:
+    """NCCL's guide: "=eth0,eth1: use only interfaces eth0 and eth1"; eth1 alone is a prefix, also of eth10."""
+    for device in ("cuda", "cpu"):
+        spec = {"device": device, "interface": interface}
+        context = Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None))
+        variables = process.nccl_variables(context)
+        assert variables.get("NCCL_SOCKET_IFNAME") == (expected if device == "cuda" else None)

@@ -70,12 +70,15 @@ def test_reference_runs_once_per_node_on_the_cores_of_its_ranks(
 
 ON_A_DEVICE = """
 from types import SimpleNamespace
+import torch
+torch.cuda.device_count = lambda: 4
 from ranks import reference_work as work
 work.DEVICE_SIDE = 8
 work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
-name, workers = work.chosen(SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, cores=1))
+context = SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, accelerators=[0, 1, 2, 3])
+name, workers = work.chosen(context)
 for steps in workers:
     steps(3)
 print(name, devices)

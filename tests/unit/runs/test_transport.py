@@ -4,6 +4,7 @@ The lines have the format of NCCL 2.4 to 2.29 (src/transport/net_ib, net_socket,
 INIT and NET).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from common.notes import Note
 from declared.site import Site, load_site
+from ranks.worker.context import by_first_interface
 from runs import transport
 from runs.transport import INTRA_NODE, UNNAMED_NETWORK, describe_transport, wrong_network_reason
 
@@ -96,6 +98,22 @@ def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, expected: str) ->
 
 def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
     assert describe_transport("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED_NETWORK}"
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "own", "library", "expected"),
+    [
+        ("eth0", by_first_interface, "gloo", "gloo over tcp eth0"),
+        ("ib0,ib1", by_first_interface, "gloo", "gloo over tcp ib0"),
+        ("ib0,ib1", lambda spec, library: library, "gloo", "gloo over tcp ib0,ib1"),
+        ("ib0,ib1", by_first_interface, "ring over grpc", "ring over grpc over tcp ib0"),
+    ],
+)
+def test_a_transport_names_the_interfaces_that_its_library_uses(
+    interfaces: str, own: Callable[[Any, str], str], library: str, expected: str, tmp_path: Path
+) -> None:
+    spec = {**TWO_NODES, "interface": interfaces}
+    assert describe_transport(own(spec, library), spec, tmp_path) == expected
 
 
 def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None:

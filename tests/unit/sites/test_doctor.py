@@ -9,7 +9,7 @@ import pytest
 
 from common.files import display_path
 from declared.site import Site, load_site
-from sites import slurm, verdicts
+from sites import node_report, slurm, verdicts
 from sites.node_job import reports
 from sites.node_report import MARK, failing_line, interfaces, lock_state, not_writable
 from sites.node_verdicts import check_clocks, check_file_locks, node_findings
@@ -550,3 +550,41 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
     )
     result = verdicts.check_shared_folder("checkout", Path(folder), mounts)
     assert (result.code, result.facts["file_system"]) == (code, kind)
+
+
+@pytest.mark.parametrize(
+    ("n_amd", "variables", "expected"),
+    [
+        (0, {}, [2, None]),
+        (0, {"CUDA_VISIBLE_DEVICES": "1"}, [1, "CUDA_VISIBLE_DEVICES=1"]),
+        (0, {"CUDA_VISIBLE_DEVICES": ""}, [0, "CUDA_VISIBLE_DEVICES="]),
+        (0, {"CUDA_VISIBLE_DEVICES": "4,5", "ROCR_VISIBLE_DEVICES": "0"}, [2, None]),
+        (4, {}, [4, None]),
+        (4, {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "0,2"}, [2, "HIP_VISIBLE_DEVICES=0,2"]),
+    ],
+)
+def test_accelerators_that_a_variable_hides_do_not_count(
+    n_amd: int,
+    variables: dict[str, str],
+    expected: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, simd_count in enumerate([0, *[440] * n_amd]):  # the first node is the CPU
+        folder = tmp_path / "kfd" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(
+            f"cpu_cores_count 64\nsimd_count {simd_count}\nmem_banks_count 1\n"
+        )
+    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-a)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-b)'\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert node_report.devices() == expected

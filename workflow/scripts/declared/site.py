@@ -86,11 +86,17 @@ PLACEMENTS = {
     "flux": ("distinct-nodes",),
 }
 # Keys of `scheduler` that a launcher has no word for, with what to do instead.
+_NO_GPU_BIND = ("only Slurm binds accelerators to ranks", "take it out")
 UNSUPPORTED_KEYS = {
+    "oar": {"gpu_bind": _NO_GPU_BIND},
     "pbs": {
-        "exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist")
+        "exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist"),
+        "gpu_bind": _NO_GPU_BIND,
     },
-    "flux": {"memory_mb": ("Flux's jobs take nodes whole, with their memory", "take it out")},
+    "flux": {
+        "memory_mb": ("Flux's jobs take nodes whole, with their memory", "take it out"),
+        "gpu_bind": _NO_GPU_BIND,
+    },
 }
 
 
@@ -117,6 +123,7 @@ SHELL_VARIABLES = (
 RankVariableName = Annotated[
     str, Rules(pattern=rf"^(?!RINGSIDE_|PYTHONHOME|(?:{'|'.join(SHELL_VARIABLES)})\Z)[A-Z][A-Z0-9_]*\Z")
 ]
+Interface = Annotated[str, Rules(min_length=1, max_length=15, pattern=r"^[^\s/,:=^]+\Z")]
 AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
 
 
@@ -135,6 +142,11 @@ class Scheduler(Keys):
     memory_mb: Maybe[int] = optional(
         "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)",
         ge=1,
+    )
+    gpu_bind: Maybe[Literal["closest"]] = optional(
+        "closest: each rank sees only its own accelerators, near its cores where gres.conf says which these "
+        "are (srun --gpu-bind=per_task, Slurm only); default: each rank sees all of its node and takes those "
+        "of its number, so that NCCL can copy between them directly"
     )
     options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(
         "further options for sbatch, oarsub, qsub or flux batch, one per entry, as --name=value; for qsub "
@@ -304,13 +316,16 @@ class SiteKeys(Keys):
         gt=0,
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
-    interface: str = key("network interface that carries the gradients", min_length=1, max_length=15)
+    interface: Interface | Annotated[tuple[Interface, ...], Rules(min_length=2, unique=True)] = key(
+        "network interface that carries the gradients; of several (multi-rail) a list, as [ib0, ib1]: NCCL, "
+        "PyTorch's Gloo and Open MPI use all of them, other libraries the first"
+    )
     fabric: Literal["ethernet", "infiniband"] = key(
         "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid",
         default="ethernet",
     )
     bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
-        "rate of the interface in one direction, bytes/s"
+        "rate of the interface in one direction, bytes/s; of several, together"
     )
     collective_max_bytes: int = key(
         "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
@@ -390,7 +405,8 @@ class Site(SiteKeys):
     """One place to run, as this process sees it.
 
     `cores` is a number (auto is resolved) and `cache` an absolute folder. `cpu_shares` has a share for each
-    of heterogeneous nodes; cpu_share is None then.
+    of heterogeneous nodes; cpu_share is None then. `interface` joins several by commas, as libraries read
+    them.
     """
 
     name: str
@@ -398,9 +414,15 @@ class Site(SiteKeys):
     python_abi: str
     installed: tuple[tuple[str, Installed], ...]
     cores: int
+    interface: str
     cpu_share: float | None
     cpu_shares: tuple[float, ...]
     scheduler: Scheduler
+
+    @property
+    def interfaces(self) -> list[str]:
+        """Return the network interfaces that carry the gradients."""
+        return self.interface.split(",")
 
     @property
     def variant(self) -> str:
@@ -456,6 +478,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     )
     changed = {
         "cores": _cores(written),
+        "interface": written.interface if isinstance(written.interface, str) else ",".join(written.interface),
         "cpu_share": cpu_share,
         "cache": cache,
         "datasets": _archives(written.datasets, file),

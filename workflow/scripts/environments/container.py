@@ -14,12 +14,12 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import digest_file, is_written, written
 from environments.record import ImageRecord
+from ranks.worker.devices import HIDING_VARIABLES
 
 PROGRAM = "apptainer"
 # Variables that the scheduler sets for each rank.
 RANK_VARIABLES = (
-    "RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES",
-    "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES", "SLURMD_NODENAME", *HIDING_VARIABLES,
 )  # fmt: skip
 # Apptainer keeps only its variables about the machine. Variables for the inside are passed with a prefix,
 # since Apptainer splits values with commas or quotes in arguments. MPI ranks find each other by the variables

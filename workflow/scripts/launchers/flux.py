@@ -69,7 +69,7 @@ class Flux:
             f"--nodes={spec['nodes']}",
             f"--ntasks={spec['ranks']}",
             f"--cores-per-task={cores_per_task(spec)}",
-            *(["--gpus-per-task=1"] if self._site.devices_per_node else []),
+            *([f"--gpus-per-task={spec['replicas_per_rank']}"] if spec["device"] != "cpu" else []),
             *self._requirements,
             "--setopt=cpu-affinity=per-task",
             f"--setopt=exit-timeout={GRACE_S:.0f}s",

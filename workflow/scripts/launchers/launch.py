@@ -32,6 +32,7 @@ from declared.site import Site
 from environments import container
 from environments.container import Bind
 from environments.record import BuiltEnvironment
+from ranks.worker.devices import HIDING_VARIABLES
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
@@ -310,6 +311,17 @@ def kept_variables() -> dict[str, str]:
     """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
+
+
+def local_variables() -> dict[str, str]:
+    """Return `kept_variables` and what hides accelerators, for processes that are ranks on this machine.
+
+    Of a rank on another node, the scheduler decides what it sees.
+    """
+    return {
+        **kept_variables(),
+        **{name: os.environ[name] for name in HIDING_VARIABLES if name in os.environ},
+    }
 
 
 def spawn(

@@ -15,7 +15,7 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.launch import kept_variables, kill, rank_failure, spawn
+from launchers.launch import kill, local_variables, rank_failure, spawn
 
 
 class Local:
@@ -42,7 +42,7 @@ class Local:
                 command = program.command_after(
                     self._setup, f"{identity} RINGSIDE_CORES={','.join(map(str, cores))}"
                 )
-                self._processes.append(spawn(command, kept_variables(), output))
+                self._processes.append(spawn(command, local_variables(), output))
         return self._processes
 
     def raise_if_lost(self, _log: Path) -> None:

@@ -119,9 +119,9 @@ class Slurm:
             f"--ntasks={spec['ranks']}",
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
             f"--cpus-per-task={cores_per_task(spec)}",
-            "--distribution=block",
             # With rank_cores, ranks bind themselves.
             f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",
+            *self._placement_options(),
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
@@ -138,6 +138,23 @@ class Slurm:
             step = [*srun, *program.command_after(self._site.setup, identity)]
             self._process = spawn(step, {**kept_variables(), **job_variables}, output)
         return [self._process]
+
+    def _placement_options(self) -> list[str]:
+        """Return srun's options that place ranks and their accelerators on sockets.
+
+        Slurm spreads the tasks of a node over its sockets one by one (cyclic). Accelerators are numbered by
+        PCI address, socket after socket, so the ranks of a GPU run fill sockets in the same order (block).
+
+        By default every rank sees all accelerators of its node. With --gpu-bind, Slurm may hide the others by
+        a control group of each task. NCCL then cannot open a peer's memory, and fails or copies through the
+        host.
+        """
+        if self._spec["device"] == "cpu":
+            return ["--distribution=block"]
+        options = ["--distribution=block:block"]
+        if self._site.scheduler.gpu_bind and self._spec["device"] == "cuda":
+            options.append(f"--gpu-bind=per_task:{self._spec['replicas_per_rank']}")
+        return options
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Ask for the job's state, and read srun's messages."""

@@ -274,6 +274,7 @@ def site_part(site: Site) -> dict[str, Any]:
         "variables": dict(site.variables),
         "partition": site.scheduler.partition,
         "constraint": site.scheduler.constraint,
+        **({"gpu_bind": site.scheduler.gpu_bind} if site.scheduler.gpu_bind else {}),
     }
 
 

@@ -10,6 +10,7 @@ from common.cores import usable_cores
 from common.errors import InputError
 from common.files import display_path
 from declared.site import Site
+from ranks.worker.devices import HIDING_VARIABLES, visible_names
 
 ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD and Windows (WSL) in /dev
 
@@ -58,28 +59,31 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
             got=site.cores,
         )
     interfaces = [name for _, name in socket.if_nameindex()]
-    if site.interface not in interfaces:
-        raise InputError(
-            "unknown-name",
-            f"'{site.interface}' is not on this machine",
-            file=display_path(site.file),
-            key="interface",
-            got=site.interface,
-            hint=f"it has {', '.join(interfaces)}",
-        )
-    addresses = psutil.net_if_addrs().get(site.interface, [])
-    if not any(address.family == socket.AF_INET for address in addresses):
-        raise InputError(
-            "no-address",
-            f"'{site.interface}' has no IPv4 address",
-            file=display_path(site.file),
-            key="interface",
-            got=site.interface,
-            expected="an interface by which ranks can reach each other",
-        )
+    for name in site.interfaces:
+        if name not in interfaces:
+            raise InputError(
+                "unknown-name",
+                f"'{name}' is not on this machine",
+                file=display_path(site.file),
+                key="interface",
+                got=name,
+                hint=f"it has {', '.join(interfaces)}",
+            )
+        addresses = psutil.net_if_addrs().get(name, [])
+        if not any(address.family == socket.AF_INET for address in addresses):
+            raise InputError(
+                "no-address",
+                f"'{name}' has no IPv4 address",
+                file=display_path(site.file),
+                key="interface",
+                got=name,
+                expected="an interface by which ranks can reach each other",
+            )
     if site.deployment == "venv":
         check_executable(site.cache, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
-    if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
+    if site.device != "cuda":
+        return
+    if not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         raise InputError(
             "missing-device",
@@ -88,4 +92,26 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
             key="device",
             got=site.device,
             hint="use device: cpu",
+        )
+    for name, value in site.variables:
+        if name in HIDING_VARIABLES and os.environ.get(name, value) != value:
+            raise InputError(
+                "conflicting-keys",
+                f"{name} is '{value}', in your environment '{os.environ[name]}'",
+                file=display_path(site.file),
+                key=f"variables.{name}",
+                got=value,
+                hint=f"unset {name}, or take out the line",
+            )
+    names = visible_names({**os.environ, **dict(site.variables)})
+    n_visible = len(names) if names is not None else len(list(devices.glob(ACCELERATORS[0])))
+    if n_visible < site.ranks_per_node and (names is not None or n_visible):
+        source = " or ".join(HIDING_VARIABLES) if names is not None else f"{devices}/nvidia*"
+        raise InputError(
+            "too-few",
+            f"{site.ranks_per_node} ranks need an accelerator each, {n_visible} are visible ({source})",
+            file=display_path(site.file),
+            key="ranks_per_node",
+            got=site.ranks_per_node,
+            hint="use fewer ranks, or make more accelerators visible",
         )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import Context, from_environment
+from ranks.worker.context import Context, from_environment, interfaces
 from ranks.worker.load import Load
 from ranks.worker.node import machine, sent_bytes
 from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
@@ -153,12 +153,12 @@ def run(folder: Path) -> None:
     """Run the collective benchmark; rank 0 writes result.json at the end."""
     context = from_environment(folder)
     collectives: Collectives = adapter_of(context).collectives(context)
-    interface = context.spec["interface"]
+    names = interfaces(context.spec)
     context.group.barrier()
-    before, load = sent_bytes(interface), Load(context.group)
+    before, load = sent_bytes(names), Load(context.group)
     sizes = measure_sizes(context, collectives)
     other_cpu_share, _ = load.shares()
-    after = sent_bytes(interface)
+    after = sent_bytes(names)
     sent = None if before is None or after is None else after - before
     mine = {"host": host(), "machine": machine(), "device": collectives.device, "sent_bytes": sent}
     result = {

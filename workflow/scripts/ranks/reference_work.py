@@ -18,6 +18,7 @@ os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP
 import numpy as np
 
 from ranks.worker.context import Context, from_environment
+from ranks.worker.devices import device_indices
 from ranks.worker.process import as_rank, bind_heterogeneous, leave_result
 
 SIDE = 256  # of square matrices on CPUs: three of them fit into a core's own cache
@@ -92,8 +93,9 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
 def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
     """Return the kind of work for this rank's devices, and a function for each device."""
     if context.spec["device"] == "cuda" and "torch" in context.input["modules"]:
-        replicas = context.spec["replicas_per_rank"]
-        devices = [f"cuda:{replicas * context.local_rank + replica}" for replica in range(replicas)]
+        import torch
+
+        devices = [f"cuda:{index}" for index in device_indices(context, torch.cuda.device_count())]
         return "accelerator", [on_an_accelerator(KINDS["accelerator"], device) for device in devices]
     name = os.environ.get(KIND_VARIABLE, DEFAULT_KIND)
     return name, [on_a_core(KINDS[name]) for _ in range(context.cores)]

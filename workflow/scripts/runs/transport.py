@@ -37,7 +37,8 @@ def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> s
     if library in SILENT_LIBRARIES and spec["fabric"] == "infiniband":
         return f"{library} over {SILENT_NETWORK}"
     if library != "nccl":
-        return f"{library} over tcp {spec['interface']}"
+        library, _, first = library.partition(" by ")  # `ranks.worker.context.by_first_interface`
+        return f"{library} over tcp {first or spec['interface']}"
     nccl_log = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
     if spec["nodes"] == 1 and not _CHANNEL.search(nccl_log):
         return f"nccl over {INTRA_NODE}"

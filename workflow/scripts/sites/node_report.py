@@ -161,6 +161,24 @@ def apptainer(lines: list[str]) -> str | None:
 
 
 def devices() -> list[Any]:
+    """Return the number of accelerators that this job's programs see, and why there are none or None.
+
+    The drivers count accelerators that a variable hides, too.
+    """
+    count, reason, variables = amd_devices(), None, ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
+    if not count:
+        (count, reason), variables = nvidia_devices(), []
+    for name in [*variables, "CUDA_VISIBLE_DEVICES"]:
+        visible = os.environ.get(name)
+        if (
+            visible is not None
+            and (n_visible := len([entry for entry in visible.split(",") if entry])) < count
+        ):
+            count, reason = n_visible, name + "=" + visible
+    return [count, reason]
+
+
+def nvidia_devices() -> list[Any]:
     """Return the number of NVIDIA GPUs of this job, and why they cannot be counted or None."""
     try:
         run = _run("nvidia-smi", "--list-gpus")
@@ -169,6 +187,11 @@ def devices() -> list[Any]:
     if run.returncode:
         return [0, ((run.stdout + run.stderr).strip().splitlines() or ["nvidia-smi failed"])[-1][:200]]
     return [sum(line.startswith("GPU ") for line in run.stdout.splitlines()), None]
+
+
+def amd_devices() -> int:
+    """Return the number of AMD's accelerators."""
+    return sum("simd_count 0" not in text and "simd_count" in text for text in _contents(_KFD))
 
 
 def survey() -> dict[str, Any]:
@@ -182,7 +205,7 @@ def survey() -> dict[str, Any]:
             "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"
         ),
         "driver": first_line("/proc/driver/nvidia/version"),
-        "amd": sum("simd_count 0" not in text and "simd_count" in text for text in _contents(_KFD)),
+        "amd": amd_devices(),
         "user_namespaces": bool(output_lines("unshare", "--user", "--map-root-user", "echo", "yes")),
         "modules": modules(),
         "scratch_there": scratch(),

@@ -82,9 +82,9 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
     if site.device == "cuda":
         yield check(
             "devices",
-            f"{site.devices_per_node} or more NVIDIA devices",
+            f"{_needed_devices(site)} or more accelerators",
             lambda report: _devices(report, site),
-            f"{file}: devices_per_node: is {site.devices_per_node}",
+            f"{file}: devices_per_node is {site.devices_per_node}, ranks_per_node {site.ranks_per_node}",
         )
     if site.fabric == "infiniband":
         yield check(
@@ -209,14 +209,20 @@ def _cache(report: Report, site: Site) -> Note | None:
 def _interface(report: Report, site: Site) -> Note | None:
     interfaces = report["interfaces"]
     names = ", ".join(name if address else f"{name} (no IPv4)" for name, address in interfaces.items())
-    if site.interface not in interfaces:
-        return Note("no-interface", f"has no {site.interface}; it has {names}", interfaces=interfaces)
-    if interfaces[site.interface]:
-        return None
-    return Note("no-address", f"{site.interface} has no IPv4 address; it has {names}", interfaces=interfaces)
+    for name in site.interfaces:
+        if name not in interfaces:
+            return Note("no-interface", f"has no {name}; it has {names}", interfaces=interfaces)
+        if not interfaces[name]:
+            return Note("no-address", f"{name} has no IPv4 address; it has {names}", interfaces=interfaces)
+    return None
+
+
+def _needed_devices(site: Site) -> int:
+    """Return how many accelerators of a node runs may use; only schedulers need `devices_per_node`."""
+    return max(site.devices_per_node, site.ranks_per_node)
 
 
 def _devices(report: Report, site: Site) -> Note | None:
     count, error = report["devices"]
     text = f"has {count}{f' ({error})' if error else ''}"
-    return Note("too-few-devices", text, count=count, error=error) if count < site.devices_per_node else None
+    return Note("too-few-devices", text, count=count, error=error) if count < _needed_devices(site) else None

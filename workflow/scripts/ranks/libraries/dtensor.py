@@ -19,7 +19,7 @@ from ranks.libraries.divided_weights import divided
 from ranks.libraries.dtensor_model import Tensors, forward
 from ranks.libraries.together import validation
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import Context
+from ranks.worker.context import Context, by_first_interface
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import at_end
 from ranks.worker.trainer import Trainer
@@ -119,10 +119,9 @@ class Layout:
 class DTensorTrainer(Trainer):
     """The training loop. A step computes all new values before it assigns any variable."""
 
-    transport = TRANSPORT
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self.transport = by_first_interface(context.spec, TRANSPORT)
         context.phases.enter("join")
         join(context)
         context.phases.enter("build")
@@ -259,9 +258,8 @@ class DTensorTrainer(Trainer):
 class DTensorCollectives(Collectives):
     """Collectives that DTensor uses to change the layout of an array."""
 
-    transport = TRANSPORT
-
     def __init__(self, context: Context) -> None:
+        self.transport = by_first_interface(context.spec, TRANSPORT)
         join(context)
         self._mesh = dtensor.create_distributed_mesh([("ranks", context.ranks)], device_type="CPU")
         self._functions = {

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ranks.worker.context import Context
+from ranks.worker.context import Context, by_first_interface, interfaces
 from ranks.worker.operators import Event, unix_ahead
 
 PROCESS = "Horovod"  # the process in a trace to which its events belong
@@ -29,7 +29,7 @@ def placed(context: Context) -> dict[str, str]:
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": spec["interface"],
+        "HOROVOD_GLOO_IFACE": interfaces(spec)[0],  # Horovod takes one only.
         "HOROVOD_HOSTNAME": context.hosts[context.rank // spec["ranks_per_node"]],
         "HOROVOD_RANK": str(context.rank),
         "HOROVOD_SIZE": str(context.ranks),
@@ -86,7 +86,9 @@ class Timeline:
 
 def transport(context: Context, hvd: Any) -> str:
     """Return what carries gradients: NCCL between accelerators if this Horovod has it."""
-    return "nccl" if context.spec["device"] == "cuda" and hvd.nccl_built() else "gloo"
+    if context.spec["device"] == "cuda" and hvd.nccl_built():
+        return "nccl"
+    return by_first_interface(context.spec, "gloo")
 
 
 def _serve(context: Context) -> int:

@@ -101,8 +101,34 @@ def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Arra
         kernel, groups = kernel.transpose(0, 1, 3, 2), x.shape[-1]
     padding = [(zeros, zeros) for zeros in pair(operator["padding"])]
     settings = {"dimension_numbers": CONVOLUTION, "feature_group_count": groups}
-    x = lax.conv_general_dilated(x.astype(dtype), kernel, pair(operator["stride"]), padding, **settings)
+    x = x.astype(dtype)
+    if jax.default_backend() == "cpu" and (kernel.shape[0] > x.shape[1] or kernel.shape[1] > x.shape[2]):
+        x = _convolution_of_pixels(operator, x, kernel)
+    else:
+        x = lax.conv_general_dilated(x, kernel, pair(operator["stride"]), padding, **settings)
     return x + own["bias"].astype(dtype) if operator["bias"] else x
+
+
+def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array:
+    """Return the convolution of images smaller than the kernel, one product for each pixel of the output.
+
+    A product has only the part of the kernel that lies on the image. XLA's own convolution on CPUs took 10 to
+    100 times as long on such images (jax 0.10, 512 channels, 1 x 1 to 4 x 4 pixels).
+    """
+    (rows, columns), (down, right) = pair(operator["padding"]), pair(operator["stride"])
+    height, width, _ = operator.shape
+    pixels = []
+    for top in range(-rows, height * down - rows, down):
+        for left in range(-columns, width * right - columns, right):
+            bottom, end = max(0, top + kernel.shape[0]), max(0, left + kernel.shape[1])
+            seen = x[:, max(0, top) : bottom, max(0, left) : end]
+            above, before = max(0, -top), max(0, -left)
+            own = kernel[above : above + seen.shape[1], before : before + seen.shape[2]]
+            if operator.kind == "depthwise_conv":
+                pixels.append((seen * own[:, :, 0]).sum((1, 2)))
+            else:
+                pixels.append(seen.reshape(len(x), -1) @ own.reshape(-1, own.shape[-1]))
+    return jnp.stack(pixels, 1).reshape(len(x), height, width, -1)
 
 
 def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:

@@ -28,7 +28,8 @@ from models.graph import Graph, is_decayed, is_trained
 from ranks.libraries.jax_model import Arrays, forward
 from ranks.libraries.together import validation
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import Context
+from ranks.worker.context import Context, by_first_interface, interfaces
+from ranks.worker.devices import count_visible, device_indices, vendor
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
@@ -39,6 +40,8 @@ from ranks.worker.trainer import Trainer
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
+# JAX's names of accelerators.
+PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
@@ -49,8 +52,11 @@ State = dict[str, Any]
 def configured(context: Context) -> None:
     """Set JAX's device and precision before it uses any device."""
     on_gpu = context.spec["device"] == "cuda"
-    jax.config.update("jax_platforms", "cuda,cpu" if on_gpu else "cpu")
-    jax.config.update("jax_cuda_visible_devices", str(context.local_rank))
+    platform = PLATFORMS[vendor()]
+    jax.config.update("jax_platforms", f"{platform},cpu" if on_gpu else "cpu")
+    if on_gpu:
+        (index,) = device_indices(context, count_visible())
+        jax.config.update(f"jax_{platform}_visible_devices", str(index))
     jax.config.update("jax_default_matmul_precision", PRECISIONS[context.levels.get("precision", "fp32")])
 
 
@@ -63,22 +69,22 @@ def join(context: Context) -> str:
     jax.config.update("jax_enable_preemption_service", False)  # It would handle SIGTERM.
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     place = f"{address}:{port}"
-    jax.distributed.initialize(
-        place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
-    )
+    on_gpu = context.spec["device"] == "cuda"
+    devices = device_indices(context, count_visible()) if on_gpu else [context.local_rank]
+    jax.distributed.initialize(place, context.ranks, context.rank, devices, coordinator_bind_address=place)
     # Otherwise other ranks treat the end of rank 0 as a failure.
     at_end.append(jax.distributed.shutdown)
 
     def client() -> Any:
         gloo = _jax.make_gloo_tcp_collectives(
-            distributed.global_state.client, interface=context.spec["interface"]
+            distributed.global_state.client, interface=interfaces(context.spec)[0]
         )
         return xla_bridge.make_cpu_client(gloo)
 
-    if context.spec["device"] == "cuda":
+    if on_gpu:
         return "nccl"
     xla_bridge.register_backend_factory("cpu", client, fail_quietly=False)
-    return "gloo"
+    return by_first_interface(context.spec, "gloo")
 
 
 def device_name() -> str:

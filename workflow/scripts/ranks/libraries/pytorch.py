@@ -23,6 +23,7 @@ from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
+from ranks.worker.devices import device_indices
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
@@ -227,17 +228,25 @@ def configured(context: Context) -> torch.device:
     torch.set_num_interop_threads(1)
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
+    (index,) = device_indices(context, torch.cuda.device_count())
     # Device meshes, for example, use the current device.
-    torch.cuda.set_device(context.local_rank)
-    return torch.device("cuda", context.local_rank)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def join(context: Context) -> str:
-    """Create PyTorch's group of all ranks, and return its backend."""
+    """Create PyTorch's group of all ranks, and return its backend.
+
+    NCCL is given the rank's device. So its communicator is created here and not in the first step, and a rank
+    with a wrong device fails at once.
+    """
     backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     store = dist.TCPStore(address, port, context.ranks, context.rank == 0, wait_for_workers=False)
-    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.ranks)
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else None
+    dist.init_process_group(
+        backend, store=store, rank=context.rank, world_size=context.ranks, device_id=device
+    )
     return backend
 
 

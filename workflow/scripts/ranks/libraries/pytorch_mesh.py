@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from models.division import COLUMNS, HEADS, stages, tensor_parts
+from models.division import COLUMNS, HEADS, divided_outputs, stages, tensor_parts
 from models.graph import SHARED, Graph
 from models.mesh import AXES
 from ranks.libraries.channels_first import canonical
@@ -56,7 +56,41 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
             plan[f"{name}.output"] = RowwiseParallel()
         else:
             plan[name] = ColwiseParallel() if kind == COLUMNS else RowwiseParallel()
+    for name in divided_outputs(graph, parts):
+        if (operator := graph.by_name.get(name)) and operator.kind == "dropout":
+            own = DividedDropout(operator["rate"], mesh.get_local_rank(), mesh.size())
+            module.add_module(name, own)
     parallelize_module(module, mesh, plan)
+
+
+class DividedDropout(nn.Module):
+    """Dropout of this rank's units, by its part of the mask that one device draws for all units.
+
+    Ranks of a tensor axis have the same seed. By a mask of their own units alone, units at the same place of
+    each rank would be dropped together.
+    """
+
+    def __init__(self, rate: float, number: int, n_ranks: int) -> None:
+        super().__init__()
+        self.rate, self.number, self.n_ranks = rate, number, n_ranks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the units [..., units / n_ranks], scaled or dropped."""
+        if not self.training:
+            return x
+        mask = nn.functional.dropout(x.new_ones(*x.shape[:-1], x.shape[-1] * self.n_ranks), self.rate)
+        return x * mask.chunk(self.n_ranks, -1)[self.number]
+
+
+def keep_statistics_rate(module: nn.Module, n_microbatches: int) -> None:
+    """Make running statistics forget as much in `n_microbatches` as batch normalization does in one batch.
+
+    They are updated once for each microbatch. With the momentum m of a batch, the share 1 - m of the former
+    value that is kept becomes (1 - m)^(1 / n_microbatches).
+    """
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d) and norm.momentum is not None:
+            norm.momentum = 1 - (1 - norm.momentum) ** (1 / n_microbatches)
 
 
 def hand_on(module: fx.GraphModule) -> None:
@@ -197,6 +231,10 @@ class MeshTrainer(ShardedTrainer):
             mark_calls(context, self.torch_device.type == "cuda")
         if sizes.pipeline > 1:
             hand_on(self.module)
+            keep_statistics_rate(self.module, context.levels["microbatches"])
+            # Otherwise the first dropout of each stage would draw the same mask.
+            stage = sizes.coordinates(context.rank)["pipeline"]
+            torch.manual_seed(context.spec["seed"] + context.replica + sizes.replicas * stage)
         if sizes.tensor > 1:
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
         if sizes.replicas > 1 or sizes.ranks == 1:  # One rank uses FSDP too, as its baseline.

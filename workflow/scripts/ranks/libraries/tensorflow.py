@@ -24,6 +24,7 @@ from models.graph import Graph, Operator, is_decayed, pair
 from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
+from ranks.worker.devices import device_indices
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.operators import Event, moved, show_clock, unix_ahead
 from ranks.worker.phases import COMMUNICATION, Stamps
@@ -183,7 +184,7 @@ def configured(context: Context) -> str:
     on_gpu = context.spec["device"] == "cuda"
     gpus = tf.config.list_physical_devices("GPU") if on_gpu else []
     replicas = context.spec["replicas_per_rank"]
-    mine = gpus[context.local_rank * replicas : (context.local_rank + 1) * replicas]
+    mine = [gpus[index] for index in device_indices(context, len(gpus))] if on_gpu else []
     tf.config.set_visible_devices(mine, "GPU")
     if not on_gpu:
         if replicas > 1:
@@ -192,10 +193,6 @@ def configured(context: Context) -> str:
                 processor, [tf.config.LogicalDeviceConfiguration()] * replicas
             )
         return "cpu"
-    if len(mine) < replicas:
-        raise RuntimeError(
-            f"{len(mine)} GPUs for local rank {context.local_rank}: TensorFlow sees {len(gpus)}"
-        )
     for gpu in mine:
         tf.config.experimental.set_memory_growth(gpu, True)
     name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")

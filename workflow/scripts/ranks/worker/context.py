@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -232,6 +232,18 @@ class Context:
             yield inputs, self._labels_with_logits(labels)
 
 
+def interfaces(spec: Mapping[str, Any]) -> list[str]:
+    """Return the site's network interfaces, which a spec joins by commas."""
+    names: list[str] = spec["interface"].split(",")
+    return names
+
+
+def by_first_interface(spec: Mapping[str, Any], library: str) -> str:
+    """Return the transport of a library that uses only the first of the site's interfaces."""
+    first, *further = interfaces(spec)
+    return f"{library} by {first}" if further else library
+
+
 def from_environment(folder: Path) -> Context:
     """Return the context of the rank that the launcher started.
 
@@ -241,5 +253,5 @@ def from_environment(folder: Path) -> Context:
     spec, rank = rank_input["spec"], int(os.environ["RINGSIDE_RANK"])
     phases = make_phases(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
-    group = Group(rank, spec["ranks"], folder, spec["interface"])
+    group = Group(rank, spec["ranks"], folder, interfaces(spec)[0])
     return Context(folder, rank_input, rank, int(os.environ["RINGSIDE_LOCAL_RANK"]), group, phases)

@@ -10,7 +10,6 @@ meter can resolve, leaves an empty number and a reason (`Meters.describe`).
 import contextlib
 import csv
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,13 +224,13 @@ def rapl() -> EnergyMeter | None:
     return EnergyMeter(RAPL, [Package(folder) for folder in folders]) if folders else None
 
 
-def nvml(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
-    """Return the meter of NVIDIA's accelerators by NVML (nvidia-ml-py).
+def nvml(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
+    """Return the meter of NVIDIA's accelerators with these names by NVML (nvidia-ml-py).
 
     It reads their counters, or their power if one has no counter. Any exception means that there is no meter.
     """
     library.nvmlInit()
-    handles = [_nvml_handle(library, name) for name in _visible(numbers, "CUDA_VISIBLE_DEVICES")]
+    handles = [_nvml_handle(library, name) for name in names]
     parts: list[Joules] = [
         lambda handle=handle: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3  # type: ignore[misc]
         for handle in handles
@@ -249,8 +248,8 @@ def _nvml_handle(library: ModuleType, name: str) -> Any:
     return library.nvmlDeviceGetHandleByUUID(name.encode())
 
 
-def amd_smi(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
-    """Return the meter of AMD's accelerators by AMD SMI (amdsmi); see `nvml`.
+def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
+    """Return the meter of AMD's accelerators with these names by AMD SMI (amdsmi); see `nvml`.
 
     Accelerators are numbered as in HIP if the library reports these numbers.
     """
@@ -260,8 +259,7 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
         handles = sorted(
             handles, key=lambda handle: library.amdsmi_get_gpu_enumeration_info(handle)["hip_id"]
         )
-    visible = _visible(numbers, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    chosen = [handles[int(name)] for name in visible]
+    chosen = [handles[int(name)] for name in names]
 
     def joules(handle: Any) -> float:
         answer = library.amdsmi_get_energy_count(handle)
@@ -283,17 +281,6 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> EnergyMeter:
     return _counted_or_integrated(AMD, AMD_POWER, parts, powers)
 
 
-def _visible(numbers: Sequence[int], *variables: str) -> list[str]:
-    """Return the names of the run's accelerators, by the first variable that restricts visible devices."""
-    visible = next((os.environ[name] for name in variables if os.environ.get(name)), None)
-    names = (
-        [name.strip() for name in visible.split(",")]
-        if visible
-        else [str(number) for number in range(max(numbers) + 1)]
-    )
-    return [names[number] for number in numbers]
-
-
 def _counted_or_integrated(
     counter: Kind, power: Kind, parts: list[Joules], powers: list[Joules]
 ) -> EnergyMeter:
@@ -305,16 +292,19 @@ def _counted_or_integrated(
     return EnergyMeter(counter, parts)
 
 
-def accelerators(numbers: Sequence[int]) -> tuple[EnergyMeter | None, list[dict[str, Any]]]:
+def accelerators(names: Sequence[str]) -> tuple[EnergyMeter | None, list[dict[str, Any]]]:
     """Return the meter of the run's accelerators, from the first library that supports them.
 
     Without one, return None and for each library an entry with the reason.
     """
     refused = []
+    if len(set(names)) < len(names):
+        reason = f"its ranks are isolated: each counts accelerators by itself ({', '.join(names)})"
+        return None, [entry(NVML, reason), entry(AMD, reason)]
     for kind, name, make in ((NVML, "pynvml", nvml), (AMD, "amdsmi", amd_smi)):
         try:
             meter = answer_in_time(
-                lambda make=make, name=name: make(__import__(name), numbers)  # type: ignore[misc]
+                lambda make=make, name=name: make(__import__(name), names)  # type: ignore[misc]
             )
             return meter, []
         except Exception as error:
@@ -328,9 +318,9 @@ def entry(kind: Kind, reason: str | None = None, **changes: Any) -> dict[str, An
 
 
 class Meters:
-    """All meters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
+    """All meters of this node. `devices` names the accelerators that the run uses on it (devices.py)."""
 
-    def __init__(self, devices: Sequence[int]) -> None:
+    def __init__(self, devices: Sequence[str]) -> None:
         self._meters: list[EnergyMeter] = []
         self._refused: list[dict[str, Any]] = []
         self._reasons: dict[str, str] = {}

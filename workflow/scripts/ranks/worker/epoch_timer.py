@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from ranks.worker.context import Context
+from ranks.worker.context import Context, interfaces
+from ranks.worker.devices import node_names
 from ranks.worker.energy import SCOPES
 from ranks.worker.heartbeat import Heartbeat
 from ranks.worker.load import Load
@@ -53,7 +54,8 @@ class EpochTimer:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        self._node = Node(spec["interface"], context.accelerators) if context.local_rank == 0 else None
+        devices = node_names(context)
+        self._node = Node(interfaces(spec), devices) if context.local_rank == 0 else None
         if self._node:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)

@@ -8,6 +8,7 @@ import contextlib
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")
 MODULES = Path("/sys/module")
+NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+AMD_GPUS = Path("/sys/bus/pci/drivers/amdgpu")
 # Unlike /sys, it shows the network namespace of the reading process.
 NETWORK = Path("/proc/net/dev")
 
@@ -35,16 +38,16 @@ class Reading:
 
 
 class Node:
-    """Counters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
+    """Counters of this node. `devices` names the accelerators that the run uses on it (devices.py)."""
 
-    def __init__(self, interface: str, devices: list[int]) -> None:
-        self._interface = interface
+    def __init__(self, interfaces: Sequence[str], devices: Sequence[str]) -> None:
+        self._interfaces = interfaces
         self._throttling = _throttling_files()
         self.meters = Meters(devices)
 
     def read(self) -> Reading:
         """Return all totals as of now."""
-        return Reading(self._throttled_s(), sent_bytes(self._interface), self.meters.read())
+        return Reading(self._throttled_s(), sent_bytes(self._interfaces), self.meters.read())
 
     def since(self, before: Reading) -> dict[str, float | None]:
         """Return the increase since `before`, as columns of epochs.csv.
@@ -86,16 +89,19 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.machine()
 
 
-def accelerator(number: int, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
-    """Return the model of this node's accelerator, such as `NVIDIA H100 80GB HBM3`.
+def accelerator(number: int) -> str:
+    """Return the model of this node's accelerator, such as `NVIDIA H100 80GB HBM3`; `cuda` if it is unknown.
 
-    `cuda` if it is unknown.
+    Accelerators are counted by PCI address. AMD's driver names those of servers only.
     """
-    for folder in sorted(gpus.glob("*"))[number : number + 1]:
+    for folder in sorted(NVIDIA_GPUS.glob("*"))[number : number + 1]:
         for line in (folder / "information").read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "Model" and value.strip():
                 return value.strip()
+    for folder in sorted(AMD_GPUS.glob("*:*"))[number : number + 1]:
+        with contextlib.suppress(OSError):
+            return (folder / "product_name").read_text(errors="replace").strip() or "cuda"
     return "cuda"
 
 
@@ -152,13 +158,17 @@ def _ticks() -> list[float]:
         return [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
 
 
-def sent_bytes(interface: str) -> int | None:
-    """Return the bytes sent through the interface since it came up (proc(5), /proc/net/dev)."""
+def sent_bytes(interfaces: Sequence[str]) -> int | None:
+    """Return the bytes sent through all interfaces since they came up (proc(5), /proc/net/dev).
+
+    None if the node lacks one of them.
+    """
+    sent = {}
     for line in NETWORK.read_text().splitlines():
         name, _, counts = line.partition(":")
-        if name.strip() == interface:
-            return int(counts.split()[8])
-    return None
+        if name.strip() in interfaces:
+            sent[name.strip()] = int(counts.split()[8])
+    return sum(sent.values()) if len(sent) == len(interfaces) else None
 
 
 def _throttling_files() -> list[Path]:

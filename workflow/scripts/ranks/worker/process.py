@@ -138,7 +138,7 @@ def adapter_of(context: Context) -> ModuleType:
 
 
 def nccl_variables(context: Context) -> dict[str, str]:
-    """Return variables that set NCCL's interface and let it log its transport (runs/transport.py)."""
+    """Return variables that set NCCL's interfaces and let it log its transport (runs/transport.py)."""
     if context.spec["device"] != "cuda":
         return {}
     log = {
@@ -146,7 +146,8 @@ def nccl_variables(context: Context) -> dict[str, str]:
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_DEBUG_FILE": f"{context.folder}/nccl.%h.%p.log",
     }
-    return {"NCCL_SOCKET_IFNAME": context.spec["interface"], **log}
+    # Without the sign NCCL takes names for prefixes: eth1 would be eth10, too.
+    return {"NCCL_SOCKET_IFNAME": f"={context.spec['interface']}", **log}
 
 
 def host() -> str:

@@ -9,6 +9,7 @@ off.
 """
 
 import contextlib
+import os
 import tempfile
 import time
 import warnings
@@ -48,9 +49,12 @@ def environment(context: Context) -> dict[str, str]:
 def start(context: Context) -> str:
     """Create the group of all ranks, PyTorch's and DeepSpeed's over it, and return its backend."""
     import deepspeed
+    import torch
 
     from ranks.libraries.pytorch import join
 
+    if context.spec["device"] == "cuda":  # DeepSpeed uses the device of this number.
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
     # DeepSpeed calls functions that PyTorch has deprecated.
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     deepspeed.utils.logger.setLevel("WARNING")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import Context
+from ranks.worker.context import Context, by_first_interface
 from ranks.worker.group import free_port
 from ranks.worker.trainer import Trainer
 
@@ -77,4 +77,4 @@ def join(context: Context) -> tuple[str, Any]:
         implementation=kind.NCCL if on_gpu else kind.RING
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return "nccl" if on_gpu else "ring over grpc", strategy
+    return "nccl" if on_gpu else by_first_interface(context.spec, "ring over grpc"), strategy

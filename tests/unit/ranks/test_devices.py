@@ -1,0 +1,227 @@
+"""A rank trains on its own accelerators, whether its process sees only these or all of its node.
+
+Each library is asked with a stubbed count, in its own environment.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launchers.launch import SCRIPTS
+from ranks.worker import devices
+from ranks.worker.devices import DeviceCountError, device_indices, node_names, visible_names
+from support.ranks import on_ranks
+
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def context_of(local_rank: int, n_ranks: int = 4, replicas: int = 1, **fields: Any) -> Any:
+    """Return a rank's context, as far as the choice of accelerators needs it."""
+    spec = {"device": "cuda", "replicas_per_rank": replicas, "ranks_per_node": n_ranks}
+    accelerators = list(range(n_ranks * replicas))
+    return SimpleNamespace(
+        spec=spec, rank=local_rank, local_rank=local_rank, accelerators=accelerators, **fields
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing hides an accelerator."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "n_visible", "expected"),
+    [(1, 1, [0]), (1, 4, [2]), (1, 8, [2]), (2, 2, [0, 1]), (2, 8, [4, 5])],
+    ids=["own", "all", "more", "own two", "two of all"],
+)
+def test_a_rank_has_indices_of_its_own(replicas: int, n_visible: int, expected: list[int]) -> None:
+    assert device_indices(context_of(2, replicas=replicas), n_visible) == expected
+
+
+@pytest.mark.parametrize("n_visible", [0, 2, 3])
+def test_any_other_count_is_an_error(n_visible: int) -> None:
+    with pytest.raises(DeviceCountError, match=rf"sees {n_visible} accelerators; expected 1 .* 4 .*CUDA_VIS"):
+        device_indices(context_of(2), n_visible)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "variables", "expected"),
+    [
+        ("nvidia", {}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "2, 3"}, ["2", "3"]),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-3"}, ["GPU-3"]),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": ""}, []),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
+        ("nvidia", {"ROCR_VISIBLE_DEVICES": "1"}, None),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,6"}, ["4", "6"]),
+        ("amd", {"HIP_VISIBLE_DEVICES": "1"}, ["1"]),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "1"}, ["6"]),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,6", "CUDA_VISIBLE_DEVICES": "1,0"}, ["6", "4"]),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "5"}, []),
+        ("amd", {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["0"]),
+    ],
+)
+def test_variables_hide_accelerators_as_the_vendors_define(
+    vendor: str, variables: dict[str, str], expected: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "vendor", lambda: vendor)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert visible_names() == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["0", "1"]), ("5,7", ["5", "7"]), ("3", ["3", "3"])],
+    ids=["all", "all of a job", "each its own"],
+)
+def test_a_node_knows_the_accelerators_of_all_its_ranks(
+    visible: str | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    by_rank = on_ranks(2, tmp_path, lambda group: node_names(context_of(group.rank, 2, group=group)))
+    assert by_rank == [expected, expected]
+
+
+DRIVER = """
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGetCount(int *count) { *count = 3; return 0; }
+int broken(int *count) { *count = 9; return 100; }
+"""
+
+
+def test_accelerators_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=DRIVER, text=True, check=True
+    )
+    for driver, expected in (
+        ((str(library), "cuInit", "cuDeviceGetCount"), 3),
+        ((str(library), "cuInit", "broken"), 0),
+        ((str(tmp_path / "missing.so"), "cuInit", "cuDeviceGetCount"), 0),
+    ):
+        monkeypatch.setattr(devices, "DRIVERS", {"nvidia": driver})
+        assert devices.count_visible() == expected
+
+
+# What each library is given on the third of four ranks of a node, by the number of accelerators that it sees.
+COUNTS = """
+import json
+from types import SimpleNamespace
+
+outcomes = {}
+for n_visible in (1, 4, 2):
+    spec = {"device": "cuda", "replicas_per_rank": 1, "ranks_per_node": 4}
+    rank = SimpleNamespace(
+        spec=spec, levels={}, cores=1, rank=2, local_rank=2, accelerators=[0, 1, 2, 3], folder=None
+    )
+    try:
+        outcomes[n_visible] = choose(rank, n_visible)
+    except Exception as error:
+        outcomes[n_visible] = type(error).__name__
+print(json.dumps(outcomes))
+"""
+PYTORCH = """
+import torch
+import torch.distributed as dist
+from ranks.libraries.pytorch import configured, join
+
+torch.set_num_interop_threads = lambda _: None  # It may be called once only.
+
+def choose(rank, n_visible):
+    given, groups = [], []
+    torch.cuda.device_count, torch.cuda.set_device = lambda: n_visible, given.append
+    assert [configured(rank).index] == given
+    torch.cuda.current_device = lambda: given[-1]
+    dist.TCPStore, dist.init_process_group = lambda *_, **__: None, lambda *_, **named: groups.append(named)
+    rank.ranks, rank.group = 4, SimpleNamespace(address="127.0.0.1", broadcast=lambda value: value)
+    for device, group_device in (("cuda", torch.device("cuda", given[0])), ("hybrid", None)):
+        rank.spec["device"] = device
+        join(rank)
+        assert groups[-1]["device_id"] == group_device
+    return given[0]
+"""
+TENSORFLOW = """
+import tensorflow as tf
+from ranks.libraries.tensorflow import configured
+
+tf.config.experimental.set_memory_growth = lambda *_: None
+tf.config.experimental.get_device_details = lambda gpu: {}
+
+def choose(rank, n_visible):
+    given = []
+    tf.config.list_physical_devices = lambda kind: list(range(n_visible))
+    tf.config.set_visible_devices = lambda mine, kind: given.extend(mine)
+    configured(rank)
+    (index,) = given
+    return index
+"""
+JAX = """
+import jax
+from ranks.libraries import jax_training
+
+def choose(rank, n_visible):
+    jax_training.count_visible = lambda: n_visible
+    for vendor, platform in (("amd", "rocm"), ("nvidia", "cuda")):
+        jax_training.vendor = lambda: vendor
+        jax_training.configured(rank)
+        assert jax.config.jax_platforms == f"{platform},cpu"
+    visible = {jax.config._read(f"jax_{platform}_visible_devices") for platform in ("cuda", "rocm")}
+    (index,) = visible
+    return int(index)
+"""
+DEEPSPEED = """
+import os
+import runpy
+import deepspeed
+import torch
+from ranks.libraries import pytorch
+
+start = runpy.run_path("{adapter}")["start"]
+pytorch.join, deepspeed.init_distributed = lambda rank: "nccl", lambda *_, **__: None
+
+def choose(rank, n_visible):
+    torch.set_num_interop_threads = lambda _: None
+    given = []
+    torch.cuda.device_count, torch.cuda.set_device = lambda: n_visible, given.append
+    pytorch.configured(rank)
+    torch.cuda.current_device = lambda: given[-1]
+    start(rank)
+    return int(os.environ["LOCAL_RANK"])
+"""
+ADAPTER = SCRIPTS / "ranks" / "frameworks" / "deepspeed" / "adapter.py"
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("environment", "library"),
+    [
+        ("pytorch", PYTORCH),
+        pytest.param("tensorflow", TENSORFLOW, marks=pytest.mark.every_framework),
+        ("jax", JAX),
+        pytest.param("deepspeed", DEEPSPEED.format(adapter=ADAPTER), marks=pytest.mark.every_framework),
+    ],
+    ids=["pytorch", "tensorflow", "jax", "deepspeed"],
+)
+def test_a_library_gets_what_the_rank_owns(
+    environment: str, library: str, real: Callable[[str], Any]
+) -> None:
+    """It sees one accelerator, all four, or two."""
+    done = subprocess.run(
+        [real(environment)["python"]["executable"], "-c", library + COUNTS],
+        env={"PYTHONPATH": str(SCRIPTS), "HOME": "/nonexistent", "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError"}
