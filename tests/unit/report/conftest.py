@@ -1,6 +1,7 @@
 """Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from report.pdf import PACKAGES
-from support.debian import require_programs
+from report.document import CLASSES
+from support.debian import install_packages, require_programs
 from support.reports import CampaignFiles
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
@@ -37,8 +38,20 @@ def chromium() -> Path:
 
 @pytest.fixture(scope="session")
 def tex() -> None:
-    """pdfLaTeX, installed where it can be."""
-    require_programs(["pdflatex", "bibtex"], PACKAGES)
+    """pdfLaTeX and the class article, installed where they can be."""
+    require_programs(["pdflatex", "bibtex"], CLASSES["article"].debian)
+
+
+@pytest.fixture(scope="session")
+def tex_classes(tex: None) -> None:
+    """All classes of papers, installed where they can be."""
+    if not all(map(has_tex_file, [f"{name}.cls" for name in CLASSES] + ["hyperxmp.sty"])):
+        install_packages(dict.fromkeys(name for entry in CLASSES.values() for name in entry.debian))
+
+
+def has_tex_file(name: str) -> bool:
+    """Return whether TeX finds a file."""
+    return not subprocess.run(["kpsewhich", name], stdout=subprocess.DEVNULL, check=False).returncode
 
 
 @pytest.fixture(scope="module")
