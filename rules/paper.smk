@@ -3,7 +3,16 @@
 #   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
-PAPER_PARTS = ["options", "preamble", "methods", "results", "tables", "threats", "reproducibility", "supplement"]
+PAPER_PARTS = [
+    "options",
+    "preamble",
+    "methods",
+    "results",
+    "tables",
+    "threats",
+    "reproducibility",
+    "supplement",
+]
 DOCUMENTS = {"paper": "main", "supplement": "supplement"}  # PDF -> its source
 PAPER_FIGURES, PAPER_TABLES = list(PRODUCTS.figures), PRODUCTS.printed_tables
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from analysis.measured import read_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.normal_form import digest_source
@@ -30,7 +31,7 @@ from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
 from report.checkout import state
 from report.setting import Grid
-from support.synthetic import campaign
+from support.synthetic import campaign, write_frames
 
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -265,10 +266,10 @@ def test_sentence_has_one_mark_at_its_end(text: str, ended: str) -> None:
     assert end_sentence(text) == ended
 
 
-def test_appendix_opens_with_title_and_question() -> None:
-    kept = load_campaign("quickstart", "local")
+def test_appendix_opens_with_title_and_question(tmp_path: Path) -> None:
+    kept = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     study = replace(kept.study, title="DDP or Horovod?", question="Which is faster?")
-    runs, _ = campaign()
+    runs = read_runs(write_frames(tmp_path, *campaign())[0])
     sections = appendix.appendix_sections(
         replace(kept, study=study), runs, count_costs(kept, runs), state(), "./remake"
     )
