@@ -34,6 +34,7 @@ COMMON_COMMANDS = r"""\emergencystretch=3em
 \makeatletter
 \renewcommand{\fps@table}{!htp}
 \newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi} % tables that float stay before those that do not
+\newcommand{\longtables}[1]{\if@twocolumn\onecolumn#1\twocolumn\else#1\fi} % which do not break across columns
 \makeatother
 \newsavebox{\ringsidebox}
 \newcommand{\fitgraphics}[1]{%

@@ -99,6 +99,7 @@ class Contents:
     Attributes:
         paper: Figures and tables of the paper.
         supplement: Those of its supplement.
+        long: Names of tables that do not float.
         means: The paper's short table of means of cells; None without one.
         findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
         notes: Notes of captions and tables that are printed apart, by name.
@@ -106,6 +107,7 @@ class Contents:
 
     paper: Selection
     supplement: Selection
+    long: Sequence[str] = ()
     means: Table | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -126,13 +128,16 @@ def generated_files(facts: Facts, contents: Contents, answer: Sequence[Sentence]
         "methods.tex": factor_table(facts) + framework_table(facts) + methods(facts),
         "results.tex": results(facts, contents, answer),
         "tables.tex": (tables.latex(contents.means, f"tab:{MEANS}") if contents.means else "")
-        + input_tables(paper.tables),
+        + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
         "supplement.tex": SUPPLEMENT
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
-            (show_figures(supplement.captions) + input_tables(supplement.tables) or NO_SUPPLEMENT)
+            (
+                show_figures(supplement.captions) + input_tables(supplement.tables, contents.long)
+                or NO_SUPPLEMENT
+            )
             + constant_table(facts)
             + caption_notes(contents.notes),
         ),
@@ -198,9 +203,13 @@ def caption_notes(notes: Mapping[str, str]) -> str:
     return "\n\n".join([r"\section*{Notes on figures and tables}", *paragraphs, ""]) if paragraphs else ""
 
 
-def input_tables(names: Sequence[str]) -> str:
-    """Return commands that input all tables of these names."""
-    return "".join(f"\\input{{tables/{name}}}\n" for name in names)
+def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
+    """Return commands that input tables: those that float first, then those in `long`."""
+    floats, others = (
+        [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
+        for is_long in (False, True)
+    )
+    return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *others, "}\n"] if others else [])])
 
 
 def means_table(cells: Table) -> Table:
@@ -239,7 +248,10 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
             means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
         chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
     paper = selection.select(figures, chosen)
-    return Contents(paper, selection.remainder(paper), means)
+    long = [
+        name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
+    ]
+    return Contents(paper, selection.remainder(paper), long, means)
 
 
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
