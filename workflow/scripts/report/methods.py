@@ -985,7 +985,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             yield Note(
                 "failed-check",
                 (
-                    f"Check of the assumption ``{to_latex(str(row.assumption))}'': "
+                    f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
                     f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
                 ),
                 assumption=row.assumption,
