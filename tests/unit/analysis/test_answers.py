@@ -1,71 +1,127 @@
 """Answers of a study have the numbers of its tables and call nothing equal."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import anova, answers, effects, tables
-from analysis.measured import title
-from support.synthetic import designed_campaign
+from analysis.pooling import pooled
+from common.notes import codes
+from common.tables import read_table
+from support.synthetic import designed_campaign, write_frames
 
 
-def answer(runs: pd.DataFrame, margin: float | None = None) -> list[answers.Sentence]:
-    return answers.answer_sentences(runs, effects.table(runs, margin).data, anova.table(runs).data)
+def answer(runs: pd.DataFrame, asked: str | None = None, margin: float | None = None) -> answers.Answer:
+    return answers.answer_sentences(runs, effects.table(runs, margin).data, anova.table(runs).data, asked)
 
 
-def test_every_factor_has_a_sentence_with_its_extreme_effects(runs: pd.DataFrame) -> None:
-    *factors, last = answer(runs)
-    assert [sentence.subject for sentence in factors] == [
-        "Framework",
-        "Nodes",
-        "Gradient accumulation steps",
-        "Batch size (samples)",
+def estimate(row: pd.Series) -> tables.Estimate:
+    return tables.Estimate(*row[["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]])
+
+
+def test_first_sentence_is_about_the_factor_asked(runs: pd.DataFrame) -> None:
+    for asked in ("sync_every", "nodes"):
+        first = answer(runs, asked).opening[0]
+        assert (first.code, first.facts["factor"]) == ("fastest-level", asked)
+    assert answer(runs, "model").opening[0].facts["factor"] == "framework", "it does not vary"
+
+
+def test_fastest_level_is_counted_over_configurations(runs: pd.DataFrame) -> None:
+    means = pooled(runs).cell_statistics["mean"].rename("mean").reset_index()
+    levels = runs.drop_duplicates("cell")[["cell", "framework", "nodes", "batch_size", "sync_every"]]
+    measured = means.merge(levels)
+    others = measured.groupby(["nodes", "batch_size", "sync_every"])
+    several = measured[others["framework"].transform("size") > 1]
+    fastest = several.loc[
+        several.groupby(["nodes", "batch_size", "sync_every"])["mean"].idxmin(), "framework"
     ]
+    facts = answer(runs, "framework").opening[0].facts
+    assert facts["wins"] == fastest.value_counts().to_dict() and facts["configurations"] == len(fastest)
+    assert set(facts["levels"]) == set(fastest.mode())
+
+
+def test_lead_is_over_the_next_framework_of_the_table(runs: pd.DataFrame) -> None:
+    note = answer(runs, "framework").opening[0]
+    data, lead = effects.table(runs).data, note.facts["lead"]
+    rows = data[(data["from_cell"].isin(lead.cells)) & data["to_cell"].isin(lead.cells)]
+    assert len(rows) == 1 and lead.p == rows["p_holm"].iloc[0]
+    ratio = estimate(rows.iloc[0])
+    forward = lead.cells == (rows["from_cell"].iloc[0], rows["to_cell"].iloc[0])
+    assert lead.ratio.value == pytest.approx(ratio.value if forward else 1 / ratio.value)
+    assert lead.ratio.value < 1
+    assert tables.ratio(lead.ratio) in note and lead.after in note and lead.before in note
+    means = pooled(runs).cell_statistics["mean"]
+    rankings = answers.rank_levels(
+        runs, "framework", answers.contrasts_by_factor(runs, data, anova.table(runs).data)["framework"]
+    )
+    for ranking in rankings:
+        assert means[list(ranking.cells)].is_monotonic_increasing
+        assert ranking.lead is not None and ranking.lead.cells == (ranking.cells[1], ranking.cells[0])
+
+
+def test_levels_not_compared_with_the_next_are_with_the_first(tmp_path: Path) -> None:
+    runs = read_table(write_frames(tmp_path, *designed_campaign())[0], "runs")
+    contrasts = answers.contrasts_by_factor(runs, effects.table(runs).data, anova.table(runs).data)
+    rankings = answers.rank_levels(runs, "nodes", contrasts["nodes"])
+    assert {ranking.levels[0] for ranking in rankings} > {1}, "or this test says nothing"
+    for ranking in rankings:
+        rival = ranking.levels[1] if ranking.levels[0] == 1 else 1
+        assert ranking.lead is not None
+        assert (ranking.lead.before, ranking.lead.after) == (str(rival), str(ranking.levels[0]))
+
+
+def test_difference_is_claimed_only_if_the_interval_excludes_1(runs: pd.DataFrame) -> None:
+    two = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"])]
+    slow = two["framework"] == "horovod-pytorch"
+    for factor, is_significant in ((1.0, False), (3.0, True)):
+        noise = np.exp(0.05 * np.random.default_rng(1).standard_normal(len(two)))
+        changed = two.assign(epoch_time_s=noise * np.where(slow, factor, 1.0))
+        note = answer(changed, "framework").opening[0]
+        lead = note.facts["lead"]
+        assert (note.facts["significant"] > 0) == is_significant == (lead.ratio.high < 1)
+        assert ("fastest" in note) == is_significant
+
+
+def test_second_sentence_is_about_the_strongest_factor(runs: pd.DataFrame) -> None:
     data = effects.table(runs).data
-    for name, sentence in zip(data["factor"].unique(), factors, strict=True):
-        own = data[(data["factor"] == name) & data["ratio"].notna()]
-        rows = (own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()])
-        for row, end in zip(rows, ("least", "greatest"), strict=True):
-            contrast = sentence.text.facts[end]
-            ratio = tables.Estimate(row["ratio"], row["ratio_low"], row["ratio_high"])
-            assert (contrast.ratio, contrast.after) == (ratio, str(row["to"]))
-            assert tables.difference(ratio) in sentence.text
-        facts = sentence.text.facts
-        assert (facts["shown"], facts["tested"]) == ((own["p_holm"] < 0.05).sum(), len(own))
+    second = answer(runs, "framework").opening[1]
+    significant = data[data["p_holm"] < 0.05]
+    strongest = np.abs(np.log(significant["ratio"])).groupby(significant["factor"]).max().idxmax()
+    own = data[(data["factor"] == strongest) & data["ratio"].notna()]
+    assert (second.code, second.facts["factor"]) == ("effect", strongest)
+    least, greatest = own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]
+    assert (second.facts["least"].ratio, second.facts["greatest"].ratio) == (
+        estimate(least),
+        estimate(greatest),
+    )
+    assert (second.facts["significant"], second.facts["tested"]) == ((own["p_holm"] < 0.05).sum(), len(own))
+
+
+def test_every_factor_has_a_sentence(runs: pd.DataFrame) -> None:
+    opening, further = answer(runs, "framework")
+    assert codes(opening) == ["fastest-level", "effect", "not-told-apart"]
+    told = {note.facts["factor"] for note in (*opening[:2], *further)}
+    assert told == {"framework", "nodes", "sync_every", "batch_size"} and len(further) == 3
+
+
+def test_last_sentence_counts_open_comparisons(runs: pd.DataFrame) -> None:
+    data = effects.table(runs).data
     tested = data[data["p_holm"].notna()]
     left = tested[tested["p_holm"] >= 0.05]
-    excluded = pd.concat([left["ratio_high"], 1 / left["ratio_low"]], axis=1).max(axis=1) - 1
-    assert last.text.code == "not-told-apart" and last.text.facts == {
+    slowdowns = (
+        pd.concat([left["ratio_high_simultaneous"], 1 / left["ratio_low_simultaneous"]], axis=1).max(axis=1)
+        - 1
+    )
+    assert answer(runs).opening[-1].facts == {
         "tested": len(tested),
         "equal": 0,
         "open": len(left),
-        "excluded": [excluded.min(), excluded.max()],
+        "slowdowns": [slowdowns.min(), slowdowns.max()],
         "none_equal": False,
     }
-
-
-def test_report_opens_with_the_two_largest_effects(runs: pd.DataFrame) -> None:
-    data = effects.table(runs).data
-    every = answers.answer_sentences(runs, data, anova.table(runs).data)
-    first, rest = answers.split_opening(every)
-    farthest = (
-        np.abs(np.log(data["ratio"]))
-        .groupby(data["factor"])
-        .max()
-        .drop(index=["model"], errors="ignore")
-        .nlargest(2)
-    )
-    assert {sentence.subject.lower().split(" (")[0] for sentence in first[:2]} == {
-        title(name) for name in farthest.index
-    }
-    assert len(first) == 3 and first[-1] == every[-1]
-    assert (
-        sorted([*first, *rest]) == sorted(every)
-        and [sentence for sentence in every if sentence in first] == first
-    )
-    assert answers.split_opening(every[-3:]) == (every[-3:], [])
 
 
 def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
@@ -73,70 +129,57 @@ def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
     two = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"]) & alone]
     row = effects.table(two).data.iloc[0]
     assert row["p_holm"] >= 0.05, "or this test says nothing"
-    first, last = answer(two)
-    contrast = first.text.facts["least"]
-    assert contrast == first.text.facts["greatest"]
-    assert (contrast.before, contrast.after) == ("horovod-pytorch", "pytorch-ddp")
-    assert (first.text.facts["shown"], first.text.facts["tested"]) == (0, 1)
-    largest = max(row["ratio_high"], 1 / row["ratio_low"]) - 1
-    assert (last.text.facts["open"], last.text.facts["excluded"]) == (1, [largest, largest])
+    (first, last), further = answer(two)
+    assert not further and first.facts["configurations"] == 1 and first.facts["significant"] == 0
+    largest = max(row["ratio_high_simultaneous"], 1 / row["ratio_low_simultaneous"]) - 1
+    assert (last.facts["open"], last.facts["slowdowns"]) == (1, [largest, largest])
     slower = two.assign(epoch_time_s=two["epoch_time_s"] * (1 + (two["framework"] == "pytorch-ddp")))
-    first, last = answer(slower)
-    assert first.text.facts["shown"] == 1 and last.text.facts["open"] == last.text.facts["equal"] == 0
+    (first, last), _ = answer(slower)
+    assert first.facts["significant"] == 1 and first.facts["levels"] == ["horovod-pytorch"]
+    assert last.facts["open"] == last.facts["equal"] == 0
 
 
 def test_only_an_equivalence_test_makes_cells_equal(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.2).data
     equal, left = (int((data["verdict"] == verdict).sum()) for verdict in (effects.EQUAL, effects.OPEN))
-    last = answers.answer_sentences(runs, data, anova.table(runs).data)[-1].text
+    facts = answer(runs, margin=0.2).opening[-1].facts
     assert equal > 1 and left > 1
-    facts = last.facts
     assert (facts["equal"], facts["open"], facts["tested"], facts["none_equal"]) == (equal, left, 114, False)
-    assert last.count(". ") == 1, "two sentences"
 
 
 def test_a_margin_within_which_nothing_is_equal_is_spoken_of(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.001).data
     assert not (data["verdict"] == effects.EQUAL).any(), "or this test says nothing"
-    last = answers.answer_sentences(runs, data, anova.table(runs).data)[-1].text
-    assert last.facts["none_equal"] and last.facts["equal"] == 0 < last.facts["open"]
+    facts = answer(runs, margin=0.001).opening[-1].facts
+    assert facts["none_equal"] and facts["equal"] == 0 < facts["open"]
 
 
 def test_a_fraction_is_told_by_its_main_effects() -> None:
     runs = designed_campaign("screening", "local")[0]
-    sentences = answer(runs)
+    opening, further = answer(runs, "nodes")
     table = anova.table(runs).data.set_index("term")
-    for name, sentence in (("nodes", sentences[1]), ("batch size", sentences[4])):
-        contrast = sentence.text.facts["least"]
-        assert (
-            contrast.ratio.value == math.exp(2 * table.loc[name, "q"])
-            and contrast.context == answers.ON_AVERAGE
-        )
-    assert (sentences[-1].text.facts["open"], sentences[-1].text.facts["tested"]) == (2, 5)
+    effect_of = {note.facts["factor"]: note.facts["least"] for note in (*opening[:-1], *further)}
+    assert opening[0].facts["factor"] == "nodes"
+    for name, factor in (("nodes", "nodes"), ("batch size", "batch_size")):
+        assert effect_of[factor].ratio.value == pytest.approx(math.exp(2 * table.loc[name, "q"]))
+        assert effect_of[factor].context == answers.ON_AVERAGE
+        assert effect_of[factor].ratio.high > math.exp(2 * table.loc[name, "q_high"]), "simultaneous"
+    for contrast in effect_of.values():
+        excluded = contrast.ratio.low > 1 or contrast.ratio.high < 1
+        assert excluded == contrast.is_significant
+    assert (opening[-1].facts["open"], opening[-1].facts["tested"]) == (2, 5)
 
 
 @pytest.mark.parametrize(
-    ("case", "subject", "code", "text"),
+    ("case", "code", "text"),
     [
-        ("no run", "", "no-answer", "No run of the study has succeeded, so its question has no answer yet."),
-        ("one cell", "", "one-cell", "The study has one cell, so it compares nothing. A mean epoch takes 0."),
-        (
-            "one side failed",
-            "Nodes",
-            "effect-not-known",
-            "no comparison has runs on both sides, so its effect is not known.",
-        ),
-        (
-            "two factors at once",
-            "Framework",
-            "effect-not-known",
-            "no two cells differ in this factor alone, so its effect is not known.",
-        ),
+        ("no run", "no-answer", "No run of the study has succeeded, so its question has no answer yet."),
+        ("one cell", "one-cell", "The study has one cell, so it compares nothing. A mean epoch takes 0."),
+        ("one side failed", "effect-not-known", "The effect of the number of nodes is not known"),
+        ("two factors at once", "effect-not-known", "The effect of the framework is not known"),
     ],
 )
-def test_what_has_no_answer_says_so(
-    runs: pd.DataFrame, case: str, subject: str, code: str, text: str
-) -> None:
+def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, code: str, text: str) -> None:
     own = runs[(runs["framework"] == "pytorch-ddp") & (runs["batch_size"] == 16) & (runs["sync_every"] == 1)]
     match case:
         case "no run":
@@ -150,15 +193,70 @@ def test_what_has_no_answer_says_so(
                 (runs["framework"] == "horovod-pytorch") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)
             ]
             own = pd.concat([own[own["nodes"] == 1], horovod[horovod["sync_every"] == 1]])
-    first = answer(own)[0]
-    assert (first.subject, first.text.code) == (subject, code) and first.text.startswith(text)
+    first = answer(own).opening[0]
+    assert first.code == code and first.startswith(text)
 
 
 def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
-    *factors, last = answer(runs[runs["replicate"] == 1])
-    assert last.text == answers.NOTHING_TESTED
-    assert all(sentence.text.facts["tested"] == sentence.text.facts["shown"] == 0 for sentence in factors)
-    assert not any("[" in sentence.text for sentence in factors), "no interval"
+    opening, further = answer(runs[runs["replicate"] == 1])
+    *notes, last = opening
+    assert last == answers.NOTHING_TESTED
+    assert all(note.facts["significant"] == 0 for note in (*notes, *further))
+    assert not any("[" in note for note in (*notes, *further)), "no interval"
+
+
+def contrast(
+    factor: str, change: str, ratio: tables.Estimate, p: float, context: str = ""
+) -> answers.Contrast:
+    before, after = change.split(" → ")
+    return answers.Contrast(factor, before, after, context, ratio, p)
+
+
+FASTER, SLOWER = tables.Estimate(0.51, 0.45, 0.58), tables.Estimate(1.9, 1.2, 3.0)
+OPEN = tables.Estimate(0.99, 0.89, 1.09)
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "rank", "text"),
+    [
+        (
+            [
+                contrast("sync_every", "1 → 4", FASTER, 0.01, "2 nodes"),
+                contrast("sync_every", "1 → 4", OPEN, 0.9, "1 node"),
+            ],
+            "",
+            "Accumulating gradients over 4 batches shortens an epoch to between 51 % [45, 58] (2 nodes) and 99 % "
+            "[89, 109] (1 node) of its time; 1 of 2 comparisons is significant after Holm correction.",
+        ),
+        (
+            [contrast("nodes", "1 → 2", SLOWER, 0.01)],
+            "most",
+            "Training on 2 nodes instead of 1 changes epoch time most: it lengthens an epoch by a factor of "
+            "1.90 [1.20, 3.00]; this difference is significant.",
+        ),
+        (
+            [contrast("nodes", "1 → 2", SLOWER, 0.01), contrast("nodes", "1 → 4", FASTER, 0.01)],
+            "other",
+            "Of the other factors, the number of nodes changes epoch time most, by factors from 0.510 [0.450, 0.580] "
+            "(4 instead of 1) to 1.90 [1.20, 3.00] (2 instead of 1); both comparisons are significant after Holm "
+            "correction.",
+        ),
+        (
+            [contrast("precision", "fp32 → amp", OPEN, 0.9)],
+            "most",
+            "Using the amp precision instead of fp32 has no significant effect: the ratio of epoch times is 0.99 "
+            "[0.89, 1.09].",
+        ),
+        (
+            [contrast("framework", "a → b", FASTER, 0.01), contrast("framework", "a → c", OPEN, 0.9)],
+            "",
+            "The framework changes epoch time by up to a factor of 1.96 [1.72, 2.22] (a against b); 1 of 2 comparisons "
+            "is significant after Holm correction.",
+        ),
+    ],
+)
+def test_wording_of_an_effect(contrasts: list[answers.Contrast], rank: str, text: str) -> None:
+    assert answers._effect_note(contrasts[0].factor, contrasts, len(contrasts), rank) == text
 
 
 @pytest.mark.parametrize(
@@ -168,22 +266,20 @@ def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
             1,
             0,
             1,
-            "The one comparison shows no difference, at p < 0.05 after Holm's correction. Nor is it shown "
-            "to be equal within the margin: the interval excludes only that the slower takes more than 25 % "
-            "longer.",
+            "The one comparison shows no significant difference after Holm correction, and none is equal within the "
+            "study's margin: the data are compatible with a slowdown of up to 25 %.",
         ),
         (
             2,
             3,
             9,
-            "3 of 9 comparisons are shown to be equal within the study's margin, and 2 others show no "
-            "difference, at p < 0.05 after Holm's correction. This is no proof that those 2 are equal: "
-            "their intervals exclude only that the slower takes more than 25 % longer (in the closest "
-            "comparison) to 25 % longer (in the widest).",
+            "3 of 9 comparisons are equal within the study's margin, and 2 show no significant difference after "
+            "Holm correction: the data are compatible with slowdowns of up to 25 % in the tightest of them and 25 % "
+            "in the widest.",
         ),
-        (0, 0, 4, "All 4 comparisons show a difference, at p < 0.05 after Holm's correction."),
+        (0, 0, 4, "All 4 comparisons are significant after Holm correction."),
     ],
 )
 def test_wording_of_what_is_not_told_apart(left: int, equal: int, tested: int, text: str) -> None:
-    contrast = answers.Contrast("nodes", "1", "2", "", tables.Estimate(1.0, 0.8, 1.25), 0.5)
-    assert answers._undecided_text([contrast] * left, equal, tested, has_margin=True) == text
+    undecided = contrast("nodes", "1 → 2", tables.Estimate(1.0, 0.8, 1.25), 0.5)
+    assert answers._undecided_text([undecided] * left, equal, tested, has_margin=True) == text

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis import decomposition, effects, study
+from analysis import decomposition, effects, study, tables
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
 from common.notes import codes, find_note
@@ -158,6 +158,35 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
         "blocks": True,
         "groups": False,
     }
+
+
+def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
+    data = effects.build_rows(measured)
+    excluded = (data["ratio_low_simultaneous"] > 1) | (data["ratio_high_simultaneous"] < 1)
+    alone = (data["ratio_low"] > 1) | (data["ratio_high"] < 1)
+    assert (excluded == (data["p_holm"] < 0.05)).all() and excluded.sum() < alone.sum()
+    widths = [np.log(data[f"ratio_high{end}"] / data[f"ratio_low{end}"]) for end in ("", "_simultaneous")]
+    assert (widths[1] > widths[0]).sum() > len(data) / 2 and "df" not in data
+    shown = effects.table(measured).display["ratio"]
+    row = int(np.flatnonzero(excluded)[0])
+    bounds = data.loc[row, ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]]
+    assert shown[row] == tables.ratio(Estimate(*bounds))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "unit", "text"),
+    [
+        (Estimate(0.75, 0.66, 0.86), 1, "0.75 [0.66, 0.86]"),
+        (Estimate(0.75, 0.56, 0.999), 1, "0.75 [0.56, 1.00)"),
+        (Estimate(0.75, 0.56, 1.001), 1, "0.75 [0.56, 1.00]"),
+        (Estimate(1.4, np.nextafter(1, 2), 1.9), 1, "1.40 (1.00, 1.90]"),
+        (Estimate(0.512, 0.451, 0.578), 100, "51.2 [45.1, 57.8]"),
+        (Estimate(0.75, 0.56, 0.9999), 100, "75 [56, 100)"),
+        (Estimate(0.75), 1, "0.750"),
+    ],
+)
+def test_round_bracket_marks_a_bound_that_excludes_1(estimate, unit, text):
+    assert tables.ratio(estimate, unit=unit) == text
 
 
 def test_margin_separates_equal_from_undecided_cells(measured):

@@ -212,3 +212,55 @@ def test_the_equivalence_test_is_that_of_statsmodels(shift):
 def test_without_an_error_a_difference_is_inside_or_outside():
     p = intervals.equivalence_p(np.array([0.0, 0.05, 0.1, -0.3]), np.zeros(4), 3, -0.1, 0.1)
     assert p.tolist() == [0, 0, 1, 1]
+
+
+def random_family(rng, m, df):
+    """Return ratios with their own intervals and p; effects and estimates have errors of 1."""
+    log = rng.normal(rng.choice([0, 3], m), 1)
+    error = np.sqrt(rng.chisquare(df, m) / df)
+    p, half = 2 * stats.t.sf(np.abs(log) / error, df), stats.t.ppf(0.975, df) * error
+    value = np.exp(log + rng.normal(0, 0.05, m))  # ratios of arithmetic means are not quite what is tested
+    return pd.DataFrame(
+        {"value": value, "low": value * np.exp(-half), "high": value * np.exp(half), "df": df, "p": p}
+    )
+
+
+def test_simultaneous_intervals_exclude_1_where_holm_rejects():
+    rng, seen = np.random.default_rng(1), set()
+    for m in (1, 2, 3, 8, 30) * 20:
+        ratios = random_family(rng, m, rng.choice([2.0, 4.5, 8.0, 1e9]))
+        bounds = intervals.simultaneous_ratios(ratios)
+        rejected = multipletests(ratios["p"], method="holm")[1] < 0.05
+        assert (((bounds["low"] > 1) | (bounds["high"] < 1)) == rejected).all()
+        assert ((bounds["low"] <= ratios["value"]) & (ratios["value"] <= bounds["high"])).all()
+        seen |= {(bool(row), bool(p * m < 0.05)) for row, p in zip(rejected, ratios["p"], strict=True)}
+    assert seen == {(False, False), (True, False), (True, True)}, "some are rejected by steps alone"
+
+
+def test_simultaneous_intervals_are_bonferronis():
+    ratios = pd.DataFrame({"value": [0.5, 2.0, 1.1], "p": [1e-6, 1e-6, 0.9], "df": [5.0, 9.0, math.inf]})
+    half = 0.2 * stats.t.ppf(1 - 0.05 / 6, ratios["df"]) / stats.t.ppf(0.975, ratios["df"])
+    ratios = ratios.assign(low=ratios["value"] * math.exp(-0.2), high=ratios["value"] * math.exp(0.2))
+    without_p = pd.DataFrame(
+        {"value": [1.5], "p": [math.nan], "df": [math.nan], "low": [math.nan], "high": [math.nan]}
+    )
+    bounds = intervals.simultaneous_ratios(pd.concat([ratios, without_p], ignore_index=True))
+    assert bounds["low"][:3].tolist() == pytest.approx((ratios["value"] * np.exp(-half)).tolist())
+    assert bounds["high"][:3].tolist() == pytest.approx((ratios["value"] * np.exp(half)).tolist())
+    assert bounds.loc[3].isna().all(), "a ratio without p does not count"
+
+
+def test_all_simultaneous_intervals_cover_together():
+    """95 % of studies without a true difference; 90 % in the worst case (`simultaneous_ratios`)."""
+    rng, studies, m, df = np.random.default_rng(2), 500, 6, 8.0
+    for truth, at_least in ((np.zeros(m), 0.93), (np.r_[0.0, np.full(m - 1, 20.0)], 0.87)):
+        covered = 0
+        for _ in range(studies):
+            log, error = rng.normal(truth, 1), np.sqrt(rng.chisquare(df, m) / df)
+            p, half = 2 * stats.t.sf(np.abs(log) / error, df), stats.t.ppf(0.975, df) * error
+            ratios = pd.DataFrame(
+                {"value": np.exp(log), "low": np.exp(log - half), "high": np.exp(log + half)}
+            )
+            bounds = intervals.simultaneous_ratios(ratios.assign(df=df, p=p))
+            covered += ((bounds["low"] <= np.exp(truth)) & (np.exp(truth) <= bounds["high"])).all()
+        assert covered / studies > at_least

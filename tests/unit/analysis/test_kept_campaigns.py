@@ -10,7 +10,7 @@ import pytest
 
 from analysis import adjusted, anova, checks, decomposition, effects, variance
 from analysis.intervals import columns
-from analysis.measured import successful
+from analysis.measured import successful, timing_runs
 from analysis.pooling import pooled
 from common.files import CHECKOUT, stored_file
 from common.tables import read_results, read_table
@@ -49,6 +49,13 @@ OLDER_COLUMNS = {
 }
 MAX_KEPT_BYTES = 10**6  # a larger table is kept compressed
 STOLEN = 0.05  # of CPU time; the page names runs above it
+
+
+@pytest.mark.parametrize("name", [SLOW, "reference-check-quiet", STRATEGIES])
+def test_intervals_of_a_kept_campaign_exclude_1_where_p_is_small(name: str) -> None:
+    data = effects.build_rows(timing_runs(read_table(CAMPAIGNS / name / "runs.csv", "runs")))
+    excluded = (data["ratio_low_simultaneous"] > 1) | (data["ratio_high_simultaneous"] < 1)
+    assert (excluded == (data["p_holm"] < 0.05)).all() and excluded.any()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

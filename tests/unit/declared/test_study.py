@@ -36,7 +36,7 @@ PRECISION = {"at_least": 3, "at_most": 12, "until": "5 %"}
 def written(folder: Path, **changes: object) -> Path:
     study = {**GOOD, **changes}
     (folder / "s.yaml").write_text(
-        yaml.safe_dump({key: value for key, value in study.items() if value is not None})
+        yaml.safe_dump({key: value for key, value in study.items() if value is not None}, sort_keys=False)
     )
     return folder
 
@@ -86,6 +86,34 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
     assert study.factors["training_loop"] == ["custom"], "what is not named has its default"
 
 
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({}, "framework"),
+        ({"answer": "batch_size"}, "batch_size"),
+        (
+            {
+                "factors": {
+                    **factors(framework=None, model=["small-cnn", "lenet-5"]),
+                    "framework": ["pytorch-ddp"],
+                }
+            },
+            "batch_size",
+        ),
+        (
+            {"factors": factors(framework="pytorch-ddp", model=["small-cnn", "lenet-5"], batch_size=16)},
+            "model",
+        ),
+        ({"factors": {"trace": ["none", "phases"], **factors()}}, "framework"),
+        ({"factors": factors(framework="pytorch-ddp", batch_size=16)}, None),
+    ],
+)
+def test_answer_is_about_the_first_varied_factor(
+    tmp_path: Path, changes: dict[str, object], answer: str | None
+) -> None:
+    assert load_study("s", written(tmp_path, **changes)).answer == answer
+
+
 ALIAS = "gradient_accumulation_steps"
 
 
@@ -95,6 +123,7 @@ def name_accumulation(name: str) -> dict[str, Any]:
     return {
         "factors": factors(**varied, **{"sync_every": None, name: [1, 4]}),
         "exclude": [{"nodes": 1, name: 4}],
+        "answer": name,
         "replicates": PRECISION | {"contrasts": {name: [1, 4]}},
         "figures": [
             {"kind": "by_factor", "x": name, "colour": "nodes"},
@@ -111,7 +140,7 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     ]
     assert studies[0] == studies[1]
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
-    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)}
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer == "sync_every"
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
     by_factor, named, panels, filtered = studies[1].figures
     assert (by_factor.x, by_factor.name, named.colour) == (
@@ -176,6 +205,15 @@ BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
             "unknown-name",
             "replicates.contrasts",
             {"suggestion": ALIAS},
+        ),
+        ({"answer": "nodes"}, "factor-does-not-vary", "answer", {"expected": ["framework", "batch_size"]}),
+        ({"answer": "frameworks"}, "unknown-name", "answer", {"suggestion": "framework"}),
+        ({"answer": ["framework"]}, "wrong-type", "answer", {}),
+        (
+            {"answer": "trace", "factors": factors(trace=["none", "phases"])},
+            "traced-contrast",
+            "answer",
+            {"got": "trace"},
         ),
         ({"replicate": 3}, "unknown-key", "replicate", {"got": "replicate", "suggestion": "replicates"}),
         ({"replicates": None}, "missing-key", "replicates", {}),

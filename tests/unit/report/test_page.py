@@ -295,7 +295,9 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     section = " ".join(page.text_of("answer").split())
     assert tables.number(fastest) in section
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
-    assert find_note(marks, "runs-succeeded").facts == {"succeeded": 110, "runs": 114}
+    facts = find_note(marks, "runs-usable").facts
+    assert (facts["usable"], facts["runs"], sum(facts["causes"].values())) == (110, 114, 4)
+    assert find_note(answer.find_answer(material).sentences, "usable-runs").facts == facts
     assert all(mark in section for mark in marks)
     note = answer.speedups(material)
     assert (
@@ -311,8 +313,9 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
 def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files) -> None:
     effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
-    all_sentences = answers.answer_sentences(read_table(campaign_files.runs_csv, "runs"), effects, anova)
-    first, further = ([str(sentence) for sentence in group] for group in answers.split_opening(all_sentences))
+    first, further = answers.answer_sentences(
+        read_table(campaign_files.runs_csv, "runs"), effects, anova, "framework"
+    )
     material = campaign_files.material()
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     grids = [grid.caption for grid in answer.find_answer(material).grids]

@@ -232,7 +232,7 @@ def test_figures_are_discussed_and_captions_not_repeated(
     assert "Epoch times. Markers" not in source and "tobewritten" not in source
     for name in PAPER_FIGURES:
         place = source.index(rf"\input{{figures/{name}}}")
-        assert place < source.index(rf"(Figure~\ref{{fig:{name}}})")
+        assert place < source.index(rf"Figure~\ref{{fig:{name}}}")
         assert r"\begin{fittedfigure}" in (folder / "figures" / f"{name}.tex").read_text()
     tables_of_paper = (folder / "tables.tex").read_text()
     assert r"\label{tab:means}" in tables_of_paper and "median" not in tables_of_paper
@@ -326,9 +326,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")
     }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    answer_sentences = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
-    first, further = answers.split_opening(answer_sentences)
-    places = [contents["results"].index(to_latex(sentence.text)) for sentence in (*first, *further)]
+    first, further = answers.answer_sentences(facts.runs, data["effects"], data["anova"], study_of.answer)
+    usable = conditions.usable_runs_note(facts.runs)
+    places = [contents["results"].index(to_latex(sentence)) for sentence in (*first, usable, *further)]
     assert (
         places == sorted(places)
         and places[0] < 200
@@ -336,7 +336,7 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         and r"\begin{itemize}" not in contents["results"]
     )
     discussed = contents["results"].index(r"\tobewritten{what Figure~\ref{fig:s} shows.}")
-    assert discussed > places[-1] and contents["results"].count(r"\input{figures/s}") == 1
+    assert discussed > places[len(first)] and contents["results"].count(r"\input{figures/s}") == 1
     assert re.findall("tables/([a-z]+)", contents["tables"]) == ["anova", "effects"]
     assert re.findall("figures/([a-z]+)", contents["supplement"]) == ["high"], "wide shows nothing"
     assert r"\begin" not in (folder / "figures" / "wide.tex").read_text(), (

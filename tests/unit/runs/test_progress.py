@@ -244,17 +244,18 @@ def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statuses", "line"),
     [
-        (["ok", "ok"], "2 of 2 runs are usable"),
+        (["ok", "ok"], "All 2 runs are usable"),
         (
             ["ok", "failed", "missing"],
-            "1 of 3 runs are usable; tables/missing.md lists why the others are not",
+            "1 of 3 runs is usable; 1 failed, 1 has not run yet; see tables/missing.md",
         ),
     ],
 )
 def test_usable_runs_are_counted(tmp_path: Path, statuses: list[str], line: str) -> None:
-    (tmp_path / "runs.csv").write_text("run_id,status\n" + "".join(f"a,{status}\n" for status in statuses))
+    rows = "".join(f"a,{status},\n" for status in statuses)
+    (tmp_path / "runs.csv").write_text(f"run_id,status,reason\n{rows}")
     counted = count_usable(tmp_path / "runs.csv")
-    assert counted == line and counted.facts == {"usable": statuses.count("ok"), "runs": len(statuses)}
+    assert counted == line and counted.facts["usable"] == statuses.count("ok")
 
 
 SCONTROL = """#!/bin/sh

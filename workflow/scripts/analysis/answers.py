@@ -1,60 +1,65 @@
-"""Answer a study's question in plain sentences: one per factor, and one on differences that are not shown.
+"""Answer a study's question in sentences that a colleague would say.
 
-A report or paper opens with at most MAX_OPENING_SENTENCES of them: on the factors that change epoch time
-most, and the last one. Factors that define the work, such as the model, come later: a larger model taking
-longer is no answer.
+Three sentences open a report or a paper: which level of the factor that the study asks about is fastest, where
+and by how much; which factor changes epoch time most; and what the data cannot tell. Further sentences give
+the range of every factor. Factors that define the work, such as the model, never come first on their own: a
+larger model taking longer is no answer.
 
-A ratio is the mean epoch time after a change over that before it. Cells without a shown difference are never
-called equal: the sentence says which difference the interval excludes.
+A ratio is a mean epoch time over another one, with its simultaneous interval, which excludes 1 if and only if
+the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
+significant difference are never called equal: the sentence says which difference the interval allows.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analysis import tables
+from analysis.anova import ERROR
 from analysis.effects import EQUAL, factors_in_order
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
 from analysis.measured import (
     cell_levels,
-    cell_words,
+    combination_text,
     level_text,
     levels_in_order,
     successful,
     title,
-    title_with_unit,
     varying,
 )
 from analysis.pooling import pooled
 from common.notes import Note
 from common.text import number_of
-from declared.factors import WORK
+from declared.factors import WORK, is_numeric
 
-MAX_OPENING_SENTENCES = 3
 ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
 NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The "
-    "least and the greatest of many ratios look somewhat further from 1 than they are."
+    "All else is equal in each comparison. Brackets: simultaneous 95 % intervals, which exclude 1 (100 %) only for "
+    "differences that are significant (p < 0.05 after Holm correction over the comparisons of a factor). "
+    "Extremes among many comparisons tend to be exaggerated (selection bias)."
 )
+MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
+_NOUNS = {
+    "nodes": "number of nodes",
+    "sync_every": "number of gradient accumulation steps",
+    "devices_per_node": "number of devices per node",
+}
 
 
-class Sentence(NamedTuple):
-    """A sentence about one factor, or about all if `subject` is ""; larger weights come first."""
+class Answer(NamedTuple):
+    """The answer of a study: at most three opening sentences, and further ones."""
 
-    subject: str
-    text: str
-    weight: float = 0.0
-
-    def __str__(self) -> str:
-        """Return subject and text."""
-        return f"{self.subject}: {self.text}" if self.subject else self.text
+    opening: list[Note]
+    further: list[Note]
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,11 @@ class Contrast:
         factor: The factor.
         before: Level before the change.
         after: Level after the change.
-        context: Levels of the other factors.
-        ratio: Mean epoch time after the change over that before it.
+        context: Levels of the other factors, in words.
+        ratio: Mean epoch time after the change over that before it, with its simultaneous interval.
         p: Corrected p of the difference; NaN without a test.
         equal: Whether an equivalence test showed equality within the study's margin.
+        cells: The cells before and after the change; none for a main effect.
     """
 
     factor: str
@@ -78,81 +84,148 @@ class Contrast:
     ratio: Estimate
     p: float
     equal: bool = False
+    cells: tuple[str, ...] = ()
 
     @property
-    def excluded(self) -> float:
-        """Largest share by which the slower level may take longer, according to the interval."""
+    def is_significant(self) -> bool:
+        """Return whether the two levels differ."""
+        return self.p < SIGNIFICANCE_LEVEL
+
+    @property
+    def largest_slowdown(self) -> float:
+        """Return by which share the slower level may take longer, according to the interval."""
         return max(self.ratio.high, 1 / self.ratio.low) - 1
+
+    @property
+    def log_distance(self) -> float:
+        """Return the distance of the ratio from 1 on the log scale."""
+        return abs(math.log(self.ratio.value))
 
     @property
     def change(self) -> str:
         """The change and its context, in words."""
-        return f"{self.after} instead of {self.before}" + (f"; {self.context}" if self.context else "")
+        return "; ".join(filter(None, (f"{self.after} instead of {self.before}", self.context)))
+
+    def reversed(self) -> "Contrast":
+        """Return the opposite change."""
+        value, low, high = (1 / end for end in (self.ratio.value, self.ratio.high, self.ratio.low))
+        return replace(
+            self,
+            before=self.after,
+            after=self.before,
+            ratio=Estimate(value, low, high),
+            cells=self.cells[::-1],
+        )
 
 
-def answer_sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) -> list[Sentence]:
+@dataclass(frozen=True)
+class Ranking:
+    """Levels of a factor in one configuration of the others, fastest first.
+
+    Attributes:
+        context: Levels of the other factors, in words.
+        levels: The levels.
+        cells: Their cells.
+        lead: The fastest level in place of the next one, or of the first one to which it was compared; None
+            if it was not compared.
+    """
+
+    context: str
+    levels: Sequence[Any]
+    cells: Sequence[str]
+    lead: Contrast | None
+
+
+def answer_sentences(
+    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, asked: str | None = None
+) -> Answer:
     """Return the answer of a study.
 
     Args:
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
+        asked: The factor about which the first sentence speaks; the first one of the table without it.
     """
     if successful(runs).empty:
-        return [Sentence("", NO_SUCCESS)]
+        return Answer([NO_SUCCESS], [])
     if not varying(runs):
         mean = pooled(runs).cell_mean(str(runs["cell"].iloc[0]))
         text = (
             f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
         )
-        return [Sentence("", Note("one-cell", text, epoch_time_s=mean))]
+        return Answer([Note("one-cell", text, epoch_time_s=mean)], [])
+    by_factor = contrasts_by_factor(runs, effects, anova)
+    n_pairs = Counter(effects["factor"] if len(effects) else ())
+    effects_of = {name: _effect_note(name, contrasts, n_pairs[name]) for name, contrasts in by_factor.items()}
+    first = asked if asked in by_factor else next(iter(by_factor))
+    rankings = rank_levels(runs, first, by_factor[first])
+    opening = [_fastest_note(first, rankings) if rankings else effects_of[first]]
+    described = {first} if not rankings or len(by_factor[first]) == 1 else set()
+    if strongest := _strongest_factor(by_factor, described):
+        rank = "most" if strongest == _strongest_factor(by_factor) else "other"
+        opening.append(_effect_note(strongest, by_factor[strongest], n_pairs[strongest], rank))
+        described.add(strongest)
+    every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
+    has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
+    if undecided := _undecided_note(every_contrast, has_margin):
+        opening.append(undecided)
+    return Answer(opening, [note for name, note in effects_of.items() if name not in described])
+
+
+def contrasts_by_factor(
+    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame
+) -> dict[str, list[Contrast]]:
+    """Return the contrasts of each varying factor: pairs of cells, or its main effect if there are none."""
     pairs = {
         name: effects[effects["factor"] == name] if len(effects) else effects
         for name in factors_in_order(runs)
     }
     main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
-    by_factor = {name: [*_contrasts(runs, name, rows), *main.get(name, [])] for name, rows in pairs.items()}
-    answers = [
-        Sentence(
-            _factor_title(name), _factor_note(contrasts, len(pairs[name])), _factor_weight(name, contrasts)
-        )
-        for name, contrasts in by_factor.items()
-    ]
-    has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
-    undecided = _undecided_note(
-        [contrast for contrasts in by_factor.values() for contrast in contrasts], has_margin
-    )
-    return [*answers, *([Sentence("", undecided)] if undecided else [])]
+    return {name: [*_contrasts(runs, name, rows), *main.get(name, [])] for name, rows in pairs.items()}
 
 
-def split_opening(sentences: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
-    """Split sentences into at most MAX_OPENING_SENTENCES opening ones and the rest, each in order."""
-    if len(sentences) <= MAX_OPENING_SENTENCES:
-        return list(sentences), []
-    factors = [sentence for sentence in sentences if sentence.subject]
-    leading = sorted(factors, key=lambda sentence: sentence.weight, reverse=True)[
-        : MAX_OPENING_SENTENCES - (len(sentences) - len(factors))
-    ]
-    first = [sentence for sentence in sentences if sentence in leading or not sentence.subject]
-    return first, [sentence for sentence in sentences if sentence not in first]
+def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) -> list[Ranking]:
+    """Return the ranking of a factor's levels in each configuration in which two or more were measured."""
+    means = pooled(runs).cell_statistics["mean"]
+    rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
+    other_factors = varying(runs, but=[factor])
+    by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
+    by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
+    rankings = []
+    groups = rows.groupby(other_factors, dropna=False, sort=False) if other_factors else [((), rows)]
+    for _, group in groups:
+        cells = means[group.index].sort_values(kind="stable").index.tolist()
+        if group[factor].nunique() > 1:
+            leads = (by_cells.get((rival, cells[0])) for rival in cells[1:])
+            rankings.append(
+                Ranking(
+                    _context(group.iloc[0], other_factors),
+                    group.loc[cells, factor].tolist(),
+                    cells,
+                    next(filter(None, leads), None),
+                )
+            )
+    return rankings
 
 
 def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
     """Yield a contrast for each pair of cells that differ in this factor only and have a ratio."""
     if "ratio" not in own:
         return
-    levels, words = cell_levels(runs).set_index("cell")[factor].astype(object), cell_words(runs, but=[factor])
-    alone = {name for name, word in words.items() if word == name}  # no other factor varies
+    levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
     for row in own[own["ratio"].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])
+        low, high = (_to_float(row.get(f"ratio_{end}_simultaneous")) for end in ("low", "high"))
         yield Contrast(
             factor,
-            level_text(levels[before]),
-            level_text(levels[after]),
-            "" if after in alone else words[after],
-            _to_estimate(*(row.get(name) for name in ("ratio", "ratio_low", "ratio_high"))),
+            level_text(levels.at[before, factor]),
+            level_text(levels.at[after, factor]),
+            _context(levels.loc[after], other_factors),
+            Estimate(_to_float(row["ratio"]), low, high),
             _to_float(row.get("p_holm")),
             row.get("verdict") == EQUAL,
+            (before, after),
         )
 
 
@@ -165,12 +238,20 @@ def _main_effects(
     """
     titles = {title(name): name for name in factors if _crossed(runs, name)}
     rows = anova[anova["q"].notna() & anova["term"].isin(titles)] if "q" in anova else anova[:0]
+    if rows.empty:
+        return {}
+    ratios = np.exp(2 * rows.reindex(columns=["q", "q_low", "q_high"]).astype(float))
+    ratios = ratios.set_axis(["value", "low", "high"], axis="columns").assign(
+        df=float(anova.loc[anova["term"] == ERROR, "df"].iloc[0]), p=rows["p"].astype(float)
+    )
+    ratios[["low", "high"]] = simultaneous_ratios(ratios)
     main_effects = {}
-    for row, p in zip(rows.to_dict("records"), holm(rows["p"].tolist()) if len(rows) else [], strict=True):
-        factor = titles[row["term"]]
-        before, after = map(level_text, levels_in_order(runs, factor))
-        ratio = _to_estimate(*(math.exp(2 * _to_float(row.get(name))) for name in ("q", "q_low", "q_high")))
-        main_effects[factor] = [Contrast(factor, before, after, ON_AVERAGE, ratio, p)]
+    for term, ratio, p in zip(
+        rows["term"], ratios.itertuples(index=False), holm(ratios["p"].tolist()), strict=True
+    ):
+        before, after = map(level_text, levels_in_order(runs, titles[term]))
+        estimate = Estimate(ratio.value, ratio.low, ratio.high)
+        main_effects[titles[term]] = [Contrast(titles[term], before, after, ON_AVERAGE, estimate, p)]
     return main_effects
 
 
@@ -184,136 +265,280 @@ def _crossed(runs: pd.DataFrame, factor: str) -> bool:
     )
 
 
-def _factor_title(factor: str) -> str:
-    name = title_with_unit(factor)
-    return name[:1].upper() + name[1:]
+def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collection[str] = ()) -> str | None:
+    """Return the factor with the largest significant change, else with the largest one; None without any.
+
+    Args:
+        by_factor: Contrasts of each factor. Those that define the work are left out.
+        but: Factors to leave out, too.
+    """
+    candidates = {
+        name: max((contrast.is_significant, contrast.log_distance) for contrast in contrasts)
+        for name, contrasts in by_factor.items()
+        if contrasts and name not in (*WORK, *but)
+    }
+    return max(candidates, key=lambda name: candidates[name], default=None)
 
 
-def _factor_note(contrasts: list[Contrast], pairs: int) -> Note:
-    """State the least and the greatest ratio of a factor, and how many comparisons show a difference."""
-    if not contrasts:
-        why = "no comparison has runs on both sides" if pairs else "no two cells differ in this factor alone"
-        return Note("effect-not-known", f"{why}, so its effect is not known.", pairs=pairs)
-    ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
-    least, greatest = ordered[0], ordered[-1]
-    tested, n_shown = _tested(contrasts), len(_tested(contrasts)) - len(_undecided(contrasts))
-    facts = {"least": least, "greatest": greatest, "shown": n_shown, "tested": len(tested)}
-    if len(contrasts) == 1:
-        verdict = f"; {'this difference is shown' if n_shown else 'no difference is shown'}" if tested else ""
-        return Note(
-            "effect", f"an epoch takes {_ratio_text(least)} times as long ({least.change}){verdict}.", **facts
-        )
-    counts = f"; {n_shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
-    text = (
-        f"an epoch takes {_ratio_text(least)} times as long at the least ({least.change}) and "
-        f"{_ratio_text(greatest)} times as long at the most ({greatest.change}){counts}."
+def _fastest_note(factor: str, rankings: Sequence[Ranking]) -> Note:
+    """Say which level of a factor is fastest, in how many configurations, and by how much."""
+    wins, n = Counter(level_text(ranking.levels[0]) for ranking in rankings), len(rankings)
+    count = max(wins.values())
+    winners = [level for level in wins if wins[level] == count]
+    won = [ranking for ranking in rankings if level_text(ranking.levels[0]) in winners]
+    leads = [ranking.lead for ranking in won if ranking.lead]
+    significant = [lead for lead in leads if lead.is_significant]
+    best = min(significant or leads, key=lambda lead: lead.ratio.value, default=None)
+    each = " each" if len(winners) > 1 else ""
+    where = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{each}"
+    text = f"{_fastest_words(factor, winners, bool(significant))}{where if n > 1 else ''}"
+    if best:
+        rival = _rival_words(won)
+        if significant and len(leads) > 1:
+            some = "each time" if len(significant) == len(leads) else f"in {len(significant)} of them"
+            text += f", {some} by a significant margin{rival}"
+        elif _tested(leads) and not significant:
+            text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
+        extent = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
+        text += f": {extent}{_lead_words(best, is_named=len(winners) == 1)}"
+    return Note(
+        "fastest-level",
+        f"{text}.",
+        factor=factor,
+        levels=winners,
+        wins=dict(wins),
+        configurations=n,
+        significant=len(significant),
+        lead=best,
     )
-    return Note("effect", text, **facts)
 
 
-def _factor_weight(factor: str, contrasts: list[Contrast]) -> float:
-    """Return the largest log ratio of a factor; 0 for factors that define the work."""
-    return (
-        0.0
-        if factor in WORK
-        else max((abs(math.log(contrast.ratio.value)) for contrast in contrasts), default=0.0)
-    )
+def _fastest_words(factor: str, levels: Sequence[str], is_certain: bool) -> str:
+    """Return the beginning of a sentence that names the fastest levels."""
+    if factor != "framework":
+        names = " and ".join(f"with {_level_words(factor, level)}" for level in levels)
+        return f"{'Epochs are shortest' if is_certain else 'Mean epoch time is lowest'} {names}"
+    names, one = " and ".join(levels), len(levels) == 1
+    if is_certain:
+        return f"{names} {'is the fastest framework' if one else 'are the fastest frameworks'}"
+    return f"{names} {'has' if one else 'have'} the shortest mean epoch time"
 
 
-def _undecided_note(contrasts: list[Contrast], has_margin: bool) -> str:
-    """Describe the comparisons without a shown difference; "" without comparisons."""
-    if not contrasts:
+def _rival_words(rankings: Sequence[Ranking]) -> str:
+    """Return to what the fastest levels were compared, as the end of a clause; "" for the only other level."""
+    if max(len(ranking.levels) for ranking in rankings) == 2:
         return ""
-    tested, candidates = (
-        _tested(contrasts),
-        [contrast for contrast in _undecided(contrasts) if not contrast.equal],
+    leads = [(ranking.lead, ranking.cells[1]) for ranking in rankings if ranking.lead]
+    if all(lead.cells[0] == next_cell for lead, next_cell in leads):
+        return " over the next"
+    return f" over {' or '.join(dict.fromkeys(_level_words(lead.factor, lead.before) for lead, _ in leads))}"
+
+
+def _lead_words(lead: Contrast, is_named: bool) -> str:
+    """Return how long the fastest level takes; `is_named` if the sentence names no other fastest level."""
+    context = f" ({lead.context})" if lead.context else ""
+    ratio = tables.ratio(lead.ratio)
+    if lead.factor == "framework":
+        epochs = "its epochs" if is_named else f"epochs of {lead.after}"
+        return f"{epochs} take {ratio} times as long as those of {lead.before}{context}"
+    after, before = (_level_words(lead.factor, level) for level in (lead.after, lead.before))
+    epochs = "they" if is_named else f"epochs with {after}"
+    return f"{epochs} take {ratio} times as long as with {before}{context}"
+
+
+def _level_words(factor: str, level: Any) -> str:
+    """Return a level as it stands in a sentence: `2 nodes`, `accumulation over 4 batches`, `fit training loop`."""
+    text = level_text(level)
+    if factor == "sync_every":
+        return "no accumulation" if text == "1" else f"accumulation over {text} batches"
+    if factor == "nodes":
+        return number_of(int(level), "node")
+    if factor == "devices_per_node":
+        return f"{number_of(int(level), 'device')} per node"
+    if factor in ("framework", *WORK):
+        return text
+    if is_numeric(factor):
+        return combination_text({factor: int(text) if text.isdecimal() else text})
+    return f"no {title(factor)}" if text == "none" else f"{text} {title(factor)}"
+
+
+def _context(levels: pd.Series, other_factors: Sequence[str]) -> str:
+    return ", ".join(_level_words(name, levels[name]) for name in other_factors if not pd.isna(levels[name]))
+
+
+def _effect_note(factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank: str = "") -> Note:
+    """Give the range of a factor's ratios, and how many comparisons are significant.
+
+    Args:
+        factor: The factor.
+        contrasts: Its contrasts.
+        n_pairs: Number of pairs of cells that differ in it only, measured or not.
+        rank: "most" if it changes epoch time most, "other" if it does so apart from the first one, else "".
+    """
+    if not contrasts:
+        why = "no comparison has runs on both sides" if n_pairs else "no two cells differ in it alone"
+        return Note(
+            "effect-not-known",
+            f"The effect of the {_NOUNS.get(factor, title(factor))} is not known: {why}.",
+            pairs=n_pairs,
+        )
+    ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
+    tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
+    subject = _subject(factor, contrasts)
+    verb, extent = _predicate(factor, ordered)
+    if rank == "other":
+        subject = f"Of the other factors, {subject[0].lower()}{subject[1:]}"
+    if rank and (significant or not tested):
+        text = f"{subject} changes epoch time most"
+        text += f", {extent}" if verb == "changes epoch time" else f": it {verb} {extent}"
+    else:
+        text = f"{subject} {verb} {extent}"
+    if significant and len(tested) > 1:
+        are = "is" if len(significant) == 1 else "are"
+        text += f"; {_count_of(len(significant), len(tested))} {are} significant after Holm correction"
+    elif significant:
+        text += "; this difference is significant"
+    return Note(
+        "effect",
+        f"{text}.",
+        factor=factor,
+        least=ordered[0],
+        greatest=ordered[-1],
+        significant=len(significant),
+        tested=len(tested),
     )
+
+
+def _subject(factor: str, contrasts: Sequence[Contrast]) -> str:
+    """Return the change as the subject of a sentence: what is done, if all contrasts have the same levels."""
+    changes = {(contrast.before, contrast.after) for contrast in contrasts}
+    if len(changes) > 1:
+        return f"The {_NOUNS.get(factor, title(factor))}"
+    ((before, after),) = changes
+    if factor == "sync_every" and before == "1":
+        return f"Accumulating gradients over {after} batches"
+    if factor == "nodes":
+        return f"Training on {number_of(int(after), 'node')} instead of {before}"
+    if factor == "batch_size":
+        return f"A batch size of {after} instead of {before}"
+    the = "" if is_numeric(factor) or factor in ("framework", "shares", *WORK) else "the "
+    return f"Using {the}{_level_words(factor, after)} instead of {before}"
+
+
+def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str]:
+    """Return verb and extent of a factor's effect; `ordered` are its contrasts by ratio."""
+    least, greatest, n = ordered[0], ordered[-1], len(ordered)
+    is_one_change = len({(contrast.before, contrast.after) for contrast in ordered}) == 1
+
+    def value(contrast: Contrast, text: str) -> str:
+        where = contrast.context if is_one_change else contrast.change
+        return f"{text} ({where})" if where else text
+
+    low, high = (value(contrast, tables.ratio(contrast.ratio)) for contrast in (least, greatest))
+    if _tested(ordered) and not any(contrast.is_significant for contrast in ordered):
+        if n == 1:
+            return "has no significant effect:", f"the ratio of epoch times is {low}"
+        return (
+            "has no significant effect",
+            f"in any of {n} comparisons: ratios of epoch times are {low} to {high}",
+        )
+    if factor == "framework" and not is_one_change:
+        candidates = [contrast for contrast in ordered if contrast.is_significant] or ordered
+        slow = max(
+            (contrast if contrast.ratio.value > 1 else contrast.reversed() for contrast in candidates),
+            key=lambda contrast: contrast.ratio.value,
+        )
+        where = "; ".join(filter(None, (f"{slow.after} against {slow.before}", slow.context)))
+        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({where})"
+    if is_one_change and greatest.ratio.value < 1:
+        low, high = (value(contrast, _percent(contrast.ratio)) for contrast in (least, greatest))
+        extent = f"to {low} of its time" if n == 1 else f"to between {low} and {high} of its time"
+        return "shortens an epoch", extent
+    if is_one_change and least.ratio.value > 1:
+        return "lengthens an epoch", f"by a factor of {low}" + (f" to {high}" if n > 1 else "")
+    return "changes epoch time", f"by factors from {low} to {high}"
+
+
+def _percent(ratio: Estimate) -> str:
+    value, _, bounds = tables.ratio(ratio, digits=2, unit=100).partition(" ")
+    return f"{value} % {bounds}".strip()
+
+
+def _undecided_note(contrasts: Sequence[Contrast], has_margin: bool) -> Note | None:
+    """Describe the comparisons without a significant difference; None without comparisons."""
+    if not contrasts:
+        return None
+    tested = _tested(contrasts)
     if not tested:
         return NOTHING_TESTED
-    ordered, equal = (
-        sorted(candidates, key=lambda contrast: contrast.excluded),
-        len(_undecided(contrasts)) - len(candidates),
+    undecided = [contrast for contrast in tested if not contrast.is_significant]
+    ordered = sorted(
+        (contrast for contrast in undecided if not contrast.equal),
+        key=lambda contrast: contrast.largest_slowdown,
     )
+    n_equal = len(undecided) - len(ordered)
     return Note(
         "not-told-apart",
-        _undecided_text(ordered, equal, len(tested), has_margin),
+        _undecided_text(ordered, n_equal, len(tested), has_margin),
         tested=len(tested),
-        equal=equal,
+        equal=n_equal,
         open=len(ordered),
-        excluded=[contrast.excluded for contrast in (ordered[0], ordered[-1])] if ordered else [],
-        none_equal=has_margin and not equal,
+        slowdowns=[contrast.largest_slowdown for contrast in (ordered[0], ordered[-1])] if ordered else [],
+        none_equal=has_margin and not n_equal,
     )
 
 
-def _undecided_text(ordered: list[Contrast], equal: int, tested: int, has_margin: bool) -> str:
-    """Describe comparisons without a shown difference.
+def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, has_margin: bool) -> str:
+    """Describe comparisons without a significant difference.
 
     Args:
         ordered: Those that are not shown to be equal, from the narrowest to the widest interval.
-        equal: Number of those shown to be equal within the margin.
-        tested: Number of all tested comparisons.
+        n_equal: Number of those shown to be equal within the margin.
+        n_tested: Number of all tested comparisons.
         has_margin: Whether the study has an equivalence margin.
     """
-    equality = (
-        (
-            f"{equal} of {number_of(tested, 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal "
-            "within the study's margin"
-        )
-        if equal
-        else ""
-    )
-    rule = "at p < 0.05 after Holm's correction"
-    if not ordered and equal:
-        return f"{equality}, and all others show a difference, {rule}." if equal < tested else f"{equality}."
+    are = "is" if n_equal == 1 else "are"
+    equal = f"{n_equal} of {number_of(n_tested, 'comparison')} {are} equal within the study's margin"
     if not ordered:
-        every = "The one comparison shows" if tested == 1 else f"All {tested} comparisons show"
-        return f"{every} a difference, {rule}."
-    none = has_margin and not equal
-    closest, widest = (
-        f"{tables.number(100 * contrast.excluded, 2)} %" for contrast in (ordered[0], ordered[-1])
-    )
-    if len(ordered) > 1:
-        subject = (
-            f"{equality}, and {len(ordered)} others" if equal else f"{len(ordered)} of {tested} comparisons"
-        )
-        proof = f"This is no proof that {f'those {len(ordered)}' if equal else 'they'} are equal"
+        rule = "significant after Holm correction"
+        if n_equal:
+            return f"{equal}." if n_equal == n_tested else f"{equal}, and all others are {rule}."
+        if n_tested == 1:
+            return f"The one comparison is {rule}."
+        return f"{_count_of(n_tested, n_tested).capitalize()} are {rule}."
+    n, tightest, widest = len(ordered), *(_slowdown(contrast) for contrast in (ordered[0], ordered[-1]))
+    none_equal = ", and none is equal within the study's margin" if has_margin and not n_equal else ""
+    subject = "The one comparison" if n_tested == 1 else f"{n} of {n_tested} comparisons"
+    text = f"{subject} {'shows' if n == 1 else 'show'} no significant difference after Holm correction{none_equal}"
+    if n_equal:
+        text = f"{equal}, and {n} {'shows' if n == 1 else 'show'} no significant difference after Holm correction"
+    if n > 1:
         return (
-            f"{subject} show no difference, {rule}. "
-            f"{'None is shown to be equal within the margin' if none else proof}: their intervals exclude "
-            f"only that the slower takes more than {closest} longer (in the closest comparison) to {widest} "
-            "longer (in the widest)."
+            f"{text}: the data are compatible with slowdowns of up to {tightest} in the tightest of them and "
+            f"{widest} in the widest."
         )
-    place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if tested > 1 else ""
-    subject = (
-        f"{equality}, and 1 other"
-        if equal
-        else f"1 of {tested} comparisons"
-        if place
-        else "The one comparison"
-    )
-    proof = (
-        "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
-    )
+    place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if n_tested > 1 else ""
+    return f"{text}{place}: the data are compatible with a slowdown of up to {tightest}."
+
+
+def _count_of(n: int, n_tested: int) -> str:
+    """Return how many of at least two comparisons as a subject: `3 of 8 comparisons`, `all 8 comparisons`."""
+    if n < n_tested:
+        return f"{n} of {n_tested} comparisons"
+    return "both comparisons" if n == 2 else f"all {n} comparisons"
+
+
+def _slowdown(contrast: Contrast) -> str:
+    share = contrast.largest_slowdown
     return (
-        f"{subject}{place} shows no difference, {rule}. {proof}: the interval excludes "
-        f"only that the slower takes more than {closest} longer."
+        f"{tables.number(100 * share, 2)} %"
+        if share < MIN_FACTOR - 1
+        else f"a factor of {tables.number(share + 1, 2)}"
     )
 
 
-def _tested(contrasts: list[Contrast]) -> list[Contrast]:
+def _tested(contrasts: Sequence[Contrast]) -> list[Contrast]:
     return [contrast for contrast in contrasts if not math.isnan(contrast.p)]
-
-
-def _undecided(contrasts: list[Contrast]) -> list[Contrast]:
-    return [contrast for contrast in contrasts if contrast.p >= SIGNIFICANCE_LEVEL]
-
-
-def _ratio_text(contrast: Contrast) -> str:
-    return tables.difference(contrast.ratio)
-
-
-def _to_estimate(value: object, low: object, high: object) -> Estimate:
-    return Estimate(_to_float(value), _to_float(low), _to_float(high))
 
 
 def _to_float(value: object) -> float:

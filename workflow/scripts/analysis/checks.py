@@ -36,6 +36,7 @@ ALL, NORMAL, EQUAL_SPREAD, NO_DRIFT = (
     "equal spread in all cells",
     "no drift over run order",
 )
+BLOCKS_ALIKE, SESSIONS_ALIKE = "blocks alike", "sessions alike"
 INDEPENDENT = "no run depends on the one before it"
 NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
 HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"

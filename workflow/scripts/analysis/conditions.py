@@ -19,6 +19,7 @@ from common.notes import Note
 from declared.factors import UNTRACED
 from declared.frameworks import notes_of, trains_alone
 from declared.mesh import divides_more
+from runs import usable
 
 MAX_LISTED_NAMES = 10
 RUN_COUNT_PREFIX = "Runs: n = "
@@ -70,6 +71,13 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
         constants_note(runs),
     ]
     return [sentences for sentences in paragraphs if sentences]
+
+
+def usable_runs_note(runs: pd.DataFrame) -> Note:
+    """Say how many runs are usable, and why the others are not; facts as of `runs.usable`."""
+    reasons = runs["reason"].astype(object).where(runs["reason"].notna(), None)
+    note = usable.usable_runs_note(zip(runs["status"], reasons, strict=True))
+    return Note(note.code, f"{note}.", **note.facts)
 
 
 def device_count_note(runs: pd.DataFrame) -> str:

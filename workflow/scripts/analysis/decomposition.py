@@ -170,7 +170,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     if data.empty:
         return data
     measured = contrasts(runs, pooled(runs), data["to_cell"].tolist(), data["from_cell"].tolist())
-    data = pd.concat([data, measured.drop(columns=["p"])], axis=1)
+    data = pd.concat([data, measured.drop(columns=["p", "df"])], axis=1)
     if network is None:
         return data
     benchmarks = dict(list(network.groupby([*BENCHMARK_COLUMNS, "ranks"], sort=False)))

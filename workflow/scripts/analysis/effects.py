@@ -12,13 +12,13 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from analysis import adjusted, conditions, intervals, tables
-from analysis.intervals import SIGNIFICANCE_LEVEL
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
 from common.notes import Note
 from declared.mesh import NEEDS, idle
 
-TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
+TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
 NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
@@ -34,8 +34,8 @@ THROTTLED = Note(
 ADJUSTED = Note(
     "ratios-adjusted",
     (
-        "Ratio, adjusted: for machine speed (see the table adjusted); p and verdict are those of the plain "
-        "ratio."
+        "Ratio, adjusted: for machine speed (see the table adjusted), with a 95 % interval for this comparison "
+        "alone; p and verdict are those of the plain ratio."
     ),
 )
 EVERY_PAIR_COMPARED = Note(
@@ -103,8 +103,8 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         base: Cells before the change.
 
     Returns:
-        A row per pair: ratio of mean epoch times with p that it is 1 and within_blocks (`Pooling.ratios`);
-        difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n are of the compared
+        A row per pair: ratio of mean epoch times with its df, p that it is 1 and within_blocks
+        (`Pooling.ratios`); difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n are of the compared
         runs, within blocks those of shared blocks. Gradient all-reduces and sent bytes of both cells. shared_sessions is
         the number of sessions with runs of both cells, NaN if a cell's sessions are unknown.
     """
@@ -129,7 +129,9 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         for end, names in ends.items():
             data[f"{end}_{name}"] = means[name].reindex(names).to_numpy()
     shared = _shared_sessions(ok, ends["to"], ends["from"])
-    return data.assign(p=ratios["p"], within_blocks=ratios["within_blocks"], shared_sessions=shared)
+    return data.assign(
+        df=ratios["df"], p=ratios["p"], within_blocks=ratios["within_blocks"], shared_sessions=shared
+    )
 
 
 def _set_interval(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> None:
@@ -156,6 +158,8 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
 
 def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     """Return factor, from, to, other levels, the columns of `contrasts`, and p_holm per factor of each pair.
+
+    Ratios also have the bounds that agree with p_holm (`intervals.simultaneous_ratios`), per factor.
 
     Args:
         runs: Runs of the study.
@@ -190,6 +194,7 @@ def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
         axis=1,
     )
     data["p_holm"] = _holm_by_factor(data, "p")
+    _add_simultaneous_bounds(data)
     if margin is not None:
         data["p_equal"] = pooled(runs).equivalence_p(
             data["to_cell"].tolist(), data["from_cell"].tolist(), margin
@@ -204,6 +209,16 @@ def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
     ratios = adjusted.adjustment(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
     columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
     return ratios.set_axis(columns, axis="columns").set_axis(paired.index)
+
+
+def _add_simultaneous_bounds(data: pd.DataFrame) -> None:
+    """Put the simultaneous bounds of ratios after their own ones, in place of the column `df`."""
+    ratios = data.rename(columns={"ratio": "value", "ratio_low": "low", "ratio_high": "high"})
+    families = [intervals.simultaneous_ratios(rows) for _, rows in ratios.groupby("factor", sort=False)]
+    bounds = pd.concat(families).reindex(data.index)
+    for name in ("high", "low"):
+        data.insert(data.columns.get_loc("ratio_high") + 1, f"ratio_{name}_simultaneous", bounds[name])
+    del data["df"]
 
 
 def _holm_by_factor(data: pd.DataFrame, name: str) -> "pd.Series[float]":
@@ -234,10 +249,17 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     display["from (s)"] = data["from_s"].map(tables.number)
     display["to (s)"] = data["to_s"].map(tables.number)
     display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
-    display["ratio"] = tables.difference_texts(data, "ratio")
+    display["ratio"] = [
+        tables.ratio(Estimate(*row))
+        for row in data[["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]].itertuples(
+            index=False
+        )
+    ]
     if data["ratio_adjusted"].notna().any():
         display["ratio, adjusted"] = tables.difference_texts(data, "ratio_adjusted")
-    display["difference (s)"] = tables.difference_texts(data, "difference_s")
+    display["difference (s)"] = [
+        text.partition(" [")[0] for text in tables.difference_texts(data, "difference_s")
+    ]  # its own interval, which is in the CSV, could exclude 0 where the ratio's includes 1
     display["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
         display["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
@@ -322,8 +344,11 @@ def _shared_session_text(sessions: float) -> str:
 
 def _correction_note(data: pd.DataFrame) -> Note:
     compared = conditions.comparison_note(data["within_blocks"])
-    text = f"{compared} Intervals are not corrected for multiple comparisons; p is."
-    return Note("intervals-not-corrected", text, notes=[compared])
+    text = (
+        f"{compared} Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 only if "
+        "p is below 0.05 after Holm correction. A round bracket marks a bound that excludes 1 and rounds to it."
+    )
+    return Note("intervals-simultaneous", text.strip(), notes=[compared])
 
 
 def _p_values_note(data: pd.DataFrame) -> Note:

@@ -407,6 +407,24 @@ def difference(estimate: Estimate, digits: int = 3) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
+    """Return `difference` of a ratio, with a round bracket at a bound that excludes 1 but rounds to it.
+
+    Args:
+        estimate: The ratio.
+        digits: Significant digits, at most.
+        unit: What 1 is shown as, such as 100 for per cent.
+    """
+    text = difference(Estimate(unit * estimate.value, unit * estimate.low, unit * estimate.high), digits)
+    if not text.endswith("]"):
+        return text
+    value, _, bounds = text[:-1].partition(" [")
+    low, high = (float(bound.replace("−", "-")) for bound in bounds.split(", "))
+    left = "(" if estimate.low > 1 and low <= unit else "["
+    right = ")" if estimate.high < 1 and high >= unit else "]"
+    return f"{value} {left}{bounds}{right}"
+
+
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
     """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
     bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)

@@ -18,6 +18,7 @@ from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import (
     MIN_LEVELS_TO_HOLD_OUT,
     UNTRACED,
+    WORK,
     Levels,
     as_list,
     factor_aliases,
@@ -33,7 +34,7 @@ from declared.models import model_names
 from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 
-SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "figures")
+SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answer", "figures")
 DEFAULT_RESOLUTION = 4
 MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
 MIN_REPLICATES = 3  # from which precision is judged
@@ -214,6 +215,10 @@ class StudyKeys(Keys):
         "difference of mean epoch times that does not matter, as '5 %'; at most 50 %. The table of effects "
         "then tests which cells are equal within it"
     )
+    answer: Maybe[str] = optional(
+        "factor about which the answer of report and paper speaks first; default: the first one of `factors` that "
+        "varies, other than model and dataset"
+    )
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
     )
@@ -254,6 +259,7 @@ class Study(StudyKeys):
         file: Its file.
         factors: Lists of levels of every factor of the schema, in its order.
         exclude: Entries of excluded cells.
+        answer: The factor about which its answer speaks first; None if no factor varies.
         fraction: The fraction of a design: fractional.
         figures: The figures that it declares.
     """
@@ -386,6 +392,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             "exclude": tuple(
                 _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
             ),
+            "answer": _answered_factor(written, factors, file),
             "figures": (),
         },
         fraction=_fraction(written, factors, file),
@@ -472,22 +479,7 @@ def _contrasts(
     """Return the factors of contrasts, each with its levels: all of the study if none are named."""
     place, key = display_path(file), "replicates.contrasts"
     for name, levels in named.items():
-        if name not in factors:
-            choices = alternatives(name, [*factors, *factor_aliases()])
-            raise InputError(
-                "unknown-name", f"'{name}' is no factor", file=place, key=key, got=name, **choices
-            )
-        if len(factors[name]) < 2:
-            varied = [factor for factor, factor_levels in factors.items() if len(factor_levels) > 1]
-            raise InputError(
-                "factor-does-not-vary",
-                f"{name} does not vary in this study",
-                file=place,
-                key=key,
-                got=name,
-                expected=varied,
-                hint="" if varied else "nor does any other factor; take contrasts out",
-            )
+        _check_varies(name, factors, file, key)
         if unknown := [level for level in levels if level not in factors[name]]:
             raise InputError(
                 "unknown-level",
@@ -499,6 +491,47 @@ def _contrasts(
                 hint="name two or more",
             )
     return {name: levels or tuple(factors[name]) for name, levels in named.items()}
+
+
+def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: str) -> None:
+    """Check that a factor that the file names under `key` has several levels."""
+    place = display_path(file)
+    if name not in factors:
+        choices = alternatives(name, [*factors, *factor_aliases()])
+        raise InputError("unknown-name", f"'{name}' is no factor", file=place, key=key, got=name, **choices)
+    if len(factors[name]) < 2:
+        varied = [factor for factor, levels in factors.items() if len(levels) > 1]
+        raise InputError(
+            "factor-does-not-vary",
+            f"{name} does not vary in this study",
+            file=place,
+            key=key,
+            got=name,
+            expected=varied,
+            hint="" if varied else f"nor does any other factor; take {key.rpartition('.')[2]} out",
+        )
+
+
+def _answered_factor(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> str | None:
+    """Return the factor about which the answer speaks first, None if none varies.
+
+    Traced runs are not timed, so `trace` is no such factor if other runs are.
+    """
+    untimed = ["trace"] if UNTRACED in factors["trace"] else []
+    if written.answer is None:
+        varied = [name for name in written.factors if len(factors[name]) > 1 and name not in untimed]
+        return next((name for name in varied if name not in WORK), next(iter(varied), None))
+    _check_varies(written.answer, factors, file, "answer")
+    if written.answer in untimed:
+        raise InputError(
+            "traced-contrast",
+            "trace: cells that are traced are not timed, so there is no such answer",
+            file=display_path(file),
+            key="answer",
+            got="trace",
+            hint="take it out",
+        )
+    return written.answer
 
 
 def _check_contrasts(study: Study) -> None:

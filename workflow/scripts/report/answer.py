@@ -1,18 +1,16 @@
-"""Compute the answer of a report: sentences, extreme cells, effects of factors, speed-up.
+"""Compute the opening of a report: the answer in sentences, usable runs, and two small tables.
 
-Nothing is averaged over other factors: of many comparisons the smallest and the largest are shown, each with
-its interval.
+Nothing is averaged over other factors: of many comparisons the extremes are named, each with its interval.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis import answers, tables
-from analysis.answers import Sentence
-from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import cell_words, level_text, levels_in_order, title, varying
+from analysis import answers, conditions, tables
+from analysis.intervals import ESTIMATE_COLUMNS, Estimate
+from analysis.measured import cell_words, level_text, title, varying
 from common.notes import Note
 from declared.factors import WORK
 from report.material import Material, column
@@ -21,10 +19,7 @@ from report.setting import Grid
 MAX_ROWS = 30
 MIN_SHARE = 0.01  # of the variation, below which a term is not named
 MAX_TERMS = 6
-SELECTION_NOTE = (
-    "The fastest and the slowest cells were selected by their measured means. Intervals do not correct for "
-    "this selection: among many similar cells, the lowest mean is somewhat too low, and the highest too high."
-)
+SELECTION_NOTE = "Extremes among many cells tend to be exaggerated (selection bias)."
 
 
 @dataclass(frozen=True)
@@ -32,30 +27,68 @@ class Answer:
     """The opening of a report.
 
     Attributes:
-        sentences: Its first sentences.
+        sentences: Its first sentences, the last one on usable runs.
         note: How to read them.
         details: More sentences, after the main figure.
         grids: Small tables, after the details.
     """
 
-    sentences: list[Sentence]
+    sentences: list[Note]
     note: str = ""
-    details: list[Sentence] = field(default_factory=list)
+    details: list[Note] = field(default_factory=list)
     grids: list[Grid] = field(default_factory=list)
 
 
 def find_answer(material: Material) -> Answer:
     """Return the answer, as far as the study gives one."""
-    runs, ok = material.runs, material.ok
-    opening_sentences, further = answers.split_opening(
-        answers.answer_sentences(runs, material.data("effects"), material.data("anova"))
-    )
+    runs, ok, asked = material.runs, material.ok, material.study.answer
+    effects, anova = material.data("effects"), material.data("anova")
+    answer = answers.answer_sentences(runs, effects, anova, asked)
+    opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
-        return Answer(opening_sentences)
-    details = [*further, *(Sentence("", note) for note in (variation(material), speedups(material)) if note)]
-    grids = [extremes(material), main_effects(material), effect_extremes(material)]
-    note = answers.NOTE if varying(runs) else ""
-    return Answer(opening_sentences, note, details, [grid for grid in grids if grid and grid.rows])
+        return Answer(opening)
+    details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
+    contrasts = answers.contrasts_by_factor(runs, effects, anova)
+    rankings = answers.rank_levels(runs, asked, contrasts[asked]) if asked in contrasts else []
+    grids = [ranked_levels(material, str(asked), rankings), extremes(material)]
+    return Answer(
+        opening,
+        answers.NOTE if varying(runs) else "",
+        details,
+        [grid for grid in grids if grid and grid.rows],
+    )
+
+
+def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ranking]) -> Grid | None:
+    """Return the fastest level of a factor in each configuration of the others; None for a single one."""
+    if len(rankings) < 2:
+        return None
+    header = [
+        "configuration",
+        f"fastest {title(factor)}",
+        "epoch time (s)",
+        "compared with",
+        "ratio",
+        "p (Holm)",
+    ]
+    rows = [
+        [
+            ranking.context,
+            level_text(ranking.levels[0]),
+            tables.interval(material.pooling.cell_mean(ranking.cells[0])),
+            ranking.lead.before if ranking.lead else tables.DASH,
+            tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
+            tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,
+        ]
+        for ranking in rankings[:MAX_ROWS]
+    ]
+    n_omitted = len(rankings) - MAX_ROWS
+    caption = (
+        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next fastest to which "
+        "the table `effects` compares it."
+        + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
+    )
+    return Grid(caption, header, rows, (header[0], header[1], header[3]))
 
 
 def extremes(material: Material) -> Grid | None:
@@ -66,7 +99,14 @@ def extremes(material: Material) -> Grid | None:
     work = [name for name in WORK if name in varying(material.runs)]
     words = cell_words(material.runs, but=work)
     first_runs = material.ok.drop_duplicates("cell").set_index("cell")
-    header = [*(title(name) for name in work), "which", "cell", "n", "epoch time (s)", "ratio to the fastest"]
+    header = [
+        *(title(name) for name in work),
+        "rank",
+        "configuration",
+        "n",
+        "epoch time (s)",
+        "ratio to the fastest",
+    ]
     rows = []
     for levels, cells in first_runs.groupby(work) if work else [((), first_runs)]:
         means = pooling.cell_statistics.loc[list(cells.index), "mean"].sort_values(kind="stable")
@@ -80,81 +120,8 @@ def extremes(material: Material) -> Grid | None:
             )
             if len(means) == 1:
                 break
-    caption = f"Fastest and slowest cells by mean epoch time. {SELECTION_NOTE}"
+    caption = f"Fastest and slowest configuration by mean epoch time. {SELECTION_NOTE}"
     return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
-
-
-def main_effects(material: Material) -> Grid | None:
-    """Return the main effect of each factor with two levels, exp(2q), by the analysis of variance."""
-    data, ok = material.data("anova"), material.ok
-    q = column(data, "q")
-    titles = {title(name): name for name in varying(ok) if ok[name].nunique() == 2}
-    rows = []
-    for row in data[q.notna()].to_dict("records") if len(data) else []:
-        if row["term"] not in titles:
-            continue
-        first, second = levels_in_order(ok, titles[row["term"]])
-        value, low, high = (math.exp(2 * row[name]) for name in ("q", "q_low", "q_high"))
-        ratio = Estimate(value, low, high)
-        share = tables.percent(row["share"])
-        rows.append(
-            [
-                row["term"],
-                f"{level_text(first)} → {level_text(second)}",
-                tables.difference(ratio),
-                share,
-                tables.p_value(row["p"]),
-            ]
-        )
-    header = ["factor", "change", "ratio of times", "share of the variation (%)", "p"]
-    caption = (
-        "Main effects of the factors with two levels: the ratio of epoch times over all cells, on the log "
-        "scale, with its 95 % interval, by the analysis of variance. If interactions are large, the ratio in "
-        "a single cell can be different."
-    )
-    return Grid(caption, header, rows, ("factor", "change"))
-
-
-def effect_extremes(material: Material) -> Grid | None:
-    """Return the smallest and the largest ratio of epoch times for each change of one factor."""
-    data = material.data("effects")
-    if "ratio" not in data or data.empty:
-        return None
-    data = data[data["ratio"].notna()]
-    header = [
-        "factor",
-        "change",
-        "pairs",
-        "least ratio",
-        "least at",
-        "greatest ratio",
-        "greatest at",
-        "p < 0.05 (Holm)",
-    ]
-    rows = []
-    for (factor, start, end), pairs in data.groupby(["factor", "from", "to"], sort=False):
-        smallest, largest = pairs.loc[pairs["ratio"].idxmin()], pairs.loc[pairs["ratio"].idxmax()]
-        significant = int((column(pairs, "p_holm") < SIGNIFICANCE_LEVEL).sum())
-        rows.append(
-            [
-                title(str(factor)),
-                f"{_csv_level(start)} → {_csv_level(end)}",
-                str(len(pairs)),
-                _ratio_text(smallest),
-                _other_levels(material, str(smallest["to_cell"]), str(factor)),
-                _ratio_text(largest),
-                _other_levels(material, str(largest["to_cell"]), str(factor)),
-                f"{significant} of {len(pairs)}" if column(pairs, "p_holm").notna().any() else tables.DASH,
-            ]
-        )
-    n_left_out = len(rows) - MAX_ROWS
-    caption = (
-        "Effect of one factor on epoch time, all else equal: the mean epoch time at the level after the "
-        "arrow divided by that at the level before it. Of all pairs of cells that differ only in this "
-        "factor, the table has the least and the greatest ratio, and the other levels at which they were "
-        "found." + (f" {n_left_out} more changes are in the table `effects`." if n_left_out > 0 else "")
-    )
-    return Grid(caption, header, rows[:MAX_ROWS], ("factor", "change", "least at", "greatest at"))
 
 
 def variation(material: Material) -> Note | None:
@@ -212,22 +179,8 @@ def _speedup_text(row: pd.Series) -> str:
     return tables.interval(_estimate(row, "speedup"))
 
 
-def _ratio_text(row: pd.Series) -> str:
-    return tables.difference(_estimate(row, "ratio"))
-
-
 def _estimate(row: pd.Series, name: str) -> Estimate:
     missing = float("nan")
     return Estimate(
         float(row[name]), float(row.get(f"{name}_low", missing)), float(row.get(f"{name}_high", missing))
     )
-
-
-def _csv_level(level: object) -> str:
-    """Return the text of a level as read from CSV, where a column with gaps turns integers into floats."""
-    return level_text(int(level)) if isinstance(level, float) and level.is_integer() else level_text(level)
-
-
-def _other_levels(material: Material, cell: str, factor: str) -> str:
-    """Return the levels of a cell's other varying factors."""
-    return cell_words(material.runs, but=[factor])[cell]

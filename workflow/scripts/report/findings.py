@@ -5,7 +5,7 @@ none, and the paper asks its author for one.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -26,6 +26,7 @@ from declared.figures import Declared
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
+RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of the table `effects`
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,18 @@ def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     return FINDINGS[figure.kind](figure, evidence)
 
 
+def effect_of_figure(figure: Declared, notes: Sequence[Note]) -> Note | None:
+    """Return the sentence of the answer on the factor that a figure shows; None without one."""
+    if figure.kind != "by_factor":
+        return None
+    return next((note for note in notes if note.facts.get("factor") == figure.x), None)
+
+
+def refer_to_figure(note: Note) -> Note:
+    """Return a sentence of the answer that refers to its figure."""
+    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
+
+
 def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
     """Name the fastest and the slowest cell."""
     pooling = pooled(evidence.runs)
@@ -80,7 +93,7 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
 def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
     """Say how epoch time changes from the first to the last level of the figure's factor."""
     factor = str(figure.x)
-    effects = evidence.table("effects", "factor", "ratio", "ratio_low", "ratio_high")
+    effects = evidence.table("effects", "factor", "ratio")
     rows = effects[effects["factor"] == factor]
     levels = levels_in_order(evidence.runs, factor)
     if len(rows):
@@ -89,7 +102,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         rows = rows[(texts["from"] == first) & (texts["to"] == last)].sort_values("ratio", kind="stable")
     if rows.empty:
         return _range_of_times(figure, evidence)
-    least, greatest = (Estimate(*rows.iloc[at][["ratio", "ratio_low", "ratio_high"]]) for at in (0, -1))
+    least, greatest = (Estimate(*rows.iloc[at][RATIO]) for at in (0, -1))
     where = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
     tested = rows["p_holm"].dropna() if "p_holm" in rows else pd.Series(dtype=float)
@@ -160,19 +173,19 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
 def _throughput(_figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells with the lowest and the highest throughput."""
     rows = evidence.table("cells", "throughput_samples_s_mean", "cell")
-    return _range_note(evidence, rows, "throughput_samples_s_mean", "Throughput", 1.0, " samples/s")
+    return _range_note(evidence, rows, "throughput_samples_s_mean", "throughput", 1.0, " samples/s")
 
 
 def _memory(_figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest memory of a rank."""
     rows = evidence.table("cells", "memory_peak_bytes_mean", "cell")
-    return _range_note(evidence, rows, "memory_peak_bytes_mean", "Peak memory of a rank", 1 / MIB, " MiB")
+    return _range_note(evidence, rows, "memory_peak_bytes_mean", "peak memory of a rank", 1 / MIB, " MiB")
 
 
 def _accuracy(_figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells with the lowest and the highest final validation accuracy."""
     rows = evidence.table("cells", "validation_accuracy_mean", "cell")
-    subject = "After the last epoch, mean validation accuracy"
+    subject = "mean validation accuracy after the last epoch"
     return _range_note(evidence, rows, "validation_accuracy_mean", subject, 100.0, " %")
 
 
@@ -205,9 +218,9 @@ def _range_note(
     ]
     return Note(
         "range",
-        f"{subject} ranges from {texts[0]} to {texts[1]} ({FIGURE})."
+        f"As {FIGURE} shows, {subject} ranges from {texts[0]} to {texts[1]}."
         if len(rows) > 1
-        else f"{subject} is {texts[0]} ({FIGURE}).",
+        else f"As {FIGURE} shows, {subject} is {texts[0]}.",
         column=column,
         least=float(least[column]),
         greatest=float(greatest[column]),
@@ -228,12 +241,11 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
         f"{100 * ordered['communication'].iloc[at]:.0f} % ({evidence.cell(ordered.index[at])})"
         for at in (0, -1)
     ]
-    subject = "On more than one replica, the estimated share of communication in an epoch"
+    subject = "communication takes an estimated"
     return Note(
         "communication-range",
-        f"{subject} ranges from {texts[0]} to {texts[1]} ({FIGURE})."
-        if len(ordered) > 1
-        else f"{subject} is {texts[0]} ({FIGURE}).",
+        f"As {FIGURE} shows, {subject} {' to '.join(texts[: len(ordered)])} of an epoch on more than one "
+        "replica.",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )

@@ -18,21 +18,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import tables
-from analysis.answers import NOTE, Sentence, answer_sentences, split_opening
-from analysis.measured import read_timing_runs
+from analysis import conditions, tables
+from analysis.answers import NOTE, Answer, answer_sentences
+from analysis.measured import read_timing_runs, varying
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import write_text, written_whole
+from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
-from common.text import number_of
 from declared.datasets import load_dataset
 from declared.paper import DEFAULT_CLASS
 from declared.site import load_site
 from declared.study import load_study
 from report import content, document
-from report.findings import FIGURE, Evidence, find_finding
+from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
     MEANS,
@@ -113,7 +113,7 @@ class Contents:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def generated_files(facts: Facts, contents: Contents, answer: Sequence[Sentence]) -> dict[str, str]:
+def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
     """Return the contents of the generated files by name."""
     paper, supplement = contents.paper, contents.supplement
     facts = replace(
@@ -148,36 +148,26 @@ def generated_files(facts: Facts, contents: Contents, answer: Sequence[Sentence]
     }
 
 
-def results(facts: Facts, contents: Contents, answer: Sequence[Sentence]) -> str:
+def results(facts: Facts, contents: Contents, answer: Answer) -> str:
     """Return the answer in sentences, then each figure with what it shows."""
-    n_done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    opening_sentences, further_sentences = (
-        [_answer_sentence(sentence) for sentence in group] for group in split_opening(answer)
-    )
     names = list(contents.paper.captions)
     # A figure across the page appears on the next page at the earliest, so it comes one paragraph before its own.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
-    discussions = [_discuss(name, contents.findings.get(name)) for name in names]
+    discussions = [
+        "\n".join([*inputs[place + 1 : place + 2], _discuss(name, contents.findings.get(name))])
+        for place, name in enumerate(names)
+    ]
     paragraphs = [
         *inputs[:1],
-        *opening_sentences,
-        *([to_latex(NOTE)] if any(sentence.subject for sentence in answer) else []),
-        f"{n_done:,} of {planned} succeeded{facts.see(MEANS, '; the means of all cells are in ', '')}.",
-        *further_sentences,
-        *(
-            "\n".join([*inputs[place + 1 : place + 2], discussion])
-            for place, discussion in enumerate(discussions)
-        ),
+        *map(to_latex, answer.opening),
+        to_latex(conditions.usable_runs_note(facts.runs))
+        + facts.see(MEANS, " Means of all cells are in ", "."),
+        *([to_latex(NOTE)] if varying(facts.runs) else []),
+        *discussions[:1],
+        *map(to_latex, answer.further),
+        *discussions[1:],
     ]
     return "\n\n".join(paragraphs) + "\n"
-
-
-def _answer_sentence(sentence: Sentence) -> str:
-    return (
-        rf"\textbf{{{to_latex(sentence.subject)}}}: {to_latex(sentence.text)}"
-        if sentence.subject
-        else to_latex(sentence.text)
-    )
 
 
 def _discuss(name: str, finding: str | None) -> str:
@@ -254,6 +244,24 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     return Contents(paper, selection.remainder(paper), long, means)
 
 
+def find_findings(
+    facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
+) -> tuple[dict[str, Note], Answer]:
+    """Return what the paper's figures show, by name, and the answer without the sentences among these."""
+    drawn = {entry.name: entry for entry in facts.study.drawn()}
+    findings: dict[str, Note] = {}
+    further = list(answer.further)
+    for name in paper.captions:
+        if name not in drawn:
+            continue
+        if note := effect_of_figure(drawn[name], further):
+            further.remove(note)
+            findings[name] = refer_to_figure(note)
+        elif finding := find_finding(drawn[name], evidence):
+            findings[name] = finding
+    return findings, answer._replace(further=further)
+
+
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes.
 
@@ -273,12 +281,9 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     )
     contents = choose_contents(facts, selection, tables_by_name)
     evidence = Evidence(facts.runs, {name: table.data for name, table in tables_by_name.items()})
-    drawn = {entry.name: entry for entry in facts.study.drawn()}
-    findings = {
-        name: finding
-        for name in contents.paper.captions
-        if name in drawn and (finding := find_finding(drawn[name], evidence))
-    }
+    data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
+    answer = answer_sentences(facts.runs, data["effects"], data["anova"], facts.study.answer)
+    findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
     }
@@ -287,8 +292,6 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         for name in selection.tables
         if tables_by_name[name].notes_elsewhere
     }
-    data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
-    answer = answer_sentences(facts.runs, data["effects"], data["anova"])
     files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer)
     for name, text in files.items():
         write_text(out / name, GENERATED_HEADER + text)

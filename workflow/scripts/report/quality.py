@@ -1,15 +1,17 @@
-"""Summarize the quality of a study's data in one line of marks: what was checked, and the outcome."""
+"""Summarize the quality of a study's data in one line of marks: each says what is right or wrong."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from analysis import checks, conditions
 from analysis.measured import missing_cells
-from analysis.tables import Table
+from analysis.tables import Table, number
 from common.notes import Note
 from common.text import number_of
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
-from report.material import Material
+from report.material import Material, column
 from report.twelve_rules import MET, NOT_MET, Rule, Verdict
 
 GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
@@ -33,49 +35,43 @@ class Mark:
 
 def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Iterator[Mark]:
     """Yield all marks in the order of the page; `verdicts` are those of the twelve rules."""
-    ok, runs = material.ok, material.runs
-    yield Mark(
-        Note(
-            "runs-succeeded",
-            f"{len(ok):,} of {number_of(len(runs), 'run')} succeeded",
-            succeeded=len(ok),
-            runs=len(runs),
-        ),
-        GOOD if len(ok) == len(runs) else BAD,
-        conditions.shortfall_note(runs),
-        "failures",
-    )
-    if missing := missing_cells(runs):
-        name = Note("cells-missing", f"{number_of(len(missing), 'cell')} missing", cells=missing)
-        yield Mark(name, BAD, conditions.join_names(missing), "failures")
+    runs = material.every_run
+    yield usable_mark(runs)
+    yield cells_mark(material.runs)
     if "precision" in material.tables:
-        yield _precision_mark(material.tables["precision"].table)
+        yield precision_mark(material.tables["precision"].table)
     if "checks" in material.tables:
-        for assumption, holds, detail in checks.judge_assumptions(material.data("checks")):
-            name = Note("assumption", assumption, assumption=assumption)
-            yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, detail, "table-checks")
-    if ok["other_cpu_share"].notna().any():
-        disturbed = int((ok["other_cpu_share"] > conditions.NOTABLE_OTHER_SHARE).sum())
-        detail = (
-            f"during {disturbed} of {len(ok)} runs they used more than "
-            f"{100 * conditions.NOTABLE_OTHER_SHARE:g} %"
+        yield from assumption_marks(material.data("checks"))
+    yield from load_marks(runs)
+    yield rules_mark(verdicts)
+
+
+def usable_mark(runs: pd.DataFrame) -> Mark:
+    """Return whether all runs of the design are usable."""
+    usable = conditions.usable_runs_note(runs)
+    n, n_runs, causes = (usable.facts[name] for name in ("usable", "runs", "causes"))
+    text = f"all {n_runs:,} runs usable" if n_runs > 1 else "the only run is usable"
+    if causes:
+        why = (
+            next(iter(causes))
+            if len(causes) == 1
+            else ", ".join(f"{count} {name}" for name, count in causes.items())
         )
-        name = Note("other-programs", "no other processes", disturbed=disturbed, runs=len(ok))
-        yield Mark(name, BAD if disturbed else GOOD, detail, "environment")
-    if ok["steal_share"].notna().any():
-        affected = int((ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE).sum())
-        detail = f"{affected} of {len(ok)} runs lost more than {100 * conditions.NOTABLE_STEAL_SHARE:g} %"
-        name = Note("cpu-steal", "no CPU steal", disturbed=affected, runs=len(ok))
-        yield Mark(name, BAD if affected else GOOD, detail, "environment")
-    outcomes = [verdict.outcome for _, verdict in verdicts]
-    met, applicable = outcomes.count(MET), outcomes.count(MET) + outcomes.count(NOT_MET)
-    name = Note(
-        "rules-met", f"{met} of {applicable} rules of benchmarking met", met=met, applicable=applicable
+        text = f"{n_runs - n:,} of {number_of(n_runs, 'run')} not usable: {why}"
+    return Mark(Note("runs-usable", text, **usable.facts), BAD if causes else GOOD, usable, "failures")
+
+
+def cells_mark(runs: pd.DataFrame) -> Mark:
+    """Return whether every cell has a usable run."""
+    missing, n_cells = missing_cells(runs), runs["cell"].nunique()
+    text = (
+        f"{len(missing)} of {number_of(n_cells, 'cell')} without data" if missing else "every cell has data"
     )
-    yield Mark(name, GOOD if met == applicable else BAD, "", "rules")
+    detail = conditions.join_names(missing) if missing else number_of(n_cells, "cell")
+    return Mark(Note("cells-measured", text, cells=missing), BAD if missing else GOOD, detail, "failures")
 
 
-def _precision_mark(table: Table) -> Mark:
+def precision_mark(table: Table) -> Mark:
     """Return whether the cells reached the precision target."""
     targeted = table.display[table.data["reached"] != NOT_ASKED]
     imprecise, chance = (
@@ -86,18 +82,90 @@ def _precision_mark(table: Table) -> Mark:
         for word, cells in (("not", imprecise), ("perhaps by chance", chance))
         if cells
     ]
+    cells = number_of(len(targeted), "cell")
+    text = f"all {cells} within the precision target"
+    if imprecise:
+        text = f"{len(imprecise)} of {cells} outside the precision target"
+    elif chance:
+        text = f"{len(chance)} of {cells} perhaps precise by chance"
     return Mark(
-        Note(
-            "cells-precise",
-            (
-                f"{len(targeted) - len(imprecise)} of {number_of(len(targeted), 'cell')} within the "
-                "precision target"
-            ),
-            cells=len(targeted),
-            wide=imprecise,
-            by_chance=chance,
-        ),
+        Note("cells-precise", text, cells=len(targeted), wide=imprecise, by_chance=chance),
         BAD if imprecise else UNKNOWN if chance else GOOD,
         ". ".join(parts),
         "table-precision",
+    )
+
+
+def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
+    """Yield a mark for each assumption that the table of checks judges, and one for all others together."""
+    unknown = []
+    sizes = dict(zip(data["assumption"], column(data, "size_percent"), strict=True))
+    for assumption, holds, detail in checks.judge_assumptions(data):
+        if holds is None:
+            unknown.append((assumption, detail))
+            continue
+        good, bad = _assumption_words(
+            assumption, sizes[assumption], int((data["assumption"] == checks.OUTLIER).sum())
+        )
+        name = Note("assumption", good if holds else bad, assumption=assumption)
+        yield Mark(name, GOOD if holds else BAD, detail, "table-checks")
+    if unknown:
+        text = f"{number_of(len(unknown), 'assumption')} not judged"
+        name = Note("assumptions-not-judged", text, assumptions=[assumption for assumption, _ in unknown])
+        detail = ". ".join(f"{assumption}: {verdict}" for assumption, verdict in unknown)
+        yield Mark(name, UNKNOWN, detail, "table-checks")
+
+
+def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> tuple[str, str]:
+    """Return what to say of an assumption if it holds and if not.
+
+    Args:
+        assumption: Its name in the table of checks.
+        size_percent: Size of the deviation in per cent, NaN if it has none.
+        n_outliers: Number of outliers.
+    """
+    size = f" by {number(abs(size_percent), 2)} %" if pd.notna(size_percent) else ""
+    change = "slower" if size_percent > 0 else "faster"
+    return {
+        checks.NORMAL: ("residuals normal", "residuals not normal"),
+        checks.EQUAL_SPREAD: ("equal spread in all cells", "spread differs between cells"),
+        checks.NO_DRIFT: ("no drift seen", f"drift: runs got {change}{size}"),
+        checks.BLOCKS_ALIKE: ("no difference between blocks seen", f"blocks differ{size}"),
+        checks.SESSIONS_ALIKE: ("no difference between sessions seen", f"sessions differ{size}"),
+        checks.INDEPENDENT: ("runs independent of the one before", "runs depend on the one before"),
+        checks.NO_OUTLIERS: ("no outliers", number_of(n_outliers, "outlier")),
+    }[assumption]
+
+
+def load_marks(runs: pd.DataFrame) -> Iterator[Mark]:
+    """Yield whether other processes or a hypervisor took CPU time from any run, those not usable included."""
+    for name, limit, cause in (
+        ("other_cpu_share", conditions.NOTABLE_OTHER_SHARE, "background load"),
+        ("steal_share", conditions.NOTABLE_STEAL_SHARE, "CPU steal"),
+    ):
+        shares = runs[name].dropna()
+        if shares.empty:
+            continue
+        n_affected, usable = int((shares > limit).sum()), runs.loc[shares.index, "status"] == "ok"
+        text = f"{cause} below {100 * limit:g} % in all runs"
+        if n_affected:
+            text = f"{cause} above {100 * limit:g} % in {n_affected} of {number_of(len(shares), 'run')}"
+        n_usable = int((shares > limit)[usable].sum())
+        note = Note(name.replace("_", "-"), text, affected=n_affected, runs=len(shares), usable=n_usable)
+        detail = f"{n_usable} of these {n_affected} runs are usable" if n_affected else ""
+        yield Mark(note, BAD if n_affected else GOOD, detail, "environment")
+
+
+def rules_mark(verdicts: Sequence[tuple[Rule, Verdict]]) -> Mark:
+    """Return whether all rules of benchmarking that apply are met."""
+    met = [rule.name for rule, verdict in verdicts if verdict.outcome == MET]
+    unmet = [rule.name for rule, verdict in verdicts if verdict.outcome == NOT_MET]
+    n = len(met) + len(unmet)
+    text = (
+        f"{len(unmet)} of {n} rules of benchmarking not met"
+        if unmet
+        else f"all {n} rules of benchmarking met"
+    )
+    return Mark(
+        Note("rules-met", text, met=len(met), applicable=n), BAD if unmet else GOOD, "; ".join(unmet), "rules"
     )

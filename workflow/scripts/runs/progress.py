@@ -26,6 +26,7 @@ from launchers.launch import read_end
 from plan.scheduling import JOB_OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
 from runs.epochs import mean_of_timed, read_epochs
+from runs.usable import usable_runs_note
 from sites import slurm
 
 N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a campaign
@@ -304,14 +305,11 @@ class Interruption:
 
 
 def count_usable(runs_csv: Path) -> Note:
-    """Return the last line of a session: how many runs are usable. Facts: usable, runs."""
+    """Return the last line of a session: how many runs are usable, and why the others are not."""
     with open(runs_csv, newline="", encoding="utf-8") as table:
-        statuses = [row["status"] for row in csv.DictReader(table)]
-    usable = statuses.count("ok")
-    hint = "" if usable == len(statuses) else "; tables/missing.md lists why the others are not"
-    return Note(
-        "usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses)
-    )
+        note = usable_runs_note((row["status"], row["reason"]) for row in csv.DictReader(table))
+    hint = "; see tables/missing.md" if note.facts["causes"] else ""
+    return Note(note.code, f"{note}{hint}", **note.facts)
 
 
 def unseen_by_job(event: Mapping[str, Any]) -> Note | None:

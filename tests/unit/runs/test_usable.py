@@ -1,0 +1,76 @@
+"""Usable runs are counted, with the causes why others are not."""
+
+from dataclasses import replace
+
+import pytest
+
+from common.notes import Note
+from declared.site import load_site
+from runs import supervise, usable
+from runs.usable import FAILED, NOT_RUN, OTHERWISE_INVALID, TIMED_OUT, find_cause, usable_runs_note
+
+
+def disturbed(other: float, steal: float) -> Note:
+    """Return the reason of a run at a site with limits of 5 and 2.5 % of CPU time."""
+    site = replace(load_site("local"), max_other_cpu_share=0.05, max_steal_share=0.025)
+    reason = supervise.misplaced_or_disturbed_reason(["a"], 1, ["a"], (other, steal), site)
+    assert reason is not None
+    return reason
+
+
+def test_limits_of_disturbed_runs_are_those_of_their_reasons() -> None:
+    load, steal = find_cause("invalid", disturbed(0.16, 0)), find_cause("invalid", disturbed(0, 0.5))
+    assert (load.name, steal.name) == ("background load", "CPU steal")
+    assert "5 %" in load.text and "2 %" in steal.text, "the reason rounds its limit"
+
+
+def test_misplaced_ranks_are_a_cause() -> None:
+    site = replace(load_site("local"), placement="distinct-nodes")
+    for hosts, machines in ((["b"], 1), (["a", "a2"], 1)):
+        expected = ["a", "a2"] if machines < len(hosts) else ["a"]
+        reason = supervise.misplaced_or_disturbed_reason(hosts, machines, expected, (0, 0), site)
+        assert reason is not None and find_cause("invalid", reason).name == "misplaced ranks"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "cause"),
+    [
+        ("failed", "a rank was stopped for 2.0 s", FAILED),
+        ("timeout", None, TIMED_OUT),
+        ("missing", None, NOT_RUN),
+        ("invalid", None, OTHERWISE_INVALID),
+        ("invalid", "something new", OTHERWISE_INVALID),
+    ],
+)
+def test_cause_follows_from_the_status(status: str, reason: str | None, cause: usable.Cause) -> None:
+    assert find_cause(status, reason) == cause
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("a rank was stopped for 2.0 s", "stopped ranks"),
+        ("the loss is not finite in epoch 3", "loss not finite"),
+        ("weights are not finite after the last epoch", "loss not finite"),
+        ("network: NCCL used sockets", "wrong network"),
+    ],
+)
+def test_cause_follows_from_the_reason(reason: str, name: str) -> None:
+    assert find_cause("invalid", reason).name == name
+
+
+def test_most_frequent_cause_comes_first() -> None:
+    outcomes = (
+        [("ok", None)] * 5 + [("failed", "x")] + [("invalid", disturbed(0.1 * n, 0)) for n in (1, 2, 3)]
+    )
+    note = usable_runs_note(outcomes)
+    assert note.facts == {"usable": 5, "runs": 9, "causes": {"background load": 3, "failed": 1}}
+    assert note == (
+        "5 of 9 runs are usable; 3 were excluded because other processes used more than 5 % of CPU time, 1 failed"
+    )
+
+
+def test_limits_that_changed_are_one_cause_with_two_clauses() -> None:
+    reasons = (disturbed(0.16, 0), disturbed(0.2, 0).replace("5%", "10%"))
+    note = usable_runs_note([("invalid", reason) for reason in reasons])
+    assert note.facts["causes"] == {"background load": 2} and note.count("was excluded") == 2
