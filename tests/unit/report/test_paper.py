@@ -248,7 +248,7 @@ def test_long_means_are_in_the_supplement_only(
     monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
     folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
     assert "tab:means" not in (folder / "tables.tex").read_text()
-    assert "the means of all cells are in the supplement" in (folder / "results.tex").read_text()
+    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
 
 
 def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
