@@ -3,7 +3,16 @@
 #   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
-PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility", "supplement"]
+PAPER_PARTS = [
+    "options",
+    "preamble",
+    "methods",
+    "results",
+    "tables",
+    "threats",
+    "reproducibility",
+    "supplement",
+]
 DOCUMENTS = {"paper": "main", "supplement": "supplement"}  # PDF -> its source
 PAPER_FIGURES, PAPER_TABLES = list(PRODUCTS.figures), PRODUCTS.printed_tables
 
@@ -26,7 +35,7 @@ rule paper_main:
     output:
         main=update(f"{PAPER}/main.tex"),
     params:
-        skeleton=f"{SCRIPTS}/report/main.tex",
+        skeleton=f"{SCRIPTS}/report/main-{CAMPAIGN.study.paper.class_name}.tex",
     shell:
         """
         [ -e {output.main:q} ] || cp {params.skeleton:q} {output.main:q}

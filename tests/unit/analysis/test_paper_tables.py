@@ -265,3 +265,27 @@ def test_what_is_no_table_is_refused_by_its_file(tmp_path, text, code):
         tables.read(tmp_path / "t")
     assert (refused.value.code, refused.value.file) == (code, str(tmp_path / "t.md"))
     assert refused.value.hint
+
+
+def test_table_floats_in_column_where_it_fits():
+    frame = pd.DataFrame(
+        {"factor": ["nodes", "framework"], "levels": ["1, 2", "pytorch-ddp, horovod-pytorch, " * 3]}
+    )
+    table = tables.Table("T", frame, frame, left_aligned=["factor", "levels"])
+    narrow = tables.Table("T", frame[:1], frame[:1], left_aligned=["factor", "levels"])
+    assert r"\begin{table}" in tables.latex(narrow, "tab:t") and r"\begin{table*}" in tables.latex(
+        table, "tab:t"
+    )
+    wrapped = tables.latex(table, "tab:t", wrap_to_column=True)
+    widths = [float(width) for width in re.findall(r"p\{([\d.]+)em\}", wrapped)]
+    assert r"\begin{table}" in wrapped and 8 * sum(widths) <= tables.COLUMN_PT
+    balanced(wrapped)
+
+
+def test_table_fits_a_float_by_lines_and_width():
+    def of(rows, columns):
+        frame = pd.DataFrame({f"column {place}": ["1.234 [1.000, 1.500]"] * rows for place in range(columns)})
+        return tables.Table("T", frame, frame)
+
+    assert tables.fits_float(of(20, 4), 20)
+    assert not tables.fits_float(of(21, 4), 20) and not tables.fits_float(of(3, 20), 20)

@@ -203,9 +203,9 @@ def test_notes_of_the_network_read_like_this(network):
         (fit.link_rates_text(network.assign(link_bytes_s=np.nan)), "The site names no rate of its links."),
         (
             fit.circumstances(gathered),
-            "n = 2 or 5 rounds in the same processes. Placement: virtual. Nodes are those of a virtual "
-            "cluster on one machine. 8 to 25 repetitions of a size in a round; the time of a repetition is "
-            "the slowest rank's.",
+            "Each benchmark has n = 2 or 5 rounds in the same processes, and a round 8 to 25 repetitions of "
+                "a size; the time of a repetition is the slowest rank's. Placement: virtual. Nodes are those "
+                "of a virtual cluster on one machine.",
         ),
         (fit.factors_text(network),
          "Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks."),

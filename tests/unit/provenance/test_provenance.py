@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import yaml
 from PIL import Image
 
+from analysis.measured import read_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.normal_form import digest_source
 from common.notes import codes
 from common.schemas import schema
+from common.text import end_sentence
 from declared.records import RECORD_TABLES
 from declared.study import load_study
 from plan.campaign import load_campaign
@@ -26,8 +29,9 @@ from provenance.citation import format_citation
 from provenance.differing import compare_sources
 from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
+from report.checkout import state
 from report.setting import Grid
-from support.synthetic import campaign
+from support.synthetic import campaign, write_frames
 
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -253,6 +257,23 @@ def test_appendix_is_same_in_markdown_and_latex() -> None:
         and r"\item runs: 1 h" in latex
         and r"a\_b" in latex
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"), [("DDP or Horovod?", "DDP or Horovod?"), ("Six ways ", "Six ways."), ("So.", "So.")]
+)
+def test_sentence_has_one_mark_at_its_end(text: str, ended: str) -> None:
+    assert end_sentence(text) == ended
+
+
+def test_appendix_opens_with_title_and_question(tmp_path: Path) -> None:
+    kept = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
+    study = replace(kept.study, title="DDP or Horovod?", question="Which is faster?")
+    runs = read_runs(write_frames(tmp_path, *campaign())[0])
+    sections = appendix.appendix_sections(
+        replace(kept, study=study), runs, count_costs(kept, runs), state(), "./remake"
+    )
+    assert next(sections).paragraphs[0] == "DDP or Horovod? Which is faster?"
 
 
 def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:

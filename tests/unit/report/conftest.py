@@ -1,5 +1,6 @@
 """Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from report.pdf import PACKAGES
+from report.document import CLASSES
 from support.browser import find_chromium, open_browser
-from support.debian import require_programs
+from support.debian import install_packages, require_programs
 from support.reports import CampaignFiles
 
 
@@ -34,8 +35,20 @@ def chromium() -> Path:
 
 @pytest.fixture(scope="session")
 def tex() -> None:
-    """pdfLaTeX, installed where it can be."""
-    require_programs(["pdflatex", "bibtex"], PACKAGES)
+    """pdfLaTeX and the class article, installed where they can be."""
+    require_programs(["pdflatex", "bibtex"], CLASSES["article"].debian)
+
+
+@pytest.fixture(scope="session")
+def tex_classes(tex: None) -> None:
+    """All classes of papers, installed where they can be."""
+    if not all(map(has_tex_file, [f"{name}.cls" for name in CLASSES] + ["hyperxmp.sty"])):
+        install_packages(dict.fromkeys(name for entry in CLASSES.values() for name in entry.debian))
+
+
+def has_tex_file(name: str) -> bool:
+    """Return whether TeX finds a file."""
+    return not subprocess.run(["kpsewhich", name], stdout=subprocess.DEVNULL, check=False).returncode
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import answers, checks, conditions, study
+from analysis import answers, checks, conditions, study, tables
 from analysis.measured import read_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.tables import read_table
+from declared.figures import Declared
 from declared.paper import Paper
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
@@ -26,7 +27,9 @@ from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
 from precision import reached
-from report import design, paper, pdf
+from report import design, document, paper, pdf
+from report import methods as methods_module
+from report.findings import FIGURE, Evidence, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import CONSEQUENCES, Facts, method_notes, methods, reproducibility, threat_notes, threats
 from support.synthetic import campaign, write_frames
@@ -50,15 +53,22 @@ CAPTION = (
     f"{'tensorflow-multiworker.small_cnn.b64.n2.s1' * 4}."
 )
 OVERFULL = re.compile(r"Overfull \\[hv]box \((\d+\.\d+)pt too (?:wide|high)\)")
-SKELETON = Path(paper.__file__).with_name("main.tex")
 
 
-def figure(stem: Path, width_in: float, height_in: float) -> Path:
+PAPER_FIGURES = {
+    "overview": (6.9, 2),
+    "scaling": (6.9, 3.6),
+    "shares": (3.3, 2.4),
+    "accuracy-wall_time": (6.9, 4.6),
+}
+
+
+def figure(stem: Path, width_in: float, height_in: float, caption: str = CAPTION) -> Path:
     """A figure of this size with a caption that has everything that LaTeX minds."""
     figure = style.new_figure(width_in, height_in)
     figure.subplots()
     style.save(figure, stem)
-    Path(f"{stem}.caption.md").write_text(CAPTION + "\n")
+    Path(f"{stem}.caption.md").write_text(caption + "\n")
     return stem
 
 
@@ -85,19 +95,23 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
         figure(folder / "figures" / name, *size)
         for name, size in (("wide", (9, 3)), ("high", (6.9, 12)), ("s", (3, 2)))
     ]
-    chosen = replace(facts.study, paper=Paper(figures=("wide", "high")))
+    chosen = replace(facts.study, paper=replace(facts.study.paper, figures=("wide", "high")))
     complete = replace(facts, study=chosen, checks=pd.read_csv(folder / "tables" / "checks.csv"))
     paper.write_sources(complete, stems, [folder / "tables" / name for name in names], folder / "paper")
-    shutil.copy(SKELETON, folder / "paper" / "main.tex")
+    shutil.copy(document.skeleton(chosen.paper.class_name), folder / "paper" / "main.tex")
     return folder / "paper"
 
 
-def compile_paper(folder: Path) -> str:
-    """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is
-    missing.
+def compile_paper(folder: Path, *sources: str) -> str:
+    """What TeX said of a paper and its supplement, or of one of them.
+
+    They compile, nothing is too wide, and nothing that is referred to is missing.
     """
     output = ""
-    for source, product in (("supplement", "supplement"), ("main", "paper")):
+    products = {"supplement": "supplement", "main": "paper"}
+    for source, product in products.items():
+        if sources and source not in sources:
+            continue
         out = folder / f"{product}.pdf"
         pdf.main(main=folder / f"{source}.tex", out=out, log=folder / "log")
         assert out.read_bytes().startswith(b"%PDF")
@@ -112,8 +126,173 @@ def compile_paper(folder: Path) -> str:
 def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> None:
     network_csv = CAMPAIGN / "network.csv"
     facts = facts_of(CAMPAIGN / "runs.csv", network_csv)
-    output = compile_paper(sources(tmp_path, facts, CAMPAIGN / "runs.csv", network_csv))
-    assert int(re.findall(r"\((\d+) pages", output)[-1]) > 10
+    compile_paper(sources(tmp_path, facts, CAMPAIGN / "runs.csv", network_csv))
+
+
+@pytest.fixture(scope="module")
+def quickstart_like(tmp_path_factory: pytest.TempPathFactory) -> tuple[Facts, list[Path], list[Path]]:
+    """Facts, figures and tables of a made-up campaign that is as large as quickstart."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    runs_csv, epochs_csv = write_frames(folder, *campaign())
+    study.main(runs=runs_csv, epochs=epochs_csv, out=folder / "tables")
+    facts = facts_of(runs_csv, paper=Paper(figures=tuple(PAPER_FIGURES)))
+    caption = "Epoch times. " + "Markers are means, and bars are intervals of them. " * 5
+    stems = [figure(folder / "figures" / name, *size, caption) for name, size in PAPER_FIGURES.items()]
+    stems.append(figure(folder / "figures" / "residuals", 6.9, 2.4))
+    return facts, stems, [folder / "tables" / name for name in TABLES]
+
+
+def in_class(facts: Facts, name: document.ClassName, **changes: object) -> Facts:
+    """Facts of a study whose paper has another class."""
+    chosen = replace(facts.study.paper, document_class=name)
+    return replace(facts, study=replace(facts.study, paper=chosen, **changes))
+
+
+def written_paper(quickstart_like: tuple[Facts, list[Path], list[Path]], folder: Path, facts: Facts) -> Path:
+    """The folder of a paper with the main.tex that its class begins with."""
+    paper.write_sources(facts, *quickstart_like[1:], folder)
+    shutil.copy(document.skeleton(facts.study.paper.class_name), folder / "main.tex")
+    return folder
+
+
+AUTHORS = (
+    Author(
+        given_names="Ada",
+        family_names="Lovelace",
+        affiliation="A & B",
+        orcid="https://orcid.org/0000-0001-2345-6789",
+    ),
+    Author(given_names="C.", family_names="Babbage"),
+)
+
+
+@pytest.mark.parametrize(("name", "authors"), [("article", ()), ("acmart", AUTHORS), ("IEEEtran", AUTHORS)])
+def test_paper_compiles_in_its_class_in_8_pages(
+    tex_classes: None,
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+    name: document.ClassName,
+    authors: tuple[Author, ...],
+    tmp_path: Path,
+) -> None:
+    facts = in_class(quickstart_like[0], name, authors=authors)
+    output = compile_paper(written_paper(quickstart_like, tmp_path, facts), "main")
+    assert document.class_of(tmp_path / "main.tex") == name
+    assert int(re.findall(r"\((\d+) pages", output)[-1]) <= 8
+
+
+def test_long_tables_that_a_study_chooses_compile(
+    tex: None, quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path
+) -> None:
+    facts = quickstart_like[0]
+    chosen = Paper(figures=("scaling",), tables=("effects", "anova"))
+    written_paper(quickstart_like, tmp_path, replace(facts, study=replace(facts.study, paper=chosen)))
+    compile_paper(tmp_path, "main")
+    text = (tmp_path / "tables.tex").read_text()
+    assert text.index("tables/anova") < text.index(r"\longtables{") < text.index("tables/effects")
+
+
+def test_anonymous_acmart_paper_names_nobody(
+    tex_classes: None,
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Facts, "anonymous", True)
+    facts = in_class(quickstart_like[0], "acmart", authors=AUTHORS)
+    compile_paper(written_paper(quickstart_like, tmp_path, facts), "main")
+    texts = {file.name: file.read_text() for file in tmp_path.glob("*.tex")}
+    assert "{anonymous,review}{acmart}" in texts["options.tex"]
+    assert not [name for name, text in texts.items() if "Lovelace" in text or "0000-0001-2345-6789" in text]
+    assert "hosts" not in codes(notes_of(facts))
+    monkeypatch.setattr(Facts, "anonymous", False)
+    assert "hosts" in codes(notes_of(facts)) and "Pass" not in document.options("acmart")
+
+
+def test_main_tex_of_another_class_is_refused(
+    quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path
+) -> None:
+    written_paper(quickstart_like, tmp_path, in_class(quickstart_like[0], "article"))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.tex")}
+    with pytest.raises(InputError) as refused:
+        paper.write_sources(in_class(quickstart_like[0], "acmart"), *quickstart_like[1:], tmp_path)
+    assert (refused.value.code, refused.value.got) == ("other-class", "article")
+    assert "class: article" in refused.value.hint and "\n" not in str(refused.value)
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*.tex")}
+    (tmp_path / "main.tex").write_text("% \\documentclass{article}\n\\documentclass[runningheads]{llncs}\n")
+    paper.write_sources(in_class(quickstart_like[0], "acmart"), *quickstart_like[1:], tmp_path)
+
+
+def test_figures_are_discussed_and_captions_not_repeated(
+    quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path
+) -> None:
+    folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
+    source = (folder / "results.tex").read_text()
+    paragraphs = source.split("\n\n")
+    assert not [text for text in paragraphs if re.match(r"\s*Figure~\\ref\{[^}]*\}:", text)]
+    assert "Epoch times. Markers" not in source and "tobewritten" not in source
+    for name in PAPER_FIGURES:
+        place = source.index(rf"\input{{figures/{name}}}")
+        assert place < source.index(rf"Figure~\ref{{fig:{name}}}")
+        assert r"\begin{fittedfigure}" in (folder / "figures" / f"{name}.tex").read_text()
+    tables_of_paper = (folder / "tables.tex").read_text()
+    assert r"\label{tab:means}" in tables_of_paper and "median" not in tables_of_paper
+    assert re.findall("tables/([a-z]+)", tables_of_paper) == ["anova"]
+    supplement = (folder / "supplement.tex").read_text()
+    in_supplement = set(re.findall("tables/([a-z]+)", supplement))
+    assert {"cells", "effects", "speedup"} <= in_supplement and r"\label{tab:constants}" in supplement
+
+
+def test_long_means_are_in_the_supplement_only(
+    quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
+    folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
+    assert "tab:means" not in (folder / "tables.tex").read_text()
+    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
+
+
+def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    speedup, cells, effects, anova = (
+        evidence.tables[name] for name in ("speedup", "cells", "effects", "anova")
+    )
+
+    def facts_of_finding(kind: str, **options: object) -> dict[str, object]:
+        finding = find_finding(Declared(name=kind, kind=kind, **options), evidence)
+        assert finding and finding.count(FIGURE) == 1 and finding.endswith(".")
+        return finding.facts
+
+    times = facts_of_finding("overview")
+    means = cells.set_index("cell")["epoch_time_s_mean"]
+    assert (times["fastest"], times["slowest"]) == (means.idxmin(), means.idxmax())
+    assert times["ratio"] == pytest.approx(means.max() / means.min())
+    scaled = speedup[speedup["replicas"] == 2]["speedup"]
+    found = facts_of_finding("scaling")
+    assert (found["replicas"], found["least"], found["greatest"]) == (2, scaled.min(), scaled.max())
+    rows = effects[(effects["factor"] == "batch_size") & (effects["from"] == "16") & (effects["to"] == "64")]
+    found = facts_of_finding("by_factor", x="batch_size")
+    assert (found["least"].value, found["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
+    assert found["tested"] == len(rows) and found["shown"] == int((rows["p_holm"] < 0.05).sum())
+    row = anova[anova["term"] == "framework × nodes"].iloc[0]
+    found = facts_of_finding("interaction", x="nodes", colour=("framework",))
+    assert (found["share"], found["p"]) == (row["share"], row["p"])
+    accuracy = cells["validation_accuracy_mean"]
+    found = facts_of_finding("accuracy", x="wall_time")
+    assert (found["least"], found["greatest"]) == (accuracy.min(), accuracy.max())
+    found = facts_of_finding("shares")
+    assert 0 <= found["least"] < found["greatest"] <= 1
+    assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
+    nothing = Evidence(facts.runs.assign(status="missing"), evidence.tables)
+    assert find_finding(Declared(name="overview", kind="overview"), nothing) is None
+
+
+def test_network_finding_names_extremes_of_frameworks() -> None:
+    network = fit.table(read_table(CAMPAIGN / "network.csv", "network")).data
+    evidence = Evidence(read_table(CAMPAIGN / "runs.csv", "runs"), {"network": network})
+    finding = find_finding(Declared(name="network", kind="network"), evidence)
+    rows = network[network["nodes"] == network["nodes"].max()]
+    assert finding and finding.facts["latencies_s"] == [rows["latency_s"].min(), rows["latency_s"].max()]
 
 
 def notes_of(facts: Facts) -> list[str]:
@@ -156,34 +335,38 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         and further
         and r"\begin{itemize}" not in contents["results"]
     )
-    figure_lines = (
-        r"Figure~\ref{fig:s}: " + to_latex(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
-    )
-    assert contents["results"].index(figure_lines) > places[-1] and contents["results"].count(r"\input{") == 1
+    discussed = contents["results"].index(r"\tobewritten{what Figure~\ref{fig:s} shows.}")
+    assert discussed > places[len(first)] and contents["results"].count(r"\input{figures/s}") == 1
     assert re.findall("tables/([a-z]+)", contents["tables"]) == ["anova", "effects"]
     assert re.findall("figures/([a-z]+)", contents["supplement"]) == ["high"], "wide shows nothing"
     assert r"\begin" not in (folder / "figures" / "wide.tex").read_text(), (
         "Snakemake wants a file all the same"
     )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
-    assert in_supplement == [name for name in TABLES if name not in ("anova", "effects", "missing")], (
-        "no run is missing"
-    )
+    assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing"}), "no run is missing"
     supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables=["checks"])
     assert (
-        supplement.see("checks") == " (the supplement)"
+        supplement.see("checks") == " (see the supplement)"
         and supplement.see("effects") == r" (Table~\ref{tab:effects})"
     )
-    assert supplement.see("checks") in contents["methods"] and r"\ref{tab:checks}" not in contents["methods"]
+    assert supplement.see_here("checks") == "" and r"\ref{tab:checks}" not in contents["methods"]
 
 
-def test_authors_are_those_of_the_study_or_to_be_named() -> None:
-    ada = Author(given_names="Ada", family_names="Lovelace", affiliation="A & B")
-    babbage = Author(given_names="C.", family_names="Babbage")
-    study = replace(load_study("quickstart"), authors=(ada, babbage))
-    assert paper.author_names(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
-    assert paper.author_names(replace(study, authors=())) == paper.NO_AUTHORS
-    assert r"\author{\studyauthors}" in SKELETON.read_text()
+def test_authors_are_in_the_words_of_the_class() -> None:
+    assert document.article_authors(AUTHORS) == r"Ada Lovelace\\A \& B \and C. Babbage"
+    acm, ieee = document.acmart_authors(AUTHORS), document.ieeetran_authors(AUTHORS)
+    assert r"\author{Ada Lovelace}\orcid{0000-0001-2345-6789}\affiliation{\institution{A \& B}" in acm
+    assert r"\IEEEauthorblockN{Ada Lovelace}\IEEEauthorblockA{A \& B} \and " in ieee
+    for authors, count in (
+        (acm, 1),
+        (ieee, 1),
+        (document.acmart_authors([]), 1),
+        (document.ieeetran_authors([]), 1),
+    ):
+        assert authors.count(document.NO_AFFILIATION) == count
+    for name, entry in document.CLASSES.items():
+        assert document.NO_AUTHORS in entry.authors([])
+        assert r"\studyauthors" in document.skeleton(name).read_text()
 
 
 @pytest.fixture
@@ -345,6 +528,62 @@ def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
     assert "emulated-nodes" in codes(threat_notes(facts))
 
 
+def test_alike_reasons_are_one_with_ranges(tmp_path: Path) -> None:
+    runs, epochs = campaign(failures={})
+    for place, share in enumerate((9, 31, 12)):
+        runs.loc[place, ["status", "reason"]] = [
+            "invalid",
+            f"disturbed: {share}% of the CPU time (more than 5%)",
+        ]
+    runs.loc[7, ["status", "reason"]] = ["failed", "rank 1 ended with exit status 1"]
+    runs_csv, _ = write_frames(tmp_path, runs, epochs)
+    failed = find_note(notes_of(facts_of(runs_csv)), "unsuccessful-runs")
+    assert len(failed.facts["reasons"]) == 4
+    assert failed.endswith(
+        r": 3 invalid (disturbed: 9 to 31\% of the CPU time (more than 5\%)); "
+        "1 failed (rank 1 ended with exit status 1)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("repeated", "old", "new", "code", "limits"),
+    [
+        (10, 0.05, 0.95, "repeated-runs", (0.05, 0.95)),
+        (10, 0.05, 0.05, "repeated-runs", None),
+        (0, 0.05, 0.05, "", None),
+        (0, 0.05, 0.5, "changed-limit", [0.05, 0.5]),
+    ],
+)
+def test_methods_name_repeated_runs_and_changed_limits(
+    tmp_path: Path, repeated: int, old: float, new: float, code: str, limits: object
+) -> None:
+    runs, epochs = campaign(failures={})
+    runs["max_other_cpu_share"] = [new] * 10 + [old] * (len(runs) - 10)
+    runs["attempt"] = [2] * repeated + [1] * (len(runs) - repeated)
+    notes = notes_of(facts_of(write_frames(tmp_path, runs, epochs)[0]))
+    of_repeats = [note for note in notes if set(codes([note])) & {"repeated-runs", "changed-limit"}]
+    assert codes(of_repeats) == [code] * bool(code)
+    if code:
+        assert of_repeats[0].facts.get("limits") == limits
+        assert of_repeats[0].facts.get("runs", 0) == repeated
+        assert (r"from 5 to 95~\%" in of_repeats[0]) == (limits == (0.05, 0.95))
+
+
+def test_methods_name_constants_that_matter(tmp_path: Path) -> None:
+    runs, epochs = campaign(failures={})
+    facts = facts_of(write_frames(tmp_path, runs, epochs)[0])
+    named = find_note(notes_of(facts), "constants").facts["levels"]
+    assert {name: named[name] for name in ("optimizer", "learning_rate")} == {
+        "optimizer": "sgd",
+        "learning_rate": 0.05,
+    }
+    assert not {"schedule", "sharding", "shares", "microbatches", "model", "epochs"} & set(named)
+    adam = replace(facts, runs=facts.runs.assign(optimizer="adam", precision="amp"))
+    named = find_note(notes_of(adam), "constants").facts["levels"]
+    assert "momentum" not in named and named["precision"] == "amp"
+    assert methods_module.constant_table(facts).count(r" \\") > len(named) + 5
+
+
 def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv")
     screening = load_study("screening")
@@ -360,7 +599,7 @@ def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
         "synthetic": {"citation": "drawn here", "format": "patterns"},
     })  # fmt: skip
     assert (
-        "@misc{data-cifar-10,\n  note = {A. \\& B, 100 \\%},\n}" in bibliography
+        "@misc{data-cifar-10,\n  note = {A. \\& B, 100~\\%},\n}" in bibliography
         and "data-synthetic" not in bibliography
     )
     assert bibliography.count("{") == bibliography.count("}")
@@ -403,8 +642,12 @@ def test_without_tex_the_error_names_packages_and_sources(
     with pytest.raises(InputError) as refused:
         pdf.main(main=tmp_path / "main.tex", out=tmp_path / "paper.pdf", log=tmp_path / "log")
     assert (refused.value.code, refused.value.got) == ("not-installed", ["pdflatex", "bibtex"])
-    assert pdf.install_hint() in str(refused.value) and str(tmp_path) in refused.value.hint
-    assert f"apt-get install {' '.join(pdf.PACKAGES)}" in pdf.install_hint()
+    assert (
+        pdf.install_hint(tmp_path / "main.tex") in str(refused.value) and str(tmp_path) in refused.value.hint
+    )
+    assert f"apt-get install {' '.join(document.CLASSES['article'].debian)}" in pdf.install_hint(
+        tmp_path / "main.tex"
+    )
 
 
 @pytest.fixture
@@ -441,7 +684,10 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(
     folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
     with pytest.raises(InputError) as refused:
         pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
-    assert (refused.value.code, refused.value.hint) == ("not-installed", pdf.install_hint())
+    assert (refused.value.code, refused.value.hint) == (
+        "not-installed",
+        pdf.install_hint(folder / "main.tex"),
+    )
     assert "gone.sty" in refused.value.problem and re.search(r"main\.tex:\d+$", refused.value.file)
 
 

@@ -22,6 +22,7 @@ WIDTH_NOTE = (
     r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, "
     r"\textwidth 6.9in (the paper's)"
 )
+COLUMN_PT = 235  # of a page with two columns
 PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # A4 with narrow margins
 # Fonts, largest first: LaTeX command, size and half the gap between columns in pt.
 FONT_SIZES = (
@@ -178,14 +179,20 @@ class _Layout:
     wrapped: Mapping[str, float]
 
 
-def latex(table: Table, label: str) -> str:
+def latex(table: Table, label: str, wrap_to_column: bool = False) -> str:
     """Return the table for LaTeX with booktabs; as longtable beyond a page, in landscape if it is wide.
 
-    Without rows it is a comment that says why.
+    A table floats in a column if it fits there, else across the page. Without rows it is a comment that says why.
+
+    Args:
+        table: The table.
+        label: Its label, such as tab:cells.
+        wrap_to_column: Whether its columns of words may be wrapped, so that it fits in a column.
     """
     if table.display.empty:
         return " ".join(f"% {table.title}: {' '.join(table.below or [NO_ROWS])}".split()) + "\n"
-    layout = _layout(table)
+    column_layout = _column_layout(table, wrap_to_column)
+    layout = column_layout or _layout(table)
     header = " & ".join(_stack_heading(name, name in table.left_aligned) for name in table.display) + r" \\"
     rows = [_row(texts, layout, table) for texts in table.display.itertuples(index=False)]
     for row in sorted(table.rules_above, reverse=True):
@@ -222,8 +229,9 @@ def latex(table: Table, label: str) -> str:
             *([r"\end{landscape}"] if layout.is_landscape else []),
         ]
     else:
+        environment = "table" if column_layout else "table*"
         lines = [
-            r"\begin{table*}",
+            rf"\begin{{{environment}}}",
             r"\centering" + layout.font_command,
             caption,
             rf"\begin{{tabular}}{columns}",
@@ -234,7 +242,7 @@ def latex(table: Table, label: str) -> str:
             r"\bottomrule",
             r"\end{tabular}",
             *notes,
-            r"\end{table*}",
+            rf"\end{{{environment}}}",
         ]
     needs = f"% needs \\usepackage{{{','.join(packages)}}}; {WIDTH_NOTE}"
     return "\n".join([needs, *lines]) + "\n"
@@ -295,6 +303,26 @@ def _layout(table: Table) -> _Layout:
     return _Layout(
         True, font_command, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
     )
+
+
+def _column_layout(table: Table, is_wrapped: bool) -> _Layout | None:
+    """Return the layout of a table in a column of a page with two; None if it does not fit."""
+    widths = _widths(table)
+    font_command, letter_pt, gap_pt = FONT_SIZES[0]
+    room = (COLUMN_PT - 2 * gap_pt * (len(widths) - 1)) / letter_pt
+    if sum(widths.values()) <= room:
+        return _Layout(False, font_command, {})
+    long = {name: width for name, width in widths.items() if name in table.left_aligned}
+    room -= sum(widths.values()) - sum(long.values())
+    if is_wrapped and room >= MIN_COLUMN_EM * len(long):
+        return _Layout(False, font_command, _share_width(long, room))
+    return None
+
+
+def fits_float(table: Table, max_rows: int) -> bool:
+    """Return whether a table has at most `max_rows` lines and fits upright on a page, so that it can float."""
+    layout = _layout(table)
+    return not layout.is_landscape and _count_lines(table, layout) <= max_rows
 
 
 def _page_width_em(is_landscape: bool, letter_pt: float, gap_pt: float, columns: int) -> float:

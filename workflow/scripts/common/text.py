@@ -50,6 +50,12 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def end_sentence(text: str) -> str:
+    """Return a text that ends as a sentence: with a full stop, unless it has its own mark."""
+    text = text.rstrip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], least: int = 0) -> list[list[str]]:
     """Return the rows with all cells of a column equally wide (at least `least`), aligned `left` or right."""
     widths = [max([least, *map(len, column)]) for column in zip(*rows, strict=True)]

@@ -1,9 +1,9 @@
-"""Choose figures and tables of a study's paper; all others are in its supplement."""
+"""Choose the class, the figures and the tables of a study's paper; all others are in its supplement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from common.errors import InputError
 from common.files import display_path
@@ -16,18 +16,29 @@ from declared.products.figures import KINDS
 if TYPE_CHECKING:
     from declared.products.tables import Table
 
+ClassName = Literal["article", "acmart", "IEEEtran"]
+DEFAULT_CLASS: ClassName = "article"
+
 
 @dataclass(frozen=True)
 class Paper(Keys):
-    """Names of the figures and tables of a paper in order; None for the defaults."""
+    """Class of a paper, and names of its figures and tables in order; None for the defaults."""
 
     figures: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares"
     )
     tables: Maybe[Unique[tuple[str, ...]]] = optional(
-        "names of tables, in this order; default: all but checks, variance, regression, drift and adjusted, "
-        "and of traces critical_path, exposed and tracing"
+        "names of tables, in this order; default: the means of all cells (from the table `cells`), `anova` and "
+        "the other tables of main results, as far as each fits on a part of a page"
     )
+    document_class: Maybe[ClassName] = optional(
+        f"LaTeX class of main.tex, when it is written; default: {DEFAULT_CLASS}", alias="class"
+    )
+
+    @property
+    def class_name(self) -> ClassName:
+        """Return the name of the paper's LaTeX class."""
+        return self.document_class or DEFAULT_CLASS
 
     def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
         """Return the figures of the paper of a study that draws ``drawn``."""
@@ -62,6 +73,7 @@ def checked_paper(paper: Paper, figures: Sequence[str], file: Path) -> Paper:
     return Paper(
         figures=_checked_names(paper.figures, "figures", figures, file),
         tables=_checked_names(paper.tables, "tables", tables, file),
+        document_class=paper.document_class,
     )
 
 

@@ -177,12 +177,18 @@ def circumstances(network: pd.DataFrame) -> str:
     sentences = [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    sentences.append(
-        f"{repetitions} repetitions of a size in a round; the time of a repetition is the slowest rank's."
-    )
     rounds = rounds_text(network)
-    text = " ".join([rounds, *sentences])
-    return Note("circumstances", text, **rounds.facts, placements=placements, repetitions=counts)
+    text = (
+        f"Each benchmark has {rounds.removesuffix('.')}, and a round {repetitions} repetitions of a size; the "
+        "time of a repetition is the slowest rank's."
+    )
+    return Note(
+        "circumstances",
+        " ".join([text, *sentences]),
+        **rounds.facts,
+        placements=placements,
+        repetitions=counts,
+    )
 
 
 def rounds_text(network: pd.DataFrame) -> Note:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.tables import DASH, Table, latex, markdown, number
 from common.latex import latex_text
-from common.text import number_of
+from common.text import end_sentence, number_of
 from plan.campaign import Campaign
 from provenance.account import Account
 from report import setting
@@ -41,7 +41,7 @@ def appendix_sections(
     yield Section(
         "Contribution",
         [
-            f"{study.title}{'' if study.title.endswith(('.', '?', '!')) else '.'} {study.question}",
+            f"{end_sentence(study.title)} {end_sentence(study.question)}",
             f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and "
             "tables that were made from them, and the workflow. Every number in a figure or a table comes "
             "from these records; manifest.json lists, by SHA-256, which file was made from which.",

@@ -17,11 +17,11 @@ _FIELD = {
 
 
 def to_latex(source: str) -> str:
-    """Return text as LaTeX prints it, with line breaks allowed in long names.
+    """Return text as LaTeX prints it, with line breaks allowed in long names and none before a per cent sign.
 
     A note keeps its code and facts.
     """
-    printed = latex_text(source, breaks=True)
+    printed = latex_text(source, breaks=True).replace(r" \%", r"~\%")
     return Note(source.code, printed, **source.facts) if isinstance(source, Note) else printed
 
 
@@ -61,7 +61,18 @@ def paragraph(heading: str, sentences: Iterable[str]) -> str:
 def items(entries: Iterable[str]) -> str:
     """Return a list with an item per entry; empty without entries."""
     lines = [rf"\item {entry}" for entry in entries if entry]
-    return "\n".join([r"\begin{itemize}", *lines, r"\end{itemize}", ""]) if lines else ""
+    return (
+        "\n".join(
+            [
+                r"\begin{itemize}\setlength{\itemsep}{2pt}\setlength{\parsep}{0pt}",
+                *lines,
+                r"\end{itemize}",
+                "",
+            ]
+        )
+        if lines
+        else ""
+    )
 
 
 def command(line: str) -> str:
@@ -70,14 +81,16 @@ def command(line: str) -> str:
 
 
 def figure(name: str, caption: str) -> str:
-    """Return a figure of figures/ with its caption, whose first sentence stands in the list of figures."""
+    """Return a figure of figures/ with its caption, whose first sentence stands in the list of figures.
+
+    The preamble's environment makes it as wide as a column or as the page.
+    """
     return "\n".join(
         [
-            r"\begin{figure}[!htbp]",
-            r"\centering",
-            rf"\fitgraphics{{figures/{name}.pdf}}",
+            rf"\begin{{fittedfigure}}{{figures/{name}.pdf}}",
+            rf"\Description{{{to_latex(first_sentence(caption))}.}}",
             rf"\caption[{{{to_latex(first_sentence(caption))}}}]{{{to_latex(caption)}}}\label{{fig:{name}}}",
-            r"\end{figure}",
+            r"\end{fittedfigure}",
             "",
         ]
     )

@@ -3,6 +3,7 @@
 Every sentence is LaTeX. Statements that captions and table notes make, too, come from the same functions.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from analysis.measured import (
     framework_order,
     level_text,
     levels_in_order,
+    missing_cells,
     one_line,
     successful,
     title_with_unit,
@@ -28,8 +30,9 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import load_yaml
 from common.notes import Note
-from common.text import number_of
+from common.text import end_sentence, number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
+from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
@@ -56,6 +59,18 @@ from report.latex import (
 )
 from report.setting import node_memory
 
+MEANS = "means"  # the paper's short table of cells
+# Constant factors that a paper names, besides those whose level is not the default.
+NAMED_CONSTANTS = (
+    "framework",
+    "nodes",
+    "batch_size",
+    "batch_scope",
+    "optimizer",
+    "learning_rate",
+    "momentum",
+)
+NAMED_ELSEWHERE = ("model", "dataset", "epochs", "warmup_epochs")
 MIN_REPLICATES = 5
 MIN_EPOCHS = 50
 DIGEST_DIGITS = 12  # hex digits of an environment's digest
@@ -102,6 +117,7 @@ SCHEDULES = {
     "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
     "1f1b": f"1F1B{cite('narayanan2019')} (backward passes as early as possible)",
 }
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
 
@@ -128,6 +144,11 @@ class Facts:
     supplement_tables: Sequence[str] = ()
 
     @property
+    def anonymous(self) -> bool:
+        """Return whether nothing may say who made the study, or where."""
+        return bool(getattr(self.study, "anonymous", False))
+
+    @property
     def ok(self) -> pd.DataFrame:
         """Return the successful runs."""
         return successful(self.runs)
@@ -135,11 +156,20 @@ class Facts:
     def see(self, name: str, before: str = " (", after: str = ")") -> str:
         """Return a reference to a table, or to the supplement that has it, in brackets.
 
-        Empty if neither does.
+        Empty if neither does. The short table of means stands for that of cells where the paper has it.
         """
+        if name == MEANS and MEANS not in self.paper_tables:
+            name = "cells"
         if name not in (*self.paper_tables, *self.supplement_tables):
             return ""
-        return f"{before}{see('tab', name) if name in self.paper_tables else 'the supplement'}{after}"
+        if name in self.paper_tables:
+            return f"{before}{see('tab', name)}{after}"
+        is_bare = (before, after) == (" (", ")")
+        return f"{before}{'see ' * is_bare}the supplement{after}"
+
+    def see_here(self, name: str) -> str:
+        """Return a reference to a table of the paper in brackets; empty if it is not in the paper."""
+        return self.see(name) if name in self.paper_tables else ""
 
 
 def methods(facts: Facts) -> str:
@@ -216,7 +246,20 @@ def factor_table(facts: Facts) -> str:
     table = tables.Table(
         "Factors that vary, and their levels", frame, frame, left_aligned=["factor", "levels"]
     )
-    return tables.latex(table, "tab:factors") if names else ""
+    return tables.latex(table, "tab:factors", wrap_to_column=True) if names else ""
+
+
+def constant_table(facts: Facts) -> str:
+    """Return all factors that are the same in all cells; empty if every factor varies."""
+    levels = _constant_levels(facts.runs)
+    frame = pd.DataFrame(
+        {
+            "factor": [title_with_unit(name) for name in levels],
+            "level": [_level_text(name, level) for name, level in levels.items()],
+        }
+    )
+    table = tables.Table("Factors that are the same in all cells", frame, frame, left_aligned=list(frame))
+    return tables.latex(table, "tab:constants") if levels else ""
 
 
 def framework_table(facts: Facts) -> str:
@@ -228,7 +271,7 @@ def framework_table(facts: Facts) -> str:
         rows.append(
             {
                 "framework": name,
-                "is": description.title if description else tables.DASH,
+                "description": description.title if description else tables.DASH,
                 "library": _distinct(framework_runs["library_version"]),
                 "Python": _distinct(framework_runs["python_version"]),
                 "transport": _distinct(framework_runs["transport"]),
@@ -296,7 +339,7 @@ def _design(facts: Facts) -> Iterator[str]:
         yield Note(
             "aliases", f"Aliases of effects: {to_latex(fraction_line(study.fraction).partition(': ')[2])}."
         )
-    yield to_latex(conditions.constants_note(runs))
+    yield _constants_note(runs)
     yield to_latex(precision_note(runs, study.replicates))
     later_blocks = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
@@ -310,6 +353,29 @@ def _design(facts: Facts) -> Iterator[str]:
         is_adaptive=study.replicates.adaptive,
     )
     yield _sessions_note(facts)
+
+
+def _constants_note(runs: pd.DataFrame) -> str:
+    """Name the constant factors that matter for a reader; the supplement lists all."""
+    levels = _constant_levels(runs)
+    defaults = {name: rules.get("default") for name, rules in factor_rules().items()}
+    named = {
+        name: level
+        for name, level in levels.items()
+        if name not in NAMED_ELSEWHERE and (name in NAMED_CONSTANTS or level != defaults[name])
+    }
+    if levels.get("optimizer") == "adam":
+        named.pop("momentum", None)
+    if not named:
+        return ""
+    text = f"In all cells: {combination_text(named)} (the supplement lists all constant factors)."
+    return Note("constants", to_latex(text), levels=named)
+
+
+def _constant_levels(runs: pd.DataFrame) -> Mapping[str, Any]:
+    note = conditions.constants_note(runs)
+    levels: Mapping[str, Any] = note.facts["levels"] if isinstance(note, Note) else {}
+    return levels
 
 
 def _sessions_note(facts: Facts) -> str:
@@ -326,7 +392,7 @@ def _sessions_note(facts: Facts) -> str:
     )
     return Note(
         "sessions",
-        f"They were measured in {number_of(sessions, 'session')} {period} (UTC).",
+        f"The runs were measured in {number_of(sessions, 'session')} {period} (UTC).",
         sessions=sessions,
         first=first.date(),
         last=last.date(),
@@ -537,20 +603,22 @@ def _machine(facts: Facts) -> Iterator[str]:
         description = load_yaml(facts.site.file)["description"]
         yield Note(
             "site",
-            f"The runs were measured at the site {to_latex(facts.site.name)}: {to_latex(description)}.",
+            f"The runs were measured at the site {to_latex(facts.site.name)}: "
+            f"{to_latex(end_sentence(description))}",
             site=facts.site.name,
         )
-    if hosts := distinct_names(ok, "hosts"):
+    hosts = [] if facts.anonymous else distinct_names(ok, "hosts")
+    if hosts:
         yield Note(
             "hosts", f"Host names of the nodes: {to_latex(conditions.join_names(hosts))}.", hosts=hosts
         )
     if memory := node_memory(ok):
         least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
         yield Note(
-            "node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes
+            "node-memory", f"A node has {memory} of memory.", least_bytes=least_bytes, most_bytes=most_bytes
         )
     if below := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
-        yield Note("systems", f"Systems and drivers: {to_latex('; '.join(below))}.", systems=below)
+        yield Note("systems", f"Nodes run {to_latex('; '.join(below))}.", systems=below)
     devices = distinct_names(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
@@ -558,7 +626,7 @@ def _machine(facts: Facts) -> Iterator[str]:
         threads = "thread" if cores == [1] else "threads"
         yield Note(
             "devices",
-            f"Training device: {to_latex(join_words(devices))}{unnamed}; each rank has "
+            f"Ranks train on {to_latex(join_words(devices))}{unnamed}, each with "
             f"{' or '.join(f'{count:.0f}' for count in cores)} {threads} for "
             f"computation.{_cores_sentence(facts.site)}",
             devices=devices,
@@ -649,7 +717,7 @@ def _network(facts: Facts) -> Iterator[str]:
             f"distributed framework{' that has them' if collectives else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
             "$2 (n-1)/n$ times bytes over seconds with $n$ ranks"
-            f"{cite('patarasuk2009')}{facts.see('network')}.",
+            f"{cite('patarasuk2009')}{facts.see_here('network')}.",
             collectives=[ALL_REDUCE, *collectives],
             nodes=sorted(set(benchmarks["nodes"])),
             sizes_bytes=sizes,
@@ -674,7 +742,7 @@ def _statistics(facts: Facts) -> Iterator[str]:
     yield Note(
         "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "
-        f"its baseline in seconds{cite('hoefler2015')}{facts.see('speedup')}.",
+        f"its baseline in seconds{cite('hoefler2015')}{facts.see_here('speedup')}.",
     )
     by_table = {
         "effects": (
@@ -697,8 +765,11 @@ def _statistics(facts: Facts) -> Iterator[str]:
     }
     for name, sentence in by_table.items():
         if name in (*facts.paper_tables, *facts.supplement_tables):
-            yield Note("table-method", f"{sentence}{facts.see(name)}.", table=name)
-    yield Note("table-notes", "The notes of each table say how its numbers are computed.")
+            yield Note("table-method", f"{sentence}{facts.see_here(name)}.", table=name)
+    elsewhere = (
+        "; tables that the text does not name are in the supplement" if facts.supplement_tables else ""
+    )
+    yield Note("table-notes", f"The notes of each table say how its numbers are computed{elsewhere}.")
 
 
 def _left_out(facts: Facts) -> Iterator[str]:
@@ -733,23 +804,62 @@ def _left_out(facts: Facts) -> Iterator[str]:
             unsuccessful=len(failed),
             reasons=counts,
         )
-        yield to_latex(conditions.shortfall_note(facts.runs))
-    repeated = facts.runs[facts.runs["attempt"].fillna(1) > 1]
-    if len(repeated):
-        n_without_record = repeated["unfinished_attempts"].notna().sum()
-        yield Note(
-            "repeated-runs",
-            f"{number_of(len(repeated), 'run')} took more than one attempt ({n_without_record} after an "
-            "attempt that left no record, the others on request); the last attempt counts.",
-            runs=len(repeated),
-            without_record=int(n_without_record),
-        )
+        yield to_latex(_missing_cells_note(facts.runs))
+    yield _repeats_note(facts.runs)
     yield Note(
         "no-value-left-out",
         (
             "No successful run was left out because of its "
             f"value{facts.see('checks', ': outliers are listed in ', '')}."
         ),
+    )
+
+
+def _missing_cells_note(runs: pd.DataFrame) -> Note:
+    """Name the cells without a successful run."""
+    missing = missing_cells(runs)
+    if not missing:
+        return Note("no-cell-missing", "Every cell has a successful run.")
+    text = f"Without a successful run: {conditions.join_names(missing)}."
+    return Note("missing-cells", text, cells=missing)
+
+
+def _repeats_note(runs: pd.DataFrame) -> str:
+    """Say how many runs took several attempts, and by how much the limit of other CPU time changed meanwhile."""
+    is_repeated = runs["attempt"].fillna(1) > 1
+    limits = [
+        sorted(set(part["max_other_cpu_share"].dropna())) for part in (runs[~is_repeated], runs[is_repeated])
+    ]
+    facts: dict[str, Any] = {"runs": int(is_repeated.sum())}
+    if not facts["runs"]:
+        return _limits_note(runs)
+    n_without_record = int(runs.loc[is_repeated, "unfinished_attempts"].notna().sum())
+    changed, limits_note = "", ""
+    if [len(part) for part in limits] == [1, 1] and limits[0] != limits[1]:
+        facts["limits"] = old, new = limits[0][0], limits[1][0]
+        changed = (
+            f" after the site's limit of other processes' CPU time was {'raised' if new > old else 'lowered'} "
+            f"from {100 * old:.3g} to {100 * new:.3g}~\\%"
+        )
+    else:
+        limits_note = _limits_note(runs)
+    unrecorded = f" ({n_without_record} after an attempt that left no record)" if n_without_record else ""
+    verb = "was" if facts["runs"] == 1 else "were"
+    text = f"{number_of(facts['runs'], 'run')} {verb} repeated{changed}{unrecorded}; the last attempt counts."
+    note = Note("repeated-runs", text, without_record=n_without_record, **facts)
+    return Note(note.code, f"{note} {limits_note}", **note.facts) if limits_note else note
+
+
+def _limits_note(runs: pd.DataFrame) -> str:
+    """Say for how many runs each limit of other CPU time held; empty if it was the same for all."""
+    counts = runs["max_other_cpu_share"].value_counts().sort_index()
+    if len(counts) < 2:
+        return ""
+    parts = [f"{100 * limit:.3g}~\\% for {number_of(int(n), 'run')}" for limit, n in counts.items()]
+    return Note(
+        "changed-limit",
+        f"The site's limit of other processes' CPU time changed during the campaign: {join_words(parts)}.",
+        limits=[float(limit) for limit in counts.index],
     )
 
 
@@ -780,10 +890,29 @@ def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
 
 
 def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
-    """Render what `_reasons` returns."""
-    parts = [f"{count} {status} ({reason})" for (status, reason), count in counts.items()]
-    n_left_out = sum(list(counts.values())[MAX_REASONS:])
+    """Render what `_reasons` returns; reasons that differ only in numbers become one with their ranges."""
+    alike: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for (status, reason), count in counts.items():
+        alike.setdefault((status, _NUMBER.sub("#", reason)), []).append((reason, count))
+    merged = {
+        (status, _merge_numbers([reason for reason, _ in group])): sum(count for _, count in group)
+        for (status, _), group in alike.items()
+    }
+    ordered = sorted(merged.items(), key=lambda entry: -entry[1])
+    parts = [f"{count} {status} ({reason})" for (status, reason), count in ordered]
+    n_left_out = sum(count for _, count in ordered[MAX_REASONS:])
     return "; ".join([*parts[:MAX_REASONS], *([f"{n_left_out} for other reasons"] if n_left_out else [])])
+
+
+def _merge_numbers(texts: Sequence[str]) -> str:
+    """Return texts that differ only in their numbers as one, with the range of each number."""
+    columns = iter(list(zip(*map(_NUMBER.findall, texts), strict=True)))
+
+    def span(_: re.Match[str]) -> str:
+        numbers = sorted(set(next(columns)), key=float)
+        return numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+    return _NUMBER.sub(span, texts[0])
 
 
 def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
@@ -856,7 +985,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             yield Note(
                 "failed-check",
                 (
-                    f"Check of the assumption ``{to_latex(str(row.assumption))}'': "
+                    f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
                     f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
                 ),
                 assumption=row.assumption,

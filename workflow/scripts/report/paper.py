@@ -1,6 +1,7 @@
 """Write the sources of a study's paper, results/<study>/paper/, all but main.tex, which its author owns.
 
-    preamble.tex                packages and commands; the study's title and question
+    options.tex                 options of the class, read before it
+    preamble.tex                packages and commands; the study's title, question and authors
     methods.tex, threats.tex, reproducibility.tex    text
     results.tex, tables.tex     the answer, the paper's figures and tables, each in figures/ and tables/
     supplement.tex              a document of its own, with all other figures and tables
@@ -12,7 +13,7 @@ Figures and tables are copies, so the folder can be moved elsewhere.
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,51 +21,41 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.answers import NOTE, Answer, answer_sentences
 from analysis.measured import read_timing_runs, varying
+from analysis.tables import Table
 from common.errors import InputError
 from common.files import write_text, written_whole
+from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
 from declared.datasets import load_dataset
+from declared.paper import DEFAULT_CLASS
 from declared.site import load_site
-from declared.study import Study, load_study
-from report import content
-from report.latex import figure, first_sentence, references, see, to_latex
-from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
+from declared.study import load_study
+from report import content, document
+from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
+from report.latex import figure, references, see, to_latex
+from report.methods import (
+    MEANS,
+    Facts,
+    constant_table,
+    factor_table,
+    framework_table,
+    methods,
+    reproducibility,
+    threats,
+)
 
-GENERATED_HEADER = "% Overwritten by every `snakemake paper`: to change this text, copy it into main.tex.\n"
-# Graphics are scaled to the line width, and to a height that leaves room for long captions.
-PREAMBLE = r"""\usepackage[T1]{fontenc}
-\usepackage[utf8]{inputenc}
-\usepackage{mathptmx}
-\usepackage{courier}
-\usepackage[a4paper,textwidth=6.9in,textheight=9.7in]{geometry}
-\usepackage{array,booktabs,graphicx,longtable,pdflscape}
-\usepackage[font=footnotesize,labelfont=bf]{caption}
-\usepackage[hidelinks]{hyperref}
-\emergencystretch=3em
-\renewcommand{\topfraction}{0.95}
-\renewcommand{\floatpagefraction}{0.7}
-\renewcommand{\textfraction}{0.05}
-\makeatletter
-\renewcommand{\fps@table}{!htp}
-% Tables that float stay before those that do not.
-\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi}
-\makeatother
-\newsavebox{\ringsidebox}
-\newcommand{\fitgraphics}[1]{%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%
-  \ifdim\wd\ringsidebox>\linewidth \sbox{\ringsidebox}{\resizebox{\linewidth}{!}{\usebox{\ringsidebox}}}\fi
-  \ifdim\ht\ringsidebox>0.66\textheight
-    \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
-  \usebox{\ringsidebox}}
-\newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
-  \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
-"""
-
-NO_AUTHORS = "TODO: name the authors"
+GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
+MAX_FLOAT_ROWS = 40  # lines of a table that the paper has by default
+MEANS_COLUMNS = (
+    "epoch time (s)",
+    "throughput (samples/s)",
+    "throughput (tokens/s)",
+    "validation accuracy (%)",
+)
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
-\input{preamble}
+%s
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -101,32 +92,54 @@ class Selection:
         )
 
 
-def generated_files(
-    facts: Facts,
-    paper: Selection,
-    supplement: Selection,
-    answer: Answer,
-    notes: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the contents of the generated files by name; `notes` are printed apart from captions."""
-    facts = replace(facts, paper_tables=paper.tables, supplement_tables=supplement.tables)
-    commands = {"title": facts.study.title, "question": facts.study.question}
+@dataclass(frozen=True)
+class Contents:
+    """What a paper and its supplement show beside their text.
+
+    Attributes:
+        paper: Figures and tables of the paper.
+        supplement: Those of its supplement.
+        long: Names of tables that do not float.
+        means: The paper's short table of means of cells; None without one.
+        findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
+        notes: Notes of captions and tables that are printed apart, by name.
+    """
+
+    paper: Selection
+    supplement: Selection
+    long: Sequence[str] = ()
+    means: Table | None = None
+    findings: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
+    """Return the contents of the generated files by name."""
+    paper, supplement = contents.paper, contents.supplement
+    facts = replace(
+        facts,
+        paper_tables=[*paper.tables, *([MEANS] if contents.means else [])],
+        supplement_tables=supplement.tables,
+    )
+    name = facts.study.paper.class_name
     return {
-        "preamble.tex": PREAMBLE
-        + "".join(
-            rf"\newcommand{{\study{name}}}{{{to_latex(value)}}}" + "\n" for name, value in commands.items()
-        )
-        + rf"\newcommand{{\studyauthors}}{{{author_names(facts.study)}}}"
-        + "\n",
-        "methods.tex": methods(facts) + factor_table(facts) + framework_table(facts),
-        "results.tex": results(facts, paper.captions, answer),
-        "tables.tex": input_tables(paper.tables),
+        "options.tex": document.options(name, facts.anonymous),
+        "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
+        "methods.tex": factor_table(facts) + framework_table(facts) + methods(facts),
+        "results.tex": results(facts, contents, answer),
+        "tables.tex": (tables.latex(contents.means, f"tab:{MEANS}") if contents.means else "")
+        + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
         "supplement.tex": SUPPLEMENT
         % (
-            show_figures(supplement.captions) + input_tables(supplement.tables) + caption_notes(notes)
-            or NO_SUPPLEMENT
+            document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
+            (
+                show_figures(supplement.captions) + input_tables(supplement.tables, contents.long)
+                or NO_SUPPLEMENT
+            )
+            + constant_table(facts)
+            + caption_notes(contents.notes),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption)
@@ -135,35 +148,40 @@ def generated_files(
     }
 
 
-def author_names(study: Study) -> str:
-    """Return the authors for the title, or a reminder to name them."""
-    names = [
-        to_latex(f"{author.given_names} {author.family_names}")
-        + (rf"\\{to_latex(author.affiliation)}" if author.affiliation else "")
-        for author in study.authors
+def results(facts: Facts, contents: Contents, answer: Answer) -> str:
+    """Return the answer in sentences, then each figure with what it shows."""
+    names = list(contents.paper.captions)
+    # A figure across the page appears on the next page at the earliest, so it comes one paragraph before its own.
+    inputs = [rf"\input{{figures/{name}}}" for name in names]
+    discussions = [
+        "\n".join([*inputs[place + 1 : place + 2], _discuss(name, contents.findings.get(name))])
+        for place, name in enumerate(names)
     ]
-    return r" \and ".join(names) or NO_AUTHORS
-
-
-def results(facts: Facts, captions: Mapping[str, str], answer: Answer) -> str:
-    """Return the answer in sentences, then the figures, each after the sentence that it shows."""
-    lines = [
+    paragraphs = [
+        *inputs[:1],
         *map(to_latex, answer.opening),
         to_latex(conditions.usable_runs_note(facts.runs))
-        + facts.see("cells", " Means of all cells are in ", "."),
+        + facts.see(MEANS, " Means of all cells are in ", "."),
         *([to_latex(NOTE)] if varying(facts.runs) else []),
+        *discussions[:1],
         *map(to_latex, answer.further),
+        *discussions[1:],
     ]
-    return "\n\n".join(lines) + "\n\n" + show_figures(captions)
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _discuss(name: str, finding: str | None) -> str:
+    """Return what a figure shows, or a reminder to say so."""
+    reference = see("fig", name)
+    if not finding:
+        return rf"\tobewritten{{what {reference} shows.}}"
+    return to_latex(finding).replace(FIGURE, reference)
 
 
 def show_figures(captions: Mapping[str, str]) -> str:
-    """Return figures, each after the sentence that it shows."""
-    parts = [
-        f"{see('fig', name)}: {to_latex(first_sentence(caption))}.\n\n\\input{{figures/{name}}}\\floatsfirst"
-        for name, caption in captions.items()
-    ]
-    return "\n\n".join([*parts, "\\clearpage\n"]) if parts else ""
+    """Return figures, one after the other."""
+    parts = [f"\\input{{figures/{name}}}\\floatsfirst" for name in captions]
+    return "\n\n".join([*parts, ""]) if parts else ""
 
 
 def caption_notes(notes: Mapping[str, str]) -> str:
@@ -175,9 +193,20 @@ def caption_notes(notes: Mapping[str, str]) -> str:
     return "\n\n".join([r"\section*{Notes on figures and tables}", *paragraphs, ""]) if paragraphs else ""
 
 
-def input_tables(names: Sequence[str]) -> str:
-    """Return commands that input all tables of these names."""
-    return "".join(f"\\input{{tables/{name}}}\\floatsfirst\n" for name in names)
+def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
+    """Return commands that input tables: those that float first, then those in `long`."""
+    floats, others = (
+        [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
+        for is_long in (False, True)
+    )
+    return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *others, "}\n"] if others else [])])
+
+
+def means_table(cells: Table) -> Table:
+    """Return the table of cells with the columns that a paper needs: factors, runs and main responses."""
+    names = list(cells.display)
+    shown = [*names[: names.index("n") + 1], *(name for name in names if name in MEANS_COLUMNS)]
+    return replace(cells, display=cells.display[shown], notes=cells.notes[-1:])
 
 
 def site_name(runs: pd.DataFrame, configured: str) -> str:
@@ -192,8 +221,54 @@ def copy_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, partial)
 
 
+def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[str, Table]) -> Contents:
+    """Return what the paper and its supplement have.
+
+    Unless the study names the paper's tables, it has those that fit on a part of a page, and of `cells` the
+    main columns.
+    """
+    choice = facts.study.paper
+    figures = choice.chosen_figures(facts.study.drawn())
+    chosen = [name for name in choice.chosen_tables() if name in selection.tables]
+    means = None
+    if choice.tables is None:
+        if "cells" in chosen:
+            chosen.remove("cells")
+            short = means_table(tables_by_name["cells"])
+            means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
+        chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
+    paper = selection.select(figures, chosen)
+    long = [
+        name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
+    ]
+    return Contents(paper, selection.remainder(paper), long, means)
+
+
+def find_findings(
+    facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
+) -> tuple[dict[str, Note], Answer]:
+    """Return what the paper's figures show, by name, and the answer without the sentences among these."""
+    drawn = {entry.name: entry for entry in facts.study.drawn()}
+    findings: dict[str, Note] = {}
+    further = list(answer.further)
+    for name in paper.captions:
+        if name not in drawn:
+            continue
+        if note := effect_of_figure(drawn[name], further):
+            further.remove(note)
+            findings[name] = refer_to_figure(note)
+        elif finding := find_finding(drawn[name], evidence):
+            findings[name] = finding
+    return findings, answer._replace(further=further)
+
+
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
-    """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes."""
+    """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes.
+
+    Raises:
+        InputError: If main.tex was begun in another class than the study's.
+    """
+    document.check_class(out / "main.tex", facts.study.paper.class_name)
     paragraphs_of = {
         stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n")
         for stem in figures
@@ -204,13 +279,11 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
         [name for name, table in tables_by_name.items() if not content.why_empty(table)],
     )
-    choice = facts.study.paper
-    paper = selection.select(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
-    data = {
-        name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame()
-        for name in ("effects", "anova")
-    }
+    contents = choose_contents(facts, selection, tables_by_name)
+    evidence = Evidence(facts.runs, {name: table.data for name, table in tables_by_name.items()})
+    data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     answer = answer_sentences(facts.runs, data["effects"], data["anova"], facts.study.answer)
+    findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
     }
@@ -219,8 +292,9 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         for name in selection.tables
         if tables_by_name[name].notes_elsewhere
     }
-    for name, content_of in generated_files(facts, paper, selection.remainder(paper), answer, notes).items():
-        write_text(out / name, GENERATED_HEADER + content_of)
+    files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer)
+    for name, text in files.items():
+        write_text(out / name, GENERATED_HEADER + text)
     for stem in figures:
         if stem.name not in selection.captions:  # Snakemake expects a file for each
             write_text(

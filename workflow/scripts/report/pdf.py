@@ -11,14 +11,16 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import display_path, write_text, written_whole
 from common.options import run_program
+from declared.paper import DEFAULT_CLASS
+from report.document import CLASSES, class_of
 
-PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
 MAX_PASSES = 6  # widths of long tables converge in four
 _RERUN = re.compile(
     r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)"
 )
 _LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 _ERROR = re.compile(rf"(?:{_LOCATION.pattern}|^! )(?P<message>.+)$", re.MULTILINE)
+_MISSING = re.compile(r"\.(?:sty|cls)' not found")
 _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
@@ -95,18 +97,19 @@ def tex_error(log: str, main: Path) -> InputError:
         return InputError("tex-failed", "pdflatex failed without a message", file=display_path(main))
     place = _LOCATION.search(log)  # for a missing file it stands in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
-    is_package = ".sty' not found" in message["message"]
+    is_package = bool(_MISSING.search(message["message"]))
     return InputError(
         "not-installed" if is_package else "tex-error",
         message["message"].strip(),
         file=f"{display_path(main.parent)}/{file}{line}",
-        hint=install_hint() if is_package else "",
+        hint=install_hint(main) if is_package else "",
     )
 
 
-def install_hint() -> str:
-    """Return how to install what is missing."""
-    return f"on Debian: apt-get install {' '.join(PACKAGES)}"
+def install_hint(main: Path) -> str:
+    """Return how to install what a document needs."""
+    document_class = CLASSES.get(class_of(main), CLASSES[DEFAULT_CLASS])
+    return f"on Debian: apt-get install {' '.join(document_class.debian)}"
 
 
 def main(*, main: Path, out: Path, log: Path) -> None:
@@ -120,7 +123,7 @@ def main(*, main: Path, out: Path, log: Path) -> None:
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
             "not-installed",
-            f"{' and '.join(missing)} not found on this machine ({install_hint()})",
+            f"{' and '.join(missing)} not found on this machine ({install_hint(main)})",
             file=display_path(out),
             got=missing,
             hint=f"the sources are in {display_path(main.parent)}",

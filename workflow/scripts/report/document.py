@@ -1,0 +1,188 @@
+"""Describe the LaTeX classes of papers: packages, authors and what Debian has to install.
+
+A class comes from Debian: article from texlive-latex-recommended, acmart and IEEEtran from texlive-publishers,
+acmart with packages of texlive-latex-extra. Without texlive-fonts-extra (500 MB), acmart's own fonts are
+replaced by Times and Helvetica.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import display_path
+from declared.paper import ClassName
+from declared.study import Author, Study
+from report.latex import to_latex
+
+ANONYMOUS = "Anonymous authors"
+NO_AUTHORS = r"\tobenamed{authors}"
+NO_AFFILIATION = r"\tobenamed{affiliation}"
+COMMON_PACKAGES = r"\usepackage{array,booktabs,graphicx,longtable,pdflscape}"
+# Graphics are scaled to the line width, and to a height that leaves room for long captions. A figure is as
+# wide as the page if its graphics are clearly wider than a column.
+COMMON_COMMANDS = r"""\emergencystretch=3em
+\renewcommand{\topfraction}{0.95}
+\renewcommand{\dbltopfraction}{0.95}
+\renewcommand{\floatpagefraction}{0.8}
+\renewcommand{\dblfloatpagefraction}{0.8}
+\renewcommand{\textfraction}{0.05}
+\setcounter{topnumber}{3}
+\setcounter{dbltopnumber}{3}
+\setcounter{totalnumber}{6}
+\makeatletter
+\renewcommand{\fps@table}{!htp}
+\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi} % tables that float stay before those that do not
+\newcommand{\longtables}[1]{\if@twocolumn\onecolumn#1\twocolumn\else#1\fi} % which do not break across columns
+\makeatother
+\newsavebox{\ringsidebox}
+\newcommand{\fitgraphics}[1]{%
+  \sbox{\ringsidebox}{\includegraphics{#1}}%
+  \ifdim\wd\ringsidebox>\linewidth \sbox{\ringsidebox}{\resizebox{\linewidth}{!}{\usebox{\ringsidebox}}}\fi
+  \ifdim\ht\ringsidebox>0.66\textheight \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
+  \usebox{\ringsidebox}}
+\newenvironment{fittedfigure}[1]{%
+  \sbox{\ringsidebox}{\includegraphics{#1}}%
+  \ifdim\wd\ringsidebox>1.1\columnwidth \def\fittedname{figure*}\else\def\fittedname{figure}\fi
+  \begin{\fittedname}[!htbp]\centering\fitgraphics{#1}}{\end{\fittedname}}
+\providecommand{\Description}[1]{} % of a figure, for readers who do not see it: acmart's
+\newcommand{\tobenamed}[1]{\textbf{[To be written: #1]}}
+\newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
+  \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
+\pdfstringdefDisableCommands{\def\tobenamed#1{To be written: #1}}
+"""
+ARTICLE_PACKAGES = r"""\usepackage[T1]{fontenc}
+\usepackage{mathptmx}
+\usepackage{courier}
+\usepackage[a4paper,textwidth=6.9in,textheight=9.7in,columnsep=0.2in]{geometry}
+\usepackage[font=footnotesize,labelfont=bf]{caption}
+"""
+ACMART_PACKAGES = r"""\IfFileExists{libertine.sty}{}{% the ACM's fonts are in Debian's texlive-fonts-extra
+  \usepackage[T1]{fontenc}\usepackage{mathptmx}\usepackage[scaled=0.9]{helvet}\usepackage{courier}}
+"""
+IEEETRAN_PACKAGES = r"""\usepackage[T1]{fontenc}
+\usepackage{courier}
+"""
+_CLASS = re.compile(r"^\s*\\documentclass\s*(?:\[[^\]]*\]\s*)?\{(?P<name>[^}]+)\}", re.MULTILINE)
+HYPERREF = r"""\usepackage[hidelinks]{hyperref}
+"""
+
+
+@dataclass(frozen=True)
+class DocumentClass:
+    """A LaTeX class of papers.
+
+    Attributes:
+        debian: Packages of Debian that have it, with what it and the generated parts need.
+        preamble: Commands that load packages, before those common to all classes.
+        authors: Returns the authors in the words of the class.
+    """
+
+    debian: Sequence[str]
+    preamble: str
+    authors: Callable[[Sequence[Author]], str]
+
+
+def article_authors(authors: Sequence[Author]) -> str:
+    r"""Return authors for \author of article, each with the affiliation below."""
+    names = [
+        _name(author) + (rf"\\{to_latex(author.affiliation)}" if author.affiliation else "")
+        for author in authors
+    ]
+    return r" \and ".join(names) or NO_AUTHORS
+
+
+def acmart_authors(authors: Sequence[Author]) -> str:
+    r"""Return acmart's commands \author, \orcid and \affiliation for each author."""
+    if not authors:
+        return _acmart_author(NO_AUTHORS, NO_AFFILIATION)
+    return "".join(
+        _acmart_author(
+            _name(author),
+            to_latex(author.affiliation) if author.affiliation else NO_AFFILIATION,
+            (author.orcid or "").rpartition("/")[2],
+        )
+        for author in authors
+    )
+
+
+def _acmart_author(name: str, affiliation: str, orcid: str = "") -> str:
+    # The class asks for a country in every affiliation, and the study names none.
+    return (
+        rf"\author{{{name}}}"
+        + (rf"\orcid{{{orcid}}}" if orcid else "")
+        + rf"\affiliation{{\institution{{{affiliation}}}\country{{}}}}"
+    )
+
+
+def ieeetran_authors(authors: Sequence[Author]) -> str:
+    r"""Return blocks of names and affiliations for \author of IEEEtran."""
+    blocks = [
+        rf"\IEEEauthorblockN{{{_name(author)}}}"
+        rf"\IEEEauthorblockA{{{to_latex(author.affiliation) if author.affiliation else NO_AFFILIATION}}}"
+        for author in authors
+    ]
+    unnamed = rf"\IEEEauthorblockN{{{NO_AUTHORS}}}\IEEEauthorblockA{{{NO_AFFILIATION}}}"
+    return r" \and ".join(blocks) or unnamed
+
+
+def _name(author: Author) -> str:
+    return to_latex(f"{author.given_names} {author.family_names}")
+
+
+TEX = ("texlive-latex-recommended", "texlive-fonts-recommended")
+CLASSES: Mapping[str, DocumentClass] = {
+    "article": DocumentClass(TEX, ARTICLE_PACKAGES + HYPERREF, article_authors),
+    "acmart": DocumentClass(
+        (*TEX, "texlive-publishers", "texlive-latex-extra"), ACMART_PACKAGES, acmart_authors
+    ),
+    "IEEEtran": DocumentClass((*TEX, "texlive-publishers"), IEEETRAN_PACKAGES + HYPERREF, ieeetran_authors),
+}
+
+
+def skeleton(name: ClassName) -> Path:
+    """Return the file that main.tex of a paper of this class begins as."""
+    return Path(__file__).with_name(f"main-{name}.tex")
+
+
+def class_of(main: Path) -> str:
+    """Return the name of the class that a LaTeX file declares; empty if it has none or does not exist."""
+    declared = _CLASS.search(main.read_text(encoding="utf-8", errors="replace")) if main.is_file() else None
+    return declared["name"].strip() if declared else ""
+
+
+def check_class(main: Path, name: ClassName) -> None:
+    """Raise InputError if main.tex was begun in another of CLASSES than the study's."""
+    written = class_of(main)
+    if written in CLASSES and written != name:
+        raise InputError(
+            "other-class",
+            f"is of class {written}, but the study's paper is of class {name}",
+            file=display_path(main),
+            got=written,
+            hint=f"set paper: {{class: {written}}}, or rename the file, run the command again and copy your text",
+        )
+
+
+def options(name: ClassName, anonymous: bool = False) -> str:
+    r"""Return what precedes \documentclass: options that the study sets."""
+    if name == "acmart" and anonymous:
+        return "\\PassOptionsToClass{anonymous,review}{acmart}\n"
+    return "% The study sets no option of the class.\n"
+
+
+def preamble(study: Study, name: ClassName, anonymous: bool = False) -> str:
+    """Return packages and commands of a paper, with the study's title, question and authors."""
+    document_class = CLASSES[name]
+    authors = [Author(given_names="Anonymous", family_names="authors")] if anonymous else study.authors
+    commands = {
+        "title": to_latex(study.title),
+        "question": to_latex(study.question),
+        "authors": document_class.authors(authors),
+    }
+    return (
+        document_class.preamble
+        + f"{COMMON_PACKAGES}\n{COMMON_COMMANDS}"
+        + "".join(rf"\newcommand{{\study{word}}}{{{text}}}" + "\n" for word, text in commands.items())
+    )

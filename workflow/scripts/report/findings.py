@@ -1,0 +1,320 @@
+"""State in numbers what each figure of a paper shows, from the study's runs and tables.
+
+A finding is a sentence that refers to its figure by FIGURE. Kinds of figures without an entry in FINDINGS have
+none, and the paper asks its author for one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis import shares, tables
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
+from analysis.measured import (
+    cell_words,
+    combination_text,
+    level_text,
+    levels_in_order,
+    successful,
+    title,
+)
+from analysis.pooling import pooled
+from common.notes import Note
+from declared.figures import Declared
+
+FIGURE = "THISFIGURE"  # stands for the reference to the figure
+MIB = 2**20
+RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of the table `effects`
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What findings are read from.
+
+    Attributes:
+        runs: All runs of the design.
+        tables: Values of the study's tables by name.
+    """
+
+    runs: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
+
+    def table(self, name: str, *columns: str) -> pd.DataFrame:
+        """Return the rows of a table that have a value in each of these columns; empty without the table."""
+        data = self.tables.get(name, pd.DataFrame())
+        if not set(columns) <= set(data):
+            return pd.DataFrame(columns=[*columns])
+        return data.dropna(subset=list(columns))
+
+    def cell(self, name: object) -> str:
+        """Return a cell in the words that distinguish it from the others."""
+        return cell_words(self.runs).get(str(name), str(name))
+
+
+def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
+    """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
+    if successful(evidence.runs).empty or figure.kind not in FINDINGS:
+        return None
+    return FINDINGS[figure.kind](figure, evidence)
+
+
+def effect_of_figure(figure: Declared, notes: Sequence[Note]) -> Note | None:
+    """Return the sentence of the answer on the factor that a figure shows; None without one."""
+    if figure.kind != "by_factor":
+        return None
+    return next((note for note in notes if note.facts.get("factor") == figure.x), None)
+
+
+def refer_to_figure(note: Note) -> Note:
+    """Return a sentence of the answer that refers to its figure."""
+    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
+
+
+def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the fastest and the slowest cell."""
+    pooling = pooled(evidence.runs)
+    means = pooling.cell_statistics["mean"].dropna().sort_values(kind="stable")
+    if len(means) < 2:
+        return None
+    fastest, slowest = str(means.index[0]), str(means.index[-1])
+    low, high = (f"{tables.interval(pooling.cell_mean(cell))} s" for cell in (fastest, slowest))
+    return Note(
+        "epoch-time-range",
+        f"Mean epoch times range from {low} ({evidence.cell(fastest)}) to {high} ({evidence.cell(slowest)}), "
+        f"a factor of {means.iloc[-1] / means.iloc[0]:.1f} ({FIGURE}).",
+        fastest=fastest,
+        slowest=slowest,
+        ratio=float(means.iloc[-1] / means.iloc[0]),
+    )
+
+
+def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
+    """Say how epoch time changes from the first to the last level of the figure's factor."""
+    factor = str(figure.x)
+    effects = evidence.table("effects", "factor", "ratio")
+    rows = effects[effects["factor"] == factor]
+    levels = levels_in_order(evidence.runs, factor)
+    if len(rows):
+        first, last = (level_text(level) for level in (levels[0], levels[-1]))
+        texts = rows[["from", "to"]].map(_csv_level)
+        rows = rows[(texts["from"] == first) & (texts["to"] == last)].sort_values("ratio", kind="stable")
+    if rows.empty:
+        return _range_of_times(figure, evidence)
+    least, greatest = (Estimate(*rows.iloc[at][RATIO]) for at in (0, -1))
+    where = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
+    change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
+    tested = rows["p_holm"].dropna() if "p_holm" in rows else pd.Series(dtype=float)
+    n_shown = int((tested < SIGNIFICANCE_LEVEL).sum())
+    counts = (
+        f"; {n_shown} of {len(tested)} differences are significant after Holm's correction"
+        if len(tested) > 1
+        else ""
+    )
+    return Note(
+        "effect-range",
+        f"From {change}, epoch time changes by {_change_text(least)}{where[0]}"
+        + (f" to {_change_text(greatest)}{where[1]}" if len(rows) > 1 else "")
+        + f" ({FIGURE}){counts}.",
+        factor=factor,
+        least=least,
+        greatest=greatest,
+        shown=n_shown,
+        tested=len(tested),
+    )
+
+
+def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
+    """Say how much of the variation the interaction of the figure's two factors explains."""
+    factors = [str(figure.x), *(figure.colour or ())]
+    titles = [title(name) for name in factors]
+    rows = evidence.table("anova", "term", "share", "p")
+    rows = rows[rows["term"].isin([" × ".join(titles), " × ".join(reversed(titles))])]
+    if rows.empty:
+        return None
+    share, p = float(rows.iloc[0]["share"]), float(rows.iloc[0]["p"])
+    pair = " and ".join(titles)
+    text = (
+        f"The effects of {pair} depend on each other: their interaction explains {100 * share:.1f} % of the "
+        f"variation of log epoch time ({p_text(p)}; {FIGURE})."
+        if p < SIGNIFICANCE_LEVEL
+        else f"The data show no interaction of {pair} ({p_text(p)}; {FIGURE})."
+    )
+    return Note("interaction", text, factors=factors, share=share, p=p)
+
+
+def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the smallest and the largest speed-up at the most replicas."""
+    rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
+    rows = rows[rows["replicas"] > 1]
+    if rows.empty:
+        return None
+    n_replicas = int(rows["replicas"].max())
+    rows = rows[rows["replicas"] == n_replicas].sort_values("speedup", kind="stable")
+    ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
+    texts = [
+        f"{tables.difference(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "
+        f"({evidence.cell(row['cell'])})"
+        for row in ends
+    ]
+    efficiencies = " to ".join(f"{100 * row['efficiency']:.0f} %" for row in ends)
+    subject = f"On {n_replicas} replicas, speed-up over the single-device baseline"
+    return Note(
+        "speedup-range",
+        f"{subject} {'is' if len(ends) == 1 else 'ranges from'} {' to '.join(texts)}, an efficiency of "
+        f"{efficiencies} ({FIGURE}).",
+        replicas=n_replicas,
+        least=float(rows["speedup"].iloc[0]),
+        greatest=float(rows["speedup"].iloc[-1]),
+    )
+
+
+def _throughput(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells with the lowest and the highest throughput."""
+    rows = evidence.table("cells", "throughput_samples_s_mean", "cell")
+    return _range_note(evidence, rows, "throughput_samples_s_mean", "throughput", 1.0, " samples/s")
+
+
+def _memory(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells with the smallest and the largest memory of a rank."""
+    rows = evidence.table("cells", "memory_peak_bytes_mean", "cell")
+    return _range_note(evidence, rows, "memory_peak_bytes_mean", "peak memory of a rank", 1 / MIB, " MiB")
+
+
+def _accuracy(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells with the lowest and the highest final validation accuracy."""
+    rows = evidence.table("cells", "validation_accuracy_mean", "cell")
+    subject = "mean validation accuracy after the last epoch"
+    return _range_note(evidence, rows, "validation_accuracy_mean", subject, 100.0, " %")
+
+
+def _time_to_accuracy(figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells that reach the target first and last, and count those that do not."""
+    data = evidence.tables.get("time_to_accuracy", pd.DataFrame())
+    rows = evidence.table("time_to_accuracy", "time_to_accuracy_s", "cell")
+    target = f"the target of {100 * figure.target:g} %" if figure.target else "the target accuracy"
+    return _range_note(
+        evidence,
+        rows,
+        "time_to_accuracy_s",
+        f"{len(rows)} of {len(data)} cells reach {target} in every run; the time to it",
+        1.0,
+        " s",
+    )
+
+
+def _range_note(
+    evidence: Evidence, rows: pd.DataFrame, column: str, subject: str, factor: float, unit: str
+) -> Note | None:
+    """Return the range of a column of a table with a row per cell; None without rows."""
+    if rows.empty:
+        return None
+    rows = rows.sort_values(column, kind="stable")
+    least, greatest = rows.iloc[0], rows.iloc[-1]
+    texts = [
+        f"{tables.number(factor * row[column])}{unit} ({evidence.cell(row['cell'])})"
+        for row in (least, greatest)
+    ]
+    return Note(
+        "range",
+        f"As {FIGURE} shows, {subject} ranges from {texts[0]} to {texts[1]}."
+        if len(rows) > 1
+        else f"As {FIGURE} shows, {subject} is {texts[0]}.",
+        column=column,
+        least=float(least[column]),
+        greatest=float(greatest[column]),
+    )
+
+
+def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells with the smallest and the largest share of communication in an epoch."""
+    parts = shares.epoch_shares(evidence.runs)
+    replicas = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["replicas"]
+    scaled = parts[(replicas.reindex(parts.index) > 1) & parts["communication"].notna()]
+    if scaled.empty:
+        return None
+    ordered = scaled.assign(communication=scaled["communication"].clip(0, 1)).sort_values(
+        "communication", kind="stable"
+    )
+    texts = [
+        f"{100 * ordered['communication'].iloc[at]:.0f} % ({evidence.cell(ordered.index[at])})"
+        for at in (0, -1)
+    ]
+    subject = "communication takes an estimated"
+    return Note(
+        "communication-range",
+        f"As {FIGURE} shows, {subject} {' to '.join(texts[: len(ordered)])} of an epoch on more than one "
+        "replica.",
+        least=float(ordered["communication"].iloc[0]),
+        greatest=float(ordered["communication"].iloc[-1]),
+    )
+
+
+def _network(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the frameworks with the shortest latency and the largest bandwidth of all-reduce."""
+    rows = evidence.table("network", "framework", "nodes", "latency_s", "bandwidth_bytes_s")
+    if "collective" in rows:
+        rows = rows[rows["collective"] == "all_reduce"]
+    if rows.empty:
+        return None
+    n_nodes = int(rows["nodes"].max())
+    rows = rows[rows["nodes"] == n_nodes]
+    by_latency, by_bandwidth = (
+        rows.sort_values(name, kind="stable") for name in ("latency_s", "bandwidth_bytes_s")
+    )
+    latencies = [
+        f"{tables.number(1e3 * row['latency_s'])} ms ({row['framework']})"
+        for row in (by_latency.iloc[0], by_latency.iloc[-1])
+    ]
+    rates = [
+        f"{tables.number(row['bandwidth_bytes_s'] / 1e6)} MB/s ({row['framework']})"
+        for row in (by_bandwidth.iloc[0], by_bandwidth.iloc[-1])
+    ]
+    several = len(rows) > 1
+    return Note(
+        "network-range",
+        f"On {n_nodes} nodes, the fitted latency of all-reduce is "
+        f"{' to '.join(latencies) if several else latencies[0]} and its bus bandwidth "
+        f"{' to '.join(rates) if several else rates[0]} ({FIGURE}).",
+        nodes=n_nodes,
+        latencies_s=[float(by_latency["latency_s"].iloc[at]) for at in (0, -1)],
+        bandwidths_bytes_s=[float(by_bandwidth["bandwidth_bytes_s"].iloc[at]) for at in (0, -1)],
+    )
+
+
+def _change_text(ratio: Estimate) -> str:
+    """Return a ratio as a signed change in per cent with its interval."""
+    value, low, high = (
+        "±0" if math.isclose(part, 1) else f"{100 * (part - 1):+.0f}".replace("-", "−")
+        for part in (ratio.value, ratio.low, ratio.high)
+    )
+    return f"{value} %" if math.isnan(ratio.low) else f"{value} % [{low} %, {high} %]"
+
+
+def _other_levels(evidence: Evidence, cell: str, factor: str) -> str:
+    words = cell_words(evidence.runs, but=[factor])[cell]
+    return "" if words == cell else f" ({words})"
+
+
+def _csv_level(level: object) -> str:
+    """Return the text of a level as read from CSV, where a column with other texts holds texts."""
+    try:
+        number = float(level)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return level_text(level)
+    return level_text(int(number)) if number.is_integer() else level_text(number)
+
+
+FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
+    "overview": _range_of_times,
+    "by_factor": _effect_of_factor,
+    "interaction": _interaction,
+    "scaling": _speedups,
+    "throughput": _throughput,
+    "memory": _memory,
+    "accuracy": _accuracy,
+    "time_to_accuracy": _time_to_accuracy,
+    "shares": _communication,
+    "network": _network,
+}
