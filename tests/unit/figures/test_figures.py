@@ -190,7 +190,7 @@ def test_a_caption_says_what_every_caption_must(name, drawings, csv):
     below, *apart = drawings[name][1].split("\n\n")
     runs, intervals = Records(*csv).runs, name not in WITHOUT_INTERVALS
     assert len(apart) <= 1 and "\n" not in below and "\n" not in "".join(apart)
-    assert len(below.split()) <= 70
+    assert len(below.split()) <= 45
     assert conditions.run_counts_note(runs, intervals) in below and conditions.setting_note(runs) in below
     assert ("95 %" in below) == intervals, "of what is not drawn nothing is said"
 
@@ -522,7 +522,7 @@ def test_only_by_nodes_has_a_bound(treated):
     one_model = {"model": ["small-cnn"]}
     assert (
         names_in(drawn_by(replace(FIGURES["by_nodes"], filter=one_model), treated)[0].legends[0])[-1]
-        == "baseline / replicas"
+        == "ideal"
     )
     assert (
         names_in(drawn_by(replace(FIGURES["by_batch_size"], filter=one_model), treated)[0].legends[0])
@@ -628,7 +628,7 @@ def test_bound_needs_a_benchmark_and_exceeds_measurements(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
-    assert names_in(figure.legends[0])[-1] == "upper bound"
+    assert names_in(figure.legends[0])[-1] == "model estimate"
     assert {"bound", "bound-drawn"} <= set(codes(caption.notes))
     least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()

@@ -191,7 +191,13 @@ def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
         )
         if start < 0.97 * length:
             ax.text(
-                1e3 * start, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED
+                1e3 * start,
+                -0.55,
+                f"step {number}",
+                va="bottom",
+                ha="left",
+                fontsize=style.SMALL_FONT_SIZE,
+                color=style.MUTED,
             )
             ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
     ax.set_title(panel.title, pad=9, loc="left")

@@ -41,7 +41,7 @@ PARTS_NOTE = Note(
     "parts-around-epochs",
     "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, "
     "which include the first step, compared with as many timed epochs, at least 0. Validation: after every "
-    "epoch. The rest: work around epochs, and the end of the processes.",
+    "epoch. Other: work around epochs, and the end of the processes.",
 )
 DIVISION_NOTE = Note(
     "training-divided",
@@ -101,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for y in planned.keys() - measured.keys():
             remark_text = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
             remark = ax.text(0.03, y, remark_text, transform=ax.get_yaxis_transform())
-            remark.set(va="center", color=style.MUTED, fontsize=5.5)
+            remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
         for y in range(1, len(view_rows)):
             if view_rows[y][0] != view_rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)

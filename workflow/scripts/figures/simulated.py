@@ -119,6 +119,6 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
         (ax.yaxis, ax.set_yscale, ax.set_ylim),
     ):
         scale("log")
-        panels.set_round_ticks(axis, high / low)
+        panels.set_round_ticks(axis)
         limits(low, high)
     ax.set_aspect("equal")

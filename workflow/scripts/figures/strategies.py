@@ -76,7 +76,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             _draw_predicted(ax, series, panel_predicted, shifts[series.name])
             _draw_measured(ax, series, panel_runs, view, shifts[series.name])
         ax.set_yscale("log")
-        panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+        panels.set_round_ticks(ax.yaxis)
         ax.set_xlim(rates[0] - MARGIN * span, rates[-1] + MARGIN * span)
         ax.set_xticks(rates, [ticks[rate] for rate in rates], rotation=30, ha="right")
         ax.xaxis.set_minor_locator(NullLocator())

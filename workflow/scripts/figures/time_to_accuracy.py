@@ -94,4 +94,4 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     ax.plot([1], [y], transform=across, clip_on=False, zorder=6, **arrow)
     text = f"{row['n'] - row['reached']} of {row['n']} never"
     remark = ax.annotate(text, (1, y), (REMARK_OFFSET, 0), across, "offset points", annotation_clip=False)
-    remark.set(va="center", color=style.MUTED, fontsize=rows.REMARK_FONT_SIZE)
+    remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
