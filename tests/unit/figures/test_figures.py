@@ -282,7 +282,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     runs, epochs = campaign(failures={})
     slowest = runs.loc[runs["epoch_time_s"].idxmax(), "cell"]
     two = runs["cell"] == slowest
-    runs.loc[two, "epoch_time_s"] *= [1.0, 0.6, 1.0]
+    runs.loc[two, "epoch_time_s"] *= [1.0, 0.4, 1.0]
     runs.loc[runs.index[two][2], ["status", "reason", "epoch_time_s"]] = ["failed", "it broke", None]
     records = Records(*write_frames(tmp_path, runs, epochs))
     figure, caption = drawn_by(name, records)
@@ -624,18 +624,18 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     assert names_in(figure.legends[0]) == [*TREATMENTS, "ideal"]
 
 
-def test_bound_needs_a_benchmark_and_exceeds_measurements(treated, tmp_path):
+def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
     assert names_in(figure.legends[0])[-1] == "model estimate"
-    assert {"bound", "bound-drawn"} <= set(codes(caption.notes))
+    assert {"estimate", "estimate-drawn"} <= set(codes(caption.notes))
     least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
     assert set(least) == set(means.index)
     above = means / pd.Series(least)
     assert above.min() > 0.9, "noise apart, nothing is faster than the model allows"
-    assert not {"bound", "bound-drawn"} & set(codes(drawn_by("scaling", treated)[1].notes))
+    assert not {"estimate", "estimate-drawn"} & set(codes(drawn_by("scaling", treated)[1].notes))
 
 
 def test_each_panel_of_scaling_says_the_seconds_of_its_baselines(treated):
@@ -710,7 +710,7 @@ def test_the_test_of_an_interaction_is_that_of_the_table(treated):
 def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
     declaration = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     figure, caption = drawn_by(declaration, treated)
-    assert {ax.get_title().split("\n")[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
+    assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
     facts = find_note(caption.notes, "panels-not-shown").facts
     assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {
         "fit"
@@ -765,7 +765,7 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, with_perplexity, epochs)))
     assert find_note(caption.below, "heading").facts == {"quantity": "perplexity", "over": "epochs"}
     assert "perplexity" in codes(caption.notes_elsewhere)
-    lines = [line for ax in figure.axes for line in ax.lines]
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_linestyle() != "None"]
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {"log"}
     losses = epochs[epochs["run_id"].isin(runs.loc[ddp, "run_id"])]
@@ -776,7 +776,7 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     )
     means = np.exp(ends["validation_loss"].astype(float)).groupby(ends["cell"]).mean()
     lower = [ax for ax in figure.axes if ax.get_subplotspec().rowspan.start % 2]
-    last_values = [line.get_ydata()[-1] for ax in lower for line in ax.lines]
+    last_values = [line.get_ydata()[-1] for ax in lower for line in ax.lines if line in lines]
     assert sorted(last_values) == pytest.approx(sorted(means))
 
 

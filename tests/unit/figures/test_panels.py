@@ -1,4 +1,4 @@
-"""What all figures share: a caption of 70 words, the rest of it apart.
+"""What all figures share: a caption of 45 words, the rest of it apart.
 
 An axis on which every marker is whole.
 """
@@ -14,7 +14,7 @@ from figures import panels, style
 from support.captions import why_not_drawn
 
 HEADING = "Epoch time of every cell. Markers: means."
-LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 50)}."
+LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 30)}."
 SHORT = "The axis of time is logarithmic."
 
 

@@ -288,14 +288,16 @@ def _draw_panels(
         ax.set_axis_off()
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
     _set_y_axis(axes.flat[0], quantity, epochs, responses)
+    by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one where they are few
+    drawn_x = by_epoch.transform("mean").where(
+        by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"]
+    )
     has_markers = not x_axis.integer and epochs["epoch"].max() <= MAX_MARKED_EPOCHS
     for panel, levels in enumerate(panel_levels):
         band, column = divmod(panel, n_columns)
         panel_runs = successful(panels.rows_at(view.runs, levels))
         axis_runs = panel_runs if separate_axes else view.ok
-        limits = _axis_limits(
-            epochs[epochs["cell"].isin(set(axis_runs["cell"]))]["x"], integer=x_axis.integer
-        )
+        limits = _axis_limits(drawn_x[epochs["cell"].isin(set(axis_runs["cell"]))], integer=x_axis.integer)
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()

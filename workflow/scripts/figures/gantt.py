@@ -113,7 +113,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_INCHES))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         [HEADING, _waits_note(drawn_panels)],
         _left_out_note(candidates, drawn_panels),

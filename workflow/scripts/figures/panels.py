@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -30,6 +31,7 @@ MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer of these has evenly spaced 
 MAX_TICKS = 6
 MANY_TICKS = 10  # of an axis as wide as a page
 MAX_MINOR_TICK_DECADES = 3
+TICK_EXTENSION = 0.1  # of a logarithmic axis, which may be added at an end for the sake of a tick
 MAX_INTERVAL_REACH = 2  # axes reach this factor beyond the runs for the sake of intervals
 AXIS_EXTENSION = 0.3  # of an axis, which may be added at an end rather than cut an interval
 AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
@@ -249,7 +251,7 @@ def scale_value_axis(
             extend_end(top, cells["high"], top * extension),
         )
         room = max(1.1, (top / bottom) ** AXIS_MARGIN)
-        limits = bottom / room, room * top
+        limits = _reach_ticks(bottom / room, room * top)
     else:
         limits = 0.0, 1.06 * extend_end(top, cells["high"], (1 + AXIS_EXTENSION) * top)
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
@@ -260,6 +262,15 @@ def scale_value_axis(
         notes.append(SINGLE_RUNS)
     ax.grid(True, axis=axis)
     return notes
+
+
+def _reach_ticks(low: float, high: float) -> tuple[float, float]:
+    """Return the limits of a logarithmic axis, moved to round ticks that lie a little beyond them."""
+    reach = (high / low) ** TICK_EXTENSION
+    ticks = [digit * 10.0**decade for decade in range(-12, 13) for digit in TICK_DIGITS[1]]
+    below = [tick for tick in ticks if low / reach <= tick <= low]
+    above = [tick for tick in ticks if high <= tick <= high * reach]
+    return max(below, default=low), min(above, default=high)
 
 
 def extend_end(end: float, bounds: pd.Series, furthest: float) -> float:
@@ -419,9 +430,13 @@ def add_legend(
         )
         for name, series_style in styles.items()
     ]
-    width = figure.get_figwidth()
-    columns = legend_columns(width, [str(handle.get_label()) for handle in [*handles, *extra]])
-    figure.legend(handles=[*handles, *extra], loc="outside upper center", ncols=columns)
+    place_legend(figure, [*handles, *extra])
+
+
+def place_legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Place one legend above all panels, with as many entries per row as fit."""
+    columns = legend_columns(figure.get_figwidth(), [str(handle.get_label()) for handle in handles])
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
 def legend_columns(width_in: float, names: Iterable[str] = ()) -> int:

@@ -19,7 +19,7 @@ from figures.view import build_view
 
 PANEL_INCHES = 1.2  # side of a square
 MARGIN = 1.15  # of the axes beyond the smallest and the largest mean
-MAX_BEYOND = 2.0  # factor beyond the measured means from which on predictions are moved to the edge
+MAX_BEYOND = 2.2  # factor beyond the measured means from which on predictions are moved to the edge
 MAX_TICKS = 4
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it

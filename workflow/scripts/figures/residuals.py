@@ -40,10 +40,7 @@ OUTLIER_STYLE: dict[str, Any] = {
     "markeredgewidth": 1.0,
 }
 BAND_COLOUR = "#eeeeee"
-HEADING = (
-    "Residuals of log epoch times within cells (roughly in %), against normal quantiles, the cell's mean, and "
-    "run order."
-)
+HEADING = "Residuals of log epoch times within cells, against normal quantiles, cell means and run order."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs; the table `checks` lists them."
@@ -94,13 +91,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     fitted.set_ylabel("residual (%)")
     _draw_dots(order, data["order"], percent, data["outlier"], dots)
     _draw_bands(order, data, column)
-    order.set_xlabel("run, in order")
+    is_numbered = 1 < data[column].ne(data[column].shift()).sum() <= MAX_NUMBERED_BANDS
+    order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
     order.set_ylabel("residual (%)")
     for ax in (fitted, order):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if legend:
-        columns = panels.legend_columns(style.PAGE_INCHES)
-        figure.legend(handles=legend, loc="outside upper center", ncols=columns)
+        panels.place_legend(figure, legend)
     return figure, panels.compose_caption(
         runs, HEADING, _outliers_note(data), notes=[how_to_read, SEARCH_NOTE], with_intervals=False
     )
@@ -128,9 +125,8 @@ def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
             ax.axvspan(*ends, color=BAND_COLOUR, linewidth=0, zorder=0)
         ax.plot(ends, [100 * stretch["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
         if 1 < change.nunique() <= MAX_NUMBERED_BANDS:
-            text = f"{column} 1" if number == 1 else str(number)
-            label = ax.text(ends[0], 1, text, transform=ax.get_xaxis_transform(), va="bottom")
-            label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
+            label = ax.text(sum(ends) / 2, 1, str(number), transform=ax.get_xaxis_transform())
+            label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE, ha="center", va="bottom")
 
 
 def _order_phrase(data: pd.DataFrame) -> str:

@@ -34,8 +34,8 @@ PART_STYLES: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-RUNS_HEADING = "Wall time of a run, from launch to end, by part. Mean seconds over the runs of each cell."
-EPOCHS_HEADING = "Epoch time by part. Shares of each cell's mean epoch time."
+RUNS_HEADING = "Mean wall time of a run by part, from launch to end."
+EPOCHS_HEADING = "Mean epoch time by part."
 NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
 PARTS_NOTE = Note(
     "parts-around-epochs",
@@ -117,7 +117,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         "wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE
     )
     handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         heading, notes=[PARTS_NOTE if by_run else "", *_division_notes(data, by_run)], with_intervals=False
     )

@@ -74,7 +74,7 @@ def draw(
     axes[0].set_yticks(range(len(view_rows)), [text for _, _, text in view_rows])
     axes[0].set_ylim(len(view_rows) - 0.4, -0.6)
     figure.supxlabel(label, fontsize=style.FONT_SIZE)
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view
 
 

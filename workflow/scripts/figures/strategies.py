@@ -19,8 +19,7 @@ from prediction.law import rate_text
 PANEL_INCHES = 1.6
 DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
 HEADING = (
-    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single "
-    "runs."
+    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
 )
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(

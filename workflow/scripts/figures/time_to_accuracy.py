@@ -18,10 +18,7 @@ from figures.panels import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = (
-    "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: "
-    "single runs."
-)
+HEADING = f"Time to a validation accuracy of {{:.4g}} %. {panels.MARKERS}"
 NEVER_SENTENCE = "Open arrows: {} in which some runs never reach it, with their number."
 
 

@@ -122,7 +122,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     axes[0].set_yticks(range(-len(strips), len(lanes)), [*strips, *lanes])
     axes[0].set_ylim(len(lanes) - 0.45, -len(strips) - 0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         _heading_note(view, by_host),
         _span_note(ran),

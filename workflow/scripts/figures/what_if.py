@@ -19,10 +19,7 @@ ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
-HEADING = (
-    "Time per sample that one change saves (below 0: costs), predicted by replaying traced steps, and "
-    "measured where the study has the cell."
-)
+HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
 
 
 def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -69,7 +66,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     return figure, panels.split_caption(
         [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        first=[HEADING, errors_note],
+        first=[HEADING, errors_note, conditions.setting_note(records.runs)],
     )
 
 
