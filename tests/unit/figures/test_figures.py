@@ -638,6 +638,40 @@ def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):
     assert not {"estimate", "estimate-drawn"} & set(codes(drawn_by("scaling", treated)[1].notes))
 
 
+def test_estimate_of_a_bad_fit_is_left_out(treated, tmp_path):
+    network = benchmarks("tensorflow-multiworker", noise=0)
+    middle = network["bytes"] == sorted(network["bytes"].unique())[3]
+    network.loc[middle, "seconds"] *= 1.5
+    write_table(network, "network", tmp_path / "network.csv")
+    records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
+    figure, caption = drawn_by("scaling", records)
+    assert names_in(figure.legends[0])[-1] == "ideal" and "estimate-drawn" not in codes(caption.notes)
+    left_out = find_note(caption.notes, "estimates-left-out").facts["deviations"]
+    assert left_out == {"tensorflow-multiworker": pytest.approx(1 / 3)}
+    _, of_network = drawn_by(Declared("network", "network"), records)
+    assert find_note(of_network.below, "fits-deviate").facts["most"] == pytest.approx(1 / 3)
+
+
+def test_markers_of_the_network_are_joined_and_fits_are_thin(treated, tmp_path):
+    write_table(benchmarks("tensorflow-multiworker"), "network", tmp_path / "network.csv")
+    records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
+    figure, _ = drawn_by(Declared("network", "network"), records)
+    sizes = sorted(records.table("network")["bytes"].unique())
+    for ax in figure.axes:
+        (joined,) = [line for line in ax.lines if line.get_marker() == "^"]
+        (thin,) = [line for line in ax.lines if len(line.get_xdata()) == 100]
+        assert list(joined.get_xdata()) == sizes and joined.get_linestyle() == "-"
+        assert thin.get_linewidth() < joined.get_linewidth() / 2
+
+
+def test_regression_has_equal_axes_and_a_diagonal(treated):
+    figure, _ = drawn_by("regression", treated)
+    for ax in figure.axes:
+        assert ax.get_xlim() == ax.get_ylim() and ax.get_aspect() == 1
+        x, y = ax.lines[0].get_data()
+        assert list(x) == list(y) and (x[0], x[1]) == ax.get_xlim()
+
+
 def test_each_panel_of_scaling_says_the_seconds_of_its_baselines(treated):
     figure, caption = drawn_by("scaling", treated)
     rows = speedup.build_rows(treated.runs)
@@ -736,6 +770,54 @@ def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
         (line,) = [line for line in ax.lines if line.get_color() == custom.style.colour]
         assert line.get_xdata()[-1] == pytest.approx(end)
         assert ax.get_xlim()[1] > end
+
+
+@pytest.mark.parametrize(("replicates", "n_bands"), [(2, 0), (3, 3)])
+def test_accuracy_has_bands_from_three_runs_on(replicates, n_bands, treated, tmp_path):
+    runs = treated.runs[treated.runs["replicate"] <= replicates]
+    epochs = treated.epochs.drop(columns="cell")
+    epochs = epochs[epochs["run_id"].isin(runs["run_id"])]
+    declaration = Declared("a", "accuracy", filter={"model": ["small-cnn"], "batch_size": [32], "nodes": [2]})
+    figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, runs, epochs)))
+    for ax in figure.axes:
+        bands = [
+            band for band in ax.collections if len(band.get_paths()[0].vertices) and np.ptp(finite(band))
+        ]
+        assert len(bands) == n_bands
+        dots = [line for line in ax.lines if line.get_linestyle() == "None"]
+        assert sum(len(line.get_xdata()) for line in dots) == (0 if n_bands else 3 * 3 * replicates)
+    assert ("single-runs-drawn" in codes(caption.notes)) == (n_bands == 0)
+
+
+def finite(band):
+    """Return the finite heights of the corners of a band."""
+    heights = band.get_paths()[0].vertices[:, 1]
+    return heights[np.isfinite(heights)] if np.isfinite(heights).any() else np.zeros(1)
+
+
+def agreeing(runs, epochs):
+    """Return epochs in which a replicate has the same accuracy in every framework."""
+    names = ["train_accuracy", "validation_accuracy"]
+    placed = epochs.merge(runs[["run_id", "batch_size", "nodes", "sync_every", "replicate"]], on="run_id")
+    by = placed.groupby(["batch_size", "nodes", "sync_every", "replicate", "epoch"])
+    return epochs.assign(**{name: by[name].transform("first").to_numpy() for name in names})
+
+
+@pytest.mark.parametrize("name", ["accuracy", "accuracy-updates"])
+def test_series_that_agree_share_a_colour_in_one_pair_of_panels(name, tmp_path):
+    runs, epochs = campaign(failures={})
+    differing, _ = drawn_by(name, Records(*write_frames(tmp_path, runs, epochs)))
+    assert len([ax for ax in differing.axes if ax.axison]) == 2 * 8
+    records = Records(*write_frames(tmp_path, runs, agreeing(runs, epochs)))
+    figure, caption = drawn_by(name, records)
+    assert [ax.get_title() for ax in figure.axes] == ["training", "validation"]
+    note = find_note(caption.below, "series-agree")
+    assert note.facts == {"factors": ["framework"], "largest": 0, "share": 1}
+    for ax in figure.axes:
+        assert len(ax.lines) == runs["cell"].nunique()
+        assert len({line.get_color() for line in ax.lines}) == len(figure.legends[0].get_texts()) == 8
+    low = 100 * records.epochs["train_accuracy"].min()
+    assert 0 < low - figure.axes[0].get_ylim()[0] < 10, "the axis fits the data"
 
 
 @pytest.mark.parametrize("name", OF_ACCURACY)

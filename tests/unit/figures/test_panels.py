@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from common.notes import Note
+from analysis.intervals import Estimate
+from common.notes import Note, codes
 from figures import panels, style
 from support.captions import why_not_drawn
 
@@ -55,6 +56,45 @@ def test_why_a_figure_is_not_drawn_stands_alone():
     assert below == f"{panels.NOT_DRAWN}{why}. {LONG}" and len(below.split()) <= panels.MAX_CAPTION_WORDS
     assert why_not_drawn(caption) == {"why": "unmeasured", "cells": 0}
     assert apart.endswith("Apart.")
+
+
+def scaled(cells: dict[str, list[float]], times: list[float], **options):
+    """Return a panel with the intervals of these cells, and its notes."""
+    frame = pd.DataFrame(cells)
+    ax = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES).subplots()
+    look = style.framework_style("pytorch-ddp")
+    for place, cell in enumerate(frame.itertuples()):
+        runs = pd.Series([cell.low, cell.high] if cell.n > 1 else [cell.high])
+        panels.draw_interval(ax, look, place, Estimate(cell.high, cell.low, cell.high), runs, 0.2)
+    return ax, panels.scale_value_axis(ax, pd.Series(times), frame, **options)
+
+
+@pytest.mark.parametrize(("high", "is_cut"), [(1.29, False), (1.31, True)])
+def test_axis_grows_by_30_percent_before_it_cuts(high, is_cut):
+    cells = {"low": [0.9, 0.8], "high": [1.0, high], "n": [3, 2]}
+    ax, notes = scaled(cells, [0.95, 1.0])
+    assert ("intervals-beyond-axis" in codes(notes)) == is_cut
+    assert (ax.get_ylim()[1] > high) == (not is_cut)
+
+
+def test_interval_of_one_run_is_dashed_and_noted():
+    ax, notes = scaled({"low": [0.9, 0.9], "high": [1.0, 1.0], "n": [1, 2]}, [0.95, 1.0])
+    dashed, plain = [line for line in ax.lines if isinstance(line, panels.Bar)]
+    assert (dashed.is_dashed(), plain.is_dashed()) == (True, False)
+    assert "single-run-cells" in codes(notes)
+    assert not codes(scaled({"low": [0.9], "high": [1.0], "n": [2]}, [0.95, 1.0])[1])
+
+
+@pytest.mark.parametrize("ends", [(0.083, 0.38), (1.1, 9.0), (0.5, 0.62), (3e-4, 7.0)])
+def test_logarithmic_axis_is_labelled_over_its_range(ends):
+    low, high = ends
+    cells = {"low": [low, high], "high": [low, high], "n": [3, 3]}
+    ax, _ = scaled(cells, [low, high], logarithmic=True)
+    limits = np.log(ax.get_ylim())
+    ticks = np.log([tick for tick in ax.yaxis.get_majorticklocs() if limits[0] <= np.log(tick) <= limits[1]])
+    assert 3 <= len(ticks) <= panels.MAX_TICKS + 1
+    gaps = np.diff([limits[0], *ticks, limits[1]]) / np.ptp(limits)
+    assert gaps.max() < 0.45 and gaps[0] < 0.25
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])
