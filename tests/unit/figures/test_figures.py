@@ -781,18 +781,12 @@ def test_accuracy_has_bands_from_three_runs_on(replicates, n_bands, treated, tmp
     figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, runs, epochs)))
     for ax in figure.axes:
         bands = [
-            band for band in ax.collections if len(band.get_paths()[0].vertices) and np.ptp(finite(band))
+            band for band in ax.collections if any(np.ptp(path.vertices[:, 1]) for path in band.get_paths())
         ]
         assert len(bands) == n_bands
         dots = [line for line in ax.lines if line.get_linestyle() == "None"]
         assert sum(len(line.get_xdata()) for line in dots) == (0 if n_bands else 3 * 3 * replicates)
     assert ("single-runs-drawn" in codes(caption.notes)) == (n_bands == 0)
-
-
-def finite(band):
-    """Return the finite heights of the corners of a band."""
-    heights = band.get_paths()[0].vertices[:, 1]
-    return heights[np.isfinite(heights)] if np.isfinite(heights).any() else np.zeros(1)
 
 
 def agreeing(runs, epochs):
