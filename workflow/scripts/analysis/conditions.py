@@ -23,6 +23,7 @@ from runs import usable
 
 MAX_LISTED_NAMES = 10
 SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
+NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
 NOTABLE_STEAL_SHARE = 0.05
 NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
 NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")

@@ -1,6 +1,7 @@
 """Draw speed-up and parallel efficiency over replicas, with the ideal line and the model's estimate."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -228,9 +229,9 @@ def _draw_series(
         for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"estimated_{quantity}")
     )
     single = _is_single_run(rows).to_numpy()
-    for chosen, line in ((~single, "-"), (single, panels.SINGLE_RUN_LINE)):
-        bars = (x[chosen] + shift, low[chosen], high[chosen])
-        ax.vlines(*bars, color=series.style.colour, linewidth=0.9, linestyles=[line], zorder=3)
+    bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}
+    ax.vlines(x[~single] + shift, low[~single], high[~single], **bar)
+    ax.vlines(x[single] + shift, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
     ax.plot(x + shift, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
     ax.plot(x + shift, values, zorder=4, **panels.marker_style(series.style))
     ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)
