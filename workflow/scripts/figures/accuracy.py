@@ -440,7 +440,12 @@ def _draw_curve(
     few = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(few):
         shift = place * SINGLE_EPOCH_OFFSET * is_single
-        dots: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": DOT_SIZE, "markeredgewidth": 0}
+        dots: dict[str, Any] = {
+            "linestyle": "none",
+            "marker": "o",
+            "markersize": DOT_SIZE,
+            "markeredgewidth": 0,
+        }
         ax.plot(few["x"] + shift, quantity.scale * few[response].astype(float), color=colour, **dots)
     marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
     line = {"linestyle": series.style.line, "linewidth": 0.8}
