@@ -806,7 +806,7 @@ def test_series_that_agree_share_a_colour_in_one_pair_of_panels(name, tmp_path):
     figure, caption = drawn_by(name, records)
     assert [ax.get_title() for ax in figure.axes] == ["training", "validation"]
     note = find_note(caption.below, "series-agree")
-    assert note.facts == {"factors": ["framework"], "largest": 0, "share": 1}
+    assert note.facts == {"factors": ["framework"], "largest": 0}
     for ax in figure.axes:
         assert len(ax.lines) == runs["cell"].nunique()
         assert len({line.get_color() for line in ax.lines}) == len(figure.legends[0].get_texts()) == 8

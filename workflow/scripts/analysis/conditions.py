@@ -39,8 +39,8 @@ _PLACEMENTS = {
 }
 _SHORT_PLACEMENTS = {
     "distinct-nodes": "distinct nodes",
-    "virtual": "virtual nodes on one machine",
-    "emulated": "nodes emulated on one machine",
+    "virtual": "virtual nodes",
+    "emulated": "emulated nodes",
 }
 _SHORT_TIMING_SCOPES = {"ranks": "slowest rank timed", "master": "master timed"}
 _BATCH_SCOPES = {

@@ -159,9 +159,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ]
         figure = _draw_joint_panels(view, epochs, responses, (x_axis, quantity), joint_series)
         caption = view.caption(
-            _heading_note(JOINT_HEADING, quantity, x_axis),
-            _agreement_note(view, spread),
-            notes=notes,
+            [_heading_note(JOINT_HEADING, quantity, x_axis), _agreement_note(view, spread)],
+            notes=[_agreeing_share_note(spread), *notes],
             with_intervals=False,
             counted=recorded_runs,
         )
@@ -206,12 +205,19 @@ def _replicate_spread(
 def _agreement_note(view: View, spread: pd.Series) -> Note:
     """Say which series share a colour, because they agree."""
     names = " and ".join(title(name) for name in view.colour)
-    largest, share = float(spread.max()), float((spread <= MAX_DIFFERENCE).mean())
-    text = f"All levels of {names} share a colour; replicates differ by up to {100 * largest:.2g} points"
-    text += (
-        "." if share == 1 else f", in {100 * share:.0f} % of epochs by less than {100 * MAX_DIFFERENCE:g}."
+    largest = float(spread.max())
+    text = f"One colour for all levels of {names}, which differ by {100 * largest:.2g} points at most."
+    return Note("series-agree", text, factors=view.colour, largest=largest)
+
+
+def _agreeing_share_note(spread: pd.Series) -> Note:
+    """Say how often the series that share a colour agree, replicate by replicate."""
+    share = float((spread <= MAX_DIFFERENCE).mean())
+    text = (
+        f"Runs of one replicate differ by at most {100 * MAX_DIFFERENCE:g} points in {100 * share:.0f} % of "
+        "epochs, so their series share a colour."
     )
-    return Note("series-agree", text, factors=view.colour, largest=largest, share=share)
+    return Note("agreeing-share", text, share=share, limit=MAX_DIFFERENCE)
 
 
 def _draw_joint_panels(

@@ -92,7 +92,7 @@ class Scale:
         )
 
 
-BASELINE_BOUND = Note("baselines-drawn", "Long dashes: ideal, the baseline divided by replicas.")
+BASELINE_BOUND = Note("baselines-drawn", "Long dashes: ideal (baseline / replicas).")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
 BOUND_EXPLAINED = Note(
     "baselines-divided",

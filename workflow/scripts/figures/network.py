@@ -143,8 +143,7 @@ def _deviations_note(deviations: Sequence[float]) -> str:
     if not deviations:
         return ""
     least, most = min(deviations), max(deviations)
-    ends = dict.fromkeys(f"{100 * deviation:.0f}" for deviation in (least, most))
-    text = f"Thin lines: fits of latency and bandwidth, off by up to {' to '.join(ends)} %."
+    text = f"Thin lines: fits of latency and bandwidth, off by up to {100 * most:.0f} %."
     return Note("fits-deviate", text, least=least, most=most)
 
 

@@ -55,7 +55,7 @@ NO_SUCCESS = Note("no-successful-run", "no successful run")
 MAX_CAPTION_WORDS = 45  # below a figure; reports print the rest apart
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
-SINGLE_RUNS = Note("single-run-cells", "Dashed: one run; interval from the pooled variance.")
+SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
 BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis.")
 
 
@@ -517,7 +517,8 @@ def compose_caption(
     """
     always = [conditions.run_counts_note(runs, with_intervals, counted), conditions.setting_note(runs)]
     headings = [heading] if isinstance(heading, str) else heading
-    return split_caption([*headings, *details, *always], notes, first=[*headings, *always])
+    single_runs = [detail for detail in details if detail == SINGLE_RUNS]
+    return split_caption([*headings, *details, *always], notes, first=[*headings, *always, *single_runs])
 
 
 def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
