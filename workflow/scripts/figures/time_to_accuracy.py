@@ -19,7 +19,7 @@ from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
 HEADING = f"Time to a validation accuracy of {{:.4g}} %. {panels.MARKERS}"
-NEVER_SENTENCE = "Open arrows: {} in which some runs never reach it, with their number."
+NEVER_SENTENCE = "Open arrows: {} with runs that never reach it."
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -63,11 +63,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_cells = data[data.index.isin(set(view.cells["cell"]))]
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
-        Note("heading", HEADING.format(100 * target), target=target),
+        [
+            Note("heading", HEADING.format(100 * target), target=target),
+            Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never)
+            if n_never
+            else "",
+        ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
-        Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never)
-        if n_never
-        else "",
         *remarks,
         notes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
