@@ -106,7 +106,8 @@ def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Seri
     smallest, largest = int(counts.min()), int(counts.max())
     span = f"{largest}" if smallest == largest else f"{smallest} to {largest}"
     too_few = bool(intervals and largest == 1)
-    text = f"{span} {'run' if largest == 1 else 'runs'} per cell{', too few for an interval' if too_few else ''}."
+    problem = ", too few for an interval" if too_few else ""
+    text = f"{span} {'run' if largest == 1 else 'runs'} per cell{problem}."
     return Note("runs-per-cell", text, fewest=smallest, most=largest, too_few=too_few)
 
 

@@ -148,7 +148,7 @@ def _deviations_note(deviations: Sequence[float]) -> str:
 
 
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | None:
-    """Draw one framework's bus bandwidth by message size, and its fit; return the fit, None if there is none."""
+    """Draw one framework's bus bandwidth by message size and its fit; return the fit, None without one."""
     framework_style = style.framework_style(framework)
     by_size = achieved(benchmark)
     for size, estimate in by_size.items():

@@ -274,7 +274,7 @@ def _reach_ticks(low: float, high: float) -> tuple[float, float]:
 
 
 def extend_end(end: float, bounds: pd.Series, furthest: float) -> float:
-    """Return the end of an axis that also holds those bounds of intervals that lie no further than `furthest`."""
+    """Return the end of an axis that also holds the bounds of intervals up to `furthest`."""
     if furthest > end:
         return float(max(end, bounds[bounds <= furthest].max()))
     return float(min(end, bounds[bounds >= furthest].min()))
@@ -353,7 +353,7 @@ def draw_interval(
 ) -> None:
     """Draw the mean of a cell, its interval as a bar, and its runs as short ticks.
 
-    The bar is dashed if the cell has a single run: its interval has the variance of other cells (`SINGLE_RUNS`).
+    The bar is dashed if the cell has a single run: its interval has the variance of other cells.
 
     Args:
         ax: The panel.

@@ -139,8 +139,8 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     """Return factors, replicas and, if available, the columns of `speedup.build_rows` of each planned cell.
 
-    `estimated_speedup` and `estimated_efficiency` are those of the physical model, if the collective benchmark
-    was run and follows its fit; `fit_deviation` is the largest deviation from it.
+    `estimated_speedup` and `estimated_efficiency` are those of the physical model, if the collective
+    benchmark was run and follows its fit; `fit_deviation` is the largest deviation from it.
     """
     measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
     rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(

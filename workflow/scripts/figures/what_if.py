@@ -76,8 +76,8 @@ def _errors_note(errors: pd.Series) -> str:
         return ""
     within = int((errors <= TARGET_ERROR).sum())
     text = (
-        f"Predicted epoch times are off by {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % "
-        "at most."
+        f"Predicted epoch times are off by {100 * errors.mean():.1f} % on average, "
+        f"{100 * errors.max():.1f} % at most."
     )
     return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
 
