@@ -49,8 +49,8 @@ HEADING = "Machine speed over the campaign, by a reference benchmark around ever
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
     "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: background load, CPU time "
-    "of other processes. Right: a dot per run. Deviation: distance from the value that cell and block predict. {lost}The slope is "
-    "fitted by least squares, with its 95 % band."
+    "of other processes. Right: a dot per run. Deviation: distance from the value that cell and block "
+    "predict. {lost}The slope is fitted by least squares, with its 95 % band."
 )
 
 

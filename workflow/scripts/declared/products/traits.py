@@ -20,8 +20,7 @@ class Traits:
         target_accuracy: The validation accuracy that the study names, a share.
         next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
         residuals_testable: Cells have replicates, and there are enough runs for tests of residuals.
-        regression_predicts: There are more cells than coefficients of a linear model, which predicts each cell from
-            the others.
+        regression_predicts: There are more cells than coefficients, so that cells predict each other.
         has_baseline: Some cell may train on one device, so that there are speed-ups.
         fit_can_be_checked: Cells on several nodes can be left out of a fit.
         strategies_searched: The study asks for strategies of layers that are searched.
