@@ -101,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases)
     )
     handles = _legend_handles([*phases, *unlisted], drawn_panels)
-    above_in = panels.legend_height(len(handles), style.PAGE_INCHES)
+    above_in = panels.handles_height(handles, style.PAGE_INCHES)
     figure = style.new_figure(
         style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
     )

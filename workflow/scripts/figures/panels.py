@@ -439,16 +439,24 @@ def place_legend(figure: Figure, handles: Sequence[Artist]) -> None:
     figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
-def legend_columns(width_in: float, names: Iterable[str] = ()) -> int:
+def legend_columns(width_in: float, names: Sequence[str] = ()) -> int:
     """Return the number of legend entries per row; of entries with these names, as many as fit."""
-    columns = 2 if width_in < 4 else 4
-    longest = max(map(len, names), default=0)
-    return max(1, min(columns, int(width_in / (LEGEND_HANDLE_INCHES + LEGEND_CHARACTER_INCHES * longest))))
+    widths = np.array([LEGEND_HANDLE_INCHES + LEGEND_CHARACTER_INCHES * len(name) for name in names])
+    for columns in range(2 if width_in < 4 else 4, 1, -1):
+        parts = [part for part in np.array_split(widths, columns) if len(part)]  # as matplotlib splits them
+        if sum(part.max() for part in parts) <= width_in:
+            return columns
+    return 1
 
 
-def legend_height(n_entries: int, width_in: float, names: Iterable[str] = ()) -> float:
+def legend_height(n_entries: int, width_in: float, names: Sequence[str] = ()) -> float:
     """Return the height of the legend in inches, of `n_entries` or of those with these names."""
     return 0.08 + LEGEND_ROW_INCHES * math.ceil(n_entries / legend_columns(width_in, names))
+
+
+def handles_height(handles: Sequence[Artist], width_in: float) -> float:
+    """Return the height of a legend of these handles in inches."""
+    return legend_height(len(handles), width_in, [str(handle.get_label()) for handle in handles])
 
 
 def max_panels_on_page(height_in: float, across: int = MAX_GRID_COLUMNS) -> int:

@@ -74,7 +74,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     if data["outlier"].any():
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
-    above_in = panels.legend_height(len(legend), style.PAGE_INCHES) if legend else 0
+    above_in = panels.handles_height(legend, style.PAGE_INCHES) if legend else 0
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
     normal, fitted, order = figure.subplots(1, 3)
     percent = 100 * data["residual"]

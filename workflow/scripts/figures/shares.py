@@ -84,7 +84,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_INCHES
-    above_in = panels.legend_height(len(parts), width)
+    handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
+    above_in = panels.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
@@ -116,7 +117,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure.supxlabel(
         "wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE
     )
-    handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
     panels.place_legend(figure, handles)
     return figure, view.caption(
         heading, notes=[PARTS_NOTE if by_run else "", *_division_notes(data, by_run)], with_intervals=False

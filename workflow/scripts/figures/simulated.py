@@ -19,6 +19,7 @@ from figures.panels import Series
 from figures.view import filtered
 
 PANEL_INCHES = 2.2
+MAX_TICKS = 5
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
@@ -120,6 +121,6 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
         (ax.yaxis, ax.set_yscale, ax.set_ylim),
     ):
         scale("log")
-        panels.set_round_ticks(axis)
+        panels.set_round_ticks(axis, MAX_TICKS)
         limits(low, high)
     ax.set_aspect("equal")

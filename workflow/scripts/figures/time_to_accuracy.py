@@ -11,7 +11,6 @@ from analysis import time_to_accuracy
 from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.notes import Note
-from common.text import number_of
 from declared.figures import Declared
 from figures import panels, rows, style
 from figures.panels import Series
@@ -19,7 +18,7 @@ from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
 HEADING = f"Time to a validation accuracy of {{:.4g}} %. {panels.MARKERS}"
-NEVER_SENTENCE = "Open arrows: {} with runs that never reach it."
+NEVER_SENTENCE = "Open arrows: some runs never reach it."
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -65,9 +64,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     return figure, view.caption(
         [
             Note("heading", HEADING.format(100 * target), target=target),
-            Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never)
-            if n_never
-            else "",
+            Note("cells-not-reaching", NEVER_SENTENCE, cells=n_never) if n_never else "",
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
         *remarks,

@@ -102,7 +102,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     is_page_wide = len(ran) > RUNS_IN_COLUMN
     width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
     handles = _legend_handles(ran, view.series if by_host else [])
-    above_in = panels.legend_height(len(handles), width)
+    above_in = panels.handles_height(handles, width)
     row_in = LANE_INCHES * (len(lanes) + len(strips)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
