@@ -17,7 +17,7 @@ from figures.panels import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = f"Time to a validation accuracy of {{:.4g}} %. {panels.MARKERS}"
+HEADING = f"Time to {{:.4g}} % validation accuracy. {panels.MARKERS}"
 NEVER_SENTENCE = "Open arrows: some runs never reach it."
 
 
