@@ -29,7 +29,7 @@ LOG_FROM_RATIO = 20
 TICK_DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer of these has evenly spaced ticks
 MAX_TICKS = 6
-MANY_TICKS = 10  # of an axis as wide as a page
+MANY_TICKS = 9  # of an axis as wide as a page
 MAX_MINOR_TICK_DECADES = 3
 TICK_EXTENSION = 0.1  # of a logarithmic axis, which may be added at an end for the sake of a tick
 MAX_INTERVAL_REACH = 2  # axes reach this factor beyond the runs for the sake of intervals
@@ -318,7 +318,7 @@ class RoundTicks(Locator):
             ticks = [tick for tick in ticks if low <= tick <= high]
             if len(ticks) <= self.max_ticks:
                 break
-        if len(ticks) >= MIN_ROUND_TICKS:
+        if len(ticks) >= max(MIN_ROUND_TICKS, math.ceil(self.max_ticks / 2)):
             return ticks
         if high / low < 10:
             even = MaxNLocator(self.max_ticks - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
