@@ -8,6 +8,7 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.lines import Line2D
 
 from analysis.intervals import Estimate
 from common.notes import Note, codes
@@ -67,6 +68,20 @@ def scaled(cells: dict[str, list[float]], times: list[float], **options):
         runs = pd.Series([cell.low, cell.high] if cell.n > 1 else [cell.high])
         panels.draw_interval(ax, look, place, Estimate(cell.high, cell.low, cell.high), runs, 0.2)
     return ax, panels.scale_value_axis(ax, pd.Series(times), frame, **options)
+
+
+@pytest.mark.parametrize("width", [style.COLUMN_INCHES, style.PAGE_INCHES])
+@pytest.mark.parametrize("letters", [5, 30, 45])
+def test_legend_is_no_wider_than_its_figure(width, letters):
+    names = [f"{number} {'m' * letters}" for number in range(5)]
+    figure = style.new_figure(width, 2)
+    figure.subplots()
+    panels.place_legend(figure, [Line2D([], [], label=name.replace("m", "e")) for name in names])
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.width <= figure.bbox.width
+    height = panels.legend_height(len(names), width, names)
+    assert box.height == pytest.approx(height * figure.dpi, rel=0.2)
 
 
 @pytest.mark.parametrize(("high", "is_cut"), [(1.29, False), (1.31, True)])
