@@ -119,6 +119,7 @@ AXES = {
 }
 HEADING = "{} in training and validation over {}. Lines: means; {}: 95 % t intervals."
 JOINT_HEADING = "{} in training and validation over {}. Lines: means of cells."
+HEADING_WITHOUT_INTERVALS = "{} in training and validation over {}. Lines: means."
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
@@ -168,8 +169,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     n_series = max(len(_drawn_series(view, levels)) for levels in view.panels)
     interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
     figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
-    heading = _heading_note(HEADING, quantity, x_axis, interval_mark)
-    dots = DOTS_NOTE if (recorded_runs < MIN_RUNS_FOR_INTERVAL).any() else ""
+    has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
+    heading = (
+        _heading_note(HEADING, quantity, x_axis, interval_mark)
+        if has_interval.any()
+        else _heading_note(HEADING_WITHOUT_INTERVALS, quantity, x_axis)
+    )
+    dots = "" if has_interval.all() else DOTS_NOTE
     return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
 
 
