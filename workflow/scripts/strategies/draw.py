@@ -19,7 +19,7 @@ ROW_HEIGHT_INCHES, MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = (
     1.6,
     5.5,
 )  # height of rows, and limits of a panel
-MIN_LABEL_HEIGHT_INCHES = 0.09  # lower rows have no label
+MIN_LABEL_HEIGHT_INCHES = 0.1  # lower rows have no label
 LETTERS = {
     3: "SHWC",
     2: "STUx",
