@@ -152,22 +152,22 @@ def test_bracket_is_no_option_of_the_previous_row():
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
-def write_tables(folder, runs_csv, reference=False):
-    """Write all tables of runs into a folder, optionally those of the reference benchmark."""
+def write_tables(folder, runs_csv, omit=()):
+    """Write all tables of runs into a folder but some."""
     epochs_csv = runs_csv.with_name("epochs.csv")
-    study.main(runs=runs_csv, epochs=epochs_csv, target_accuracy=0.5, out=folder, reference=reference)
+    study.main(runs=runs_csv, epochs=epochs_csv, target_accuracy=0.5, out=folder, omit=omit)
     return folder
 
 
 @pytest.fixture(scope="module")
 def of_treatments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("designed")
-    return write_tables(folder / "tables", write_frames(folder, *designed_campaign())[0], reference=True)
+    return write_tables(folder / "tables", write_frames(folder, *designed_campaign())[0])
 
 
 @pytest.fixture(scope="module")
 def of_campaign(csv, tmp_path_factory):
-    return write_tables(tmp_path_factory.mktemp("tables"), csv[0], reference=True)
+    return write_tables(tmp_path_factory.mktemp("tables"), csv[0])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -190,7 +190,7 @@ def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
 
 
 def test_tables_are_the_same_bytes_twice(csv, of_campaign, tmp_path):
-    again = write_tables(tmp_path, csv[0], reference=True)
+    again = write_tables(tmp_path, csv[0])
     files = sorted(path.name for path in of_campaign.iterdir())
     assert files == sorted(path.name for path in again.iterdir()) and len(files) == 3 * len(TABLES) + 3
     for name in files:
@@ -204,12 +204,19 @@ def test_tables_cope_with_little(case, tmp_path):
         runs = runs[:1]
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
-    referenced = case != "one run"
-    folder = write_tables(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], referenced)
-    names = [name for name in TABLES if referenced or name not in ("adjusted", "drift")]
+    omitted = ["adjusted", "drift", "checks", "residuals"] if case == "one run" else []
+    folder = write_tables(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], omitted)
+    names = [name for name in TABLES if name not in omitted]
     assert sorted(path.stem for path in folder.glob("*.tex")) == names
     for name in names:
         assert "nan" not in (folder / f"{name}.md").read_text(), name
+
+
+def test_unknown_table_cannot_be_omitted(csv, tmp_path):
+    with pytest.raises(InputError) as refused:
+        write_tables(tmp_path / "tables", csv[0], ["check"])
+    assert (refused.value.code, refused.value.got) == ("unknown-name", "check")
+    assert not (tmp_path / "tables").exists()
 
 
 def test_a_broken_csv_gives_one_line_and_status_2(tmp_path, capsys):

@@ -74,7 +74,7 @@ def test_a_run_without_an_accuracy_is_counted_apart(frames):
     table = time_to_accuracy.table(runs, epochs, 0.6)
     assert table.display["time (s)"].eq(time_to_accuracy.NO_ACCURACY_RECORDED).sum() == 1
     assert codes(table.notes)[:2] == ["runs-per-cell", "runs-without-accuracy"]
-    assert table.notes[0].facts == {"fewest": 0, "most": 3, "too_few": False, "wide": True}
+    assert table.notes[0].facts == {"fewest": 0, "most": 3, "too_few": False}
     assert table.notes[1].facts == {"runs": 4, "of": 114}
     assert "target-not-reached" not in codes(table.notes)
 

@@ -34,9 +34,11 @@ STUDY = {
 }
 
 
-def study(folder: Path, figures: object = None, exclude: bool = True, **factors: object) -> list[Declared]:
+def study(
+    folder: Path, figures: object = None, exclude: bool = True, replicates: int = 2, **factors: object
+) -> list[Declared]:
     levels = {**STUDY["factors"], **factors}  # type: ignore[dict-item]
-    keys = {**STUDY, "factors": levels, "figures": figures}
+    keys = {**STUDY, "factors": levels, "figures": figures, "replicates": replicates}
     if not exclude:
         keys["exclude"] = None
     keys = {key: value for key, value in keys.items() if value is not None}
@@ -69,6 +71,19 @@ def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
     assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names
+
+
+def test_figures_with_nothing_to_show_are_no_default(tmp_path: Path) -> None:
+    def kinds(traits: dict[str, bool] | None = None, **changes: Any) -> set[str]:
+        study(tmp_path, **changes)
+        loaded = load_study("s", tmp_path)
+        return {figure.kind for figure in loaded.drawn(loaded.traits(**traits or {}))}
+
+    assert {"residuals", "regression", "scaling", "projection"} <= kinds()
+    assert "residuals" not in kinds(replicates=1)
+    assert not {"residuals", "regression"} & kinds(exclude=False, nodes=1, batch_size=16, sync_every=1)
+    assert "scaling" not in kinds(exclude=False, nodes=[2, 4])
+    assert "projection" not in kinds({"nodes_have_network": False})
 
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:

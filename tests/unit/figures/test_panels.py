@@ -1,4 +1,4 @@
-"""What all figures share: a caption of 70 words, the rest of it apart.
+"""What all figures share: a caption of 45 words, the rest of it apart.
 
 An axis on which every marker is whole.
 """
@@ -8,13 +8,15 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.lines import Line2D
 
-from common.notes import Note
+from analysis.intervals import Estimate
+from common.notes import Note, codes
 from figures import panels, style
 from support.captions import why_not_drawn
 
 HEADING = "Epoch time of every cell. Markers: means."
-LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 50)}."
+LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 30)}."
 SHORT = "The axis of time is logarithmic."
 
 
@@ -55,6 +57,59 @@ def test_why_a_figure_is_not_drawn_stands_alone():
     assert below == f"{panels.NOT_DRAWN}{why}. {LONG}" and len(below.split()) <= panels.MAX_CAPTION_WORDS
     assert why_not_drawn(caption) == {"why": "unmeasured", "cells": 0}
     assert apart.endswith("Apart.")
+
+
+def scaled(cells: dict[str, list[float]], times: list[float], **options):
+    """Return a panel with the intervals of these cells, and its notes."""
+    frame = pd.DataFrame(cells)
+    ax = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES).subplots()
+    look = style.framework_style("pytorch-ddp")
+    for place, cell in enumerate(frame.itertuples()):
+        runs = pd.Series([cell.low, cell.high] if cell.n > 1 else [cell.high])
+        panels.draw_interval(ax, look, place, Estimate(cell.high, cell.low, cell.high), runs, 0.2)
+    return ax, panels.scale_value_axis(ax, pd.Series(times), frame, **options)
+
+
+@pytest.mark.parametrize("width", [style.COLUMN_INCHES, style.PAGE_INCHES])
+@pytest.mark.parametrize("letters", [5, 30, 45])
+def test_legend_is_no_wider_than_its_figure(width, letters):
+    names = [f"{number} {'m' * letters}" for number in range(5)]
+    figure = style.new_figure(width, 2)
+    figure.subplots()
+    panels.place_legend(figure, [Line2D([], [], label=name.replace("m", "e")) for name in names])
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.width <= figure.bbox.width
+    height = panels.legend_height(len(names), width, names)
+    assert box.height == pytest.approx(height * figure.dpi, rel=0.2)
+
+
+@pytest.mark.parametrize(("high", "is_cut"), [(1.29, False), (1.31, True)])
+def test_axis_grows_by_30_percent_before_it_cuts(high, is_cut):
+    cells = {"low": [0.9, 0.8], "high": [1.0, high], "n": [3, 2]}
+    ax, notes = scaled(cells, [0.95, 1.0])
+    assert ("intervals-beyond-axis" in codes(notes)) == is_cut
+    assert (ax.get_ylim()[1] > high) == (not is_cut)
+
+
+def test_interval_of_one_run_is_dashed_and_noted():
+    ax, notes = scaled({"low": [0.9, 0.9], "high": [1.0, 1.0], "n": [1, 2]}, [0.95, 1.0])
+    dashed, plain = [line for line in ax.lines if isinstance(line, panels.Bar)]
+    assert (dashed.is_dashed(), plain.is_dashed()) == (True, False)
+    assert "single-run-cells" in codes(notes)
+    assert not codes(scaled({"low": [0.9], "high": [1.0], "n": [2]}, [0.95, 1.0])[1])
+
+
+@pytest.mark.parametrize("ends", [(0.083, 0.38), (1.1, 9.0), (0.5, 0.62), (3e-4, 7.0)])
+def test_logarithmic_axis_is_labelled_over_its_range(ends):
+    low, high = ends
+    cells = {"low": [low, high], "high": [low, high], "n": [3, 3]}
+    ax, _ = scaled(cells, [low, high], logarithmic=True)
+    limits = np.log(ax.get_ylim())
+    ticks = np.log([tick for tick in ax.yaxis.get_majorticklocs() if limits[0] <= np.log(tick) <= limits[1]])
+    assert 3 <= len(ticks) <= panels.MAX_TICKS + 1
+    gaps = np.diff([limits[0], *ticks, limits[1]]) / np.ptp(limits)
+    assert gaps.max() < 0.45 and gaps[0] < 0.25
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])

@@ -130,6 +130,18 @@ def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
     assert {option for program in PROGRAMS.values() for option in program.options} == set(products.OPTIONS)
 
 
+def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
+    assert not products_of(campaign).traits.nodes_have_network, "they are emulated at the site local"
+    assert products.omitted_tables(campaign) == ["time_to_accuracy", "strategies"]
+    factors = campaign.study.factors | {"nodes": [2], "sync_every": [1], "batch_size": [16]}
+    single = replace(campaign.study.replicates, at_least=1, at_most=1)
+    study = replace(campaign.study, factors=factors, replicates=single, exclude=())
+    omitted = {"speedup", "scaling", "checks", "residuals", "regression", "regression_cells"}
+    few = replace(campaign, study=study)
+    assert omitted <= set(products.omitted_tables(few))
+    assert not omitted & {name.rsplit("/", 1)[-1].split(".")[0] for name in products_of(few).table_files}
+
+
 def test_published_tables_have_what_lies_beside_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     published = CHECKOUT / "docs" / "campaigns" / "phases-virtual"
     folder = tmp_path / "kept"

@@ -22,7 +22,6 @@ from declared.mesh import divides_more
 from runs import usable
 
 MAX_LISTED_NAMES = 10
-RUN_COUNT_PREFIX = "Runs: n = "
 SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
 NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
 NOTABLE_STEAL_SHARE = 0.05
@@ -40,9 +39,10 @@ _PLACEMENTS = {
 }
 _SHORT_PLACEMENTS = {
     "distinct-nodes": "distinct nodes",
-    "virtual": "virtual nodes on one machine",
-    "emulated": "emulated on one machine, no real network",
+    "virtual": "virtual nodes",
+    "emulated": "emulated nodes",
 }
+_SHORT_TIMING_SCOPES = {"ranks": "slowest rank timed", "master": "master timed"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -97,21 +97,18 @@ def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Seri
 
     Args:
         runs: Runs of the study.
-        intervals: Also warn if some cells have too few runs for an interval.
+        intervals: Also say if no cell has enough runs for an interval.
         counted: Runs per cell, if not all successful runs count.
     """
     counts = successful(runs).groupby("cell").size() if counted is None else counted
     if counts.empty:
         return _no_runs_note(runs)
-    smallest, largest = counts.min(), counts.max()
+    smallest, largest = int(counts.min()), int(counts.max())
     span = f"{largest}" if smallest == largest else f"{smallest} to {largest}"
-    n = f"{RUN_COUNT_PREFIX}{span} per cell"
-    too_few, wide = bool(intervals and largest == 1), bool(intervals and (counts == 2).any())
-    if too_few:
-        text = f"{n}, too few for an interval of each cell by itself."
-    else:
-        text = f"{n}; intervals of two runs are very wide." if wide else f"{n}."
-    return Note("runs-per-cell", text, fewest=int(smallest), most=int(largest), too_few=too_few, wide=wide)
+    too_few = bool(intervals and largest == 1)
+    problem = ", too few for an interval" if too_few else ""
+    text = f"{span} {'run' if largest == 1 else 'runs'} per cell{problem}."
+    return Note("runs-per-cell", text, fewest=smallest, most=largest, too_few=too_few)
 
 
 def _no_runs_note(runs: pd.DataFrame) -> Note:
@@ -120,43 +117,50 @@ def _no_runs_note(runs: pd.DataFrame) -> Note:
 
 
 def setting_note(runs: pd.DataFrame) -> str:
-    """Say where the runs took place, whether they were disturbed, and how many are missing.
+    """Say in short what was measured where, what restricts all of it, and how many runs are missing.
 
-    This is the short form of `methods_notes`.
+    `methods_notes` has the same in full, and what it omits: software, background load and CPU steal.
     """
     ok = successful(runs)
-    placements = sorted(set(ok["placement"].dropna()))
-    notes: list[str] = []
-    if placements:
-        names = "; ".join(_SHORT_PLACEMENTS[name] for name in placements)
-        text = f"Placement: {names}{_bracketed_node_limits(ok)}."
-        notes.append(Note("placement", text, placements=placements))
-    notes += [software_note(runs), algorithms_note(runs)]
+    notes = [_scopes_note(runs, ok), algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
-    if (other_share := ok["other_cpu_share"].max()) > NOTABLE_OTHER_SHARE:
-        text = f"During a run, other processes used up to {_percent(other_share)} of CPU time."
-        notes.append(Note("other-cpu-time", text, share=float(other_share)))
-    if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
-        text = f"CPU steal above {_percent(NOTABLE_STEAL_SHARE)}: {stolen} of {len(ok)} runs."
-        notes.append(Note("cpu-steal", text, runs=stolen, of=len(ok)))
     return paragraph("setting", [*notes, *_missing_notes(runs)])
 
 
+def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
+    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded."""
+    placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
+    if not placements:
+        return ""
+    batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
+    parts = [
+        f"{', '.join(_SHORT_PLACEMENTS[name] for name in placements)}{_bracketed_node_limits(ok)}",
+        *([f"{' and '.join(batches)} batch"] if batches else []),
+        *(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
+    ]
+    text = "; ".join(parts)
+    facts = {"placements": placements, "batch_scopes": batches, "timing_scopes": timing}
+    return Note("scopes", f"{text[0].upper()}{text[1:]}.", **facts)
+
+
 def _missing_notes(runs: pd.DataFrame) -> list[str]:
-    """Say how many cells have no run, and how many runs are missing in other cells."""
+    """Say how many cells have no run, and how many runs are excluded or missing in other cells."""
     missing, cells, bad = missing_cells(runs), runs["cell"].nunique(), unsuccessful(runs)
-    notes: list[str] = [NO_CELL_MISSING]
+    notes: list[str] = []
     if missing:
         text = f"Missing: {len(missing)} of {_count(cells, 'cell')}."
-        notes = [Note("cells-missing", text, cells=len(missing), of=cells)]
-    if n_other_runs := len(bad) - int(runs["cell"].isin(missing).sum()):
-        absent = bool((bad["status"] == "missing").all())
-        status = f"{'was' if n_other_runs == 1 else 'were'} not made" if absent else "did not succeed"
-        text = f"{_count(n_other_runs, 'other run' if missing else 'run')} {status}."
-        notes.append(Note("runs-missing", text, runs=n_other_runs, not_made=absent))
+        notes.append(Note("cells-missing", text, cells=len(missing), of=cells))
+    elsewhere = bad[~bad["cell"].isin(missing)]
+    absent = elsewhere["status"] == "missing"
+    for rows, problem in ((elsewhere[absent], "not made"), (elsewhere[~absent], "excluded")):
+        if len(rows):
+            statuses = sorted(set(rows["status"]) - {"missing"})
+            why = f" ({', '.join(statuses)})" if statuses else ""
+            text = f"{len(rows)} of {_count(len(runs), 'run')} {problem}{why}."
+            notes.append(Note("runs-missing", text, runs=len(rows), of=len(runs), statuses=statuses))
     return notes
 
 

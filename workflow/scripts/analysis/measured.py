@@ -123,6 +123,14 @@ def title_with_unit(factor: str) -> str:
     return f"{title(factor)} ({unit})" if unit and unit != title(factor) else title(factor)
 
 
+def axis_label(runs: pd.DataFrame, factor: str) -> str:
+    """Return the title of a factor with its unit; of a batch size, also whose batch it is."""
+    scopes = set(runs["batch_scope"].dropna()) if factor == "batch_size" else set()
+    if scopes == {"local"}:
+        return f"{title(factor)} (samples per replica)"
+    return f"global {title_with_unit(factor)}" if scopes == {"global"} else title_with_unit(factor)
+
+
 def level_text(level: Any) -> str:
     """Return a level as text; a missing one is a dash."""
     if pd.isna(level):

@@ -19,11 +19,11 @@ from analysis.speedup import one_replica_cells_by_local_batch
 PARTS = {
     "startup_s": "start-up",
     "warm_up_s": "warm-up",
-    "computation_s": "computation",
-    "communication_s": "communication",
+    "computation_s": "computation (estimated)",
+    "communication_s": "communication and waiting",
     "training_s": "training, undivided",
     "validation_s": "validation",
-    "rest_s": "the rest",
+    "rest_s": "other",
 }
 
 

@@ -5,7 +5,7 @@ each. The tables of many runs are computed on all cores.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,12 @@ from analysis import (
 from analysis.measured import read_runs, timing_runs
 from analysis.pooling import pooled
 from common.cores import all_cores
+from common.errors import InputError
 from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
+from common.text import alternatives
+from declared.products.tables import TABLES
 
 MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
 
@@ -126,7 +129,6 @@ RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "adjusted": adjusted.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were computed"
-REFERENCE_TABLES = ("drift", "adjusted")  # need the reference benchmark
 TABLES_LONGEST_FIRST = (
     "regression",
     "scaling",
@@ -140,7 +142,8 @@ TABLES_LONGEST_FIRST = (
     "strategies",
     "cells",
     "checks",
-    *REFERENCE_TABLES,
+    "drift",
+    "adjusted",
     "missing",
     "note",
 )
@@ -156,7 +159,7 @@ def main(
     margin: float | None = None,
     target_accuracy: float | None = None,
     replicates: str | None = None,
-    reference: bool = False,
+    omit: Sequence[str] = (),
 ) -> None:
     """Write every table as .csv, .md and .tex, and residuals of runs and predictions of all cells as .csv.
 
@@ -168,14 +171,17 @@ def main(
         margin: share by which equal epoch times may differ
         target_accuracy: validation accuracy of the table of time to accuracy
         replicates: the rule that chooses replicates by a precision target
-        reference: also write the tables that need the reference benchmark
+        omit: tables to leave out, because the study has nothing that they would show
     """
+    if unknown := sorted(set(omit) - set(TABLES)):
+        problem, known = f"'{unknown[0]}' is no table", alternatives(unknown[0], TABLES)
+        raise InputError("unknown-name", problem, file="--omit", got=unknown[0], **known)
     every = read_runs(runs)
     measured = timing_runs(every)
     network_rows = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
     study = Study(measured, every, frame, network_rows, out, margin, target_accuracy, replicates or "")
-    names = [name for name in TABLES_LONGEST_FIRST if reference or name not in REFERENCE_TABLES]
+    names = [name for name in TABLES_LONGEST_FIRST if name not in omit]
     if len(measured) < MIN_PARALLEL_RUNS:
         for name in names:
             study.write(name)

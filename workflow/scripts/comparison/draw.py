@@ -45,7 +45,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ends = rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(float)
     low, high = min(np.nanmin(ends), 1 / 1.02), max(np.nanmax(ends), 1.02)
     ax.set_xlim(low / 1.02, high * 1.02)
-    panels.set_round_ticks(ax.xaxis, high / low, max_ticks=panels.MANY_TICKS)
+    panels.set_round_ticks(ax.xaxis, panels.MANY_TICKS)
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     selection = (

@@ -24,6 +24,7 @@ from declared.factors import (
     as_list,
     factor_lists,
     factor_table,
+    is_numeric,
     matches,
 )
 from declared.figures import Declared, read_figures, usual
@@ -38,6 +39,7 @@ SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answ
 DEFAULT_RESOLUTION = 4
 MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
 MIN_REPLICATES = 3  # from which precision is judged
+MIN_RUNS_FOR_RESIDUALS = 8  # fewer residuals show nothing
 # Degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping).
 MIN_POOLED_DF = 16.0
 
@@ -337,11 +339,15 @@ class Study(StudyKeys):
         `of_campaign`: traits of its campaign at a site.
         """
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
+        cells, n = self.untraced_cells, self.replicates.at_least
         traits = Traits(
             varied=compared,
             full_design=self.fraction is None,
             target_accuracy=self.target_accuracy,
             next_tokens=self.next_tokens,
+            residuals_testable=n > 1 and n * len(cells) >= MIN_RUNS_FOR_RESIDUALS,
+            regression_predicts=len(cells) > self._n_coefficients,
+            has_baseline=any(cell["nodes"] == 1 and cell["devices_per_node"] <= 1 for cell in cells),
             fit_can_be_checked=self._held_out,
             strategies_searched=self.searches_strategies,
             heterogeneous=self.is_heterogeneous,
@@ -363,6 +369,13 @@ class Study(StudyKeys):
     def next_tokens(self) -> bool:
         """Return whether any of its data sets has next tokens for labels."""
         return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+
+    @property
+    def _n_coefficients(self) -> int:
+        """Return the number of coefficients of a linear model of all varying factors."""
+        return 1 + sum(
+            1 if is_numeric(name) else len(self.factors[name]) - 1 for name in self.varied if name != "trace"
+        )
 
     @property
     def _held_out(self) -> bool:

@@ -1,7 +1,9 @@
 """Draw training and validation accuracy, or perplexity, over epochs, optimizer steps or wall time."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,22 +12,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, successful
+from analysis.measured import Records, successful, title, treatment_text
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view
 
-PANEL_INCHES = 1.15
-SMALL_PANEL_INCHES = 0.95  # if there are more panels than LARGE_PANELS
+PANEL_INCHES = 1.2
+SMALL_PANEL_INCHES = 1.0  # if there are more panels than LARGE_PANELS
+JOINT_PANEL_INCHES = 1.6
 LARGE_PANELS = 12
 SMALL_GRID_COLUMNS = 6
-SMALL_TITLE_CHARACTERS = 18
-MAX_MARKED_EPOCHS = 20  # epochs
-TICK_LABELS_INCHES = 0.12  # between the panels
+SMALL_TITLE_CHARACTERS = 16
+MAX_MARKED_EPOCHS = 20  # of a line over wall time
+TICK_LABELS_INCHES = 0.15  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
+BAR_OFFSET = 0.012  # of the axis, between the bars of several series
+MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
+MAX_BANDS = 3  # series of a panel; more have bars, because their bands would cover each other
+MAX_BARS = 10  # of a series
+MAX_DIFFERENCE = 0.02  # between runs that count as equal, of an accuracy
+MIN_AGREEING_SHARE = 0.9  # of epochs, between series that share a colour
+LOG_FROM_RATIO = 5  # of the ends of lines in one panel
+DOT_SIZE = 1.4
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
 
 
@@ -106,14 +117,18 @@ AXES = {
         integer=False,
     ),
 }
-HEADING = (
-    "{} in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % "
-    "t intervals; markers at {} epochs."
-)
+HEADING = "{} in training and validation over {}. Lines: means; {}: 95 % t intervals."
+JOINT_HEADING = "{} in training and validation over {}. Lines: means of cells."
+HEADING_WITHOUT_INTERVALS = "{} in training and validation over {}. Lines: means."
+DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, training above validation for each combination of factors, and its caption."""
+    """Return the figure, training above validation for each combination of factors, and its caption.
+
+    If the series of every panel agree, a line has the colour of its panel instead, and all lines share one
+    panel for training and one for validation.
+    """
     view, x_axis, quantity = (
         build_view(records.runs, declaration),
         AXES[declaration.x or "epochs"],
@@ -124,9 +139,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
     view = view.fit_to_page(small_panels_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, declaration.x or "epochs")
-    # Series with the same x values cover each other, so each has markers at some of them only.
-    thinned = x_axis.integer or (len(epochs) and epochs["epoch"].max() > MAX_MARKED_EPOCHS)
-    heading = _heading_note(quantity, x_axis, "some" if thinned else "all")
     responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
         cause = (
@@ -137,7 +149,133 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             else Note("no-axis", f"no {x_axis.heading}", axis=x_axis.heading)
         )
         return panels.empty_figure(view.runs, cause)
-    legend_series = [series for series in view.series if len(successful(series.select(view.runs)))]
+    notes = [quantity.explanation, x_axis.explanation]
+    recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
+    recorded_runs = recorded_runs[recorded_runs > 0]
+    spread = _replicate_spread(view, epochs, responses, x_axis, quantity)
+    if (spread <= MAX_DIFFERENCE).mean() >= MIN_AGREEING_SHARE:
+        joint_series = [
+            Series(treatment_text(levels), levels, series_style)
+            for levels, series_style in zip(view.panels, style.TREATMENT_STYLES, strict=False)
+        ]
+        figure = _draw_joint_panels(view, epochs, responses, (x_axis, quantity), joint_series)
+        caption = view.caption(
+            [_heading_note(JOINT_HEADING, quantity, x_axis), _agreement_note(view, spread)],
+            notes=[_agreeing_share_note(spread), *notes],
+            with_intervals=False,
+            counted=recorded_runs,
+        )
+        return figure, caption
+    n_series = max(len(_drawn_series(view, levels)) for levels in view.panels)
+    interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
+    figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
+    has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
+    heading = (
+        _heading_note(HEADING, quantity, x_axis, interval_mark)
+        if has_interval.any()
+        else _heading_note(HEADING_WITHOUT_INTERVALS, quantity, x_axis)
+    )
+    dots = "" if has_interval.all() else DOTS_NOTE
+    return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
+
+
+def _drawn_series(view: View, levels: Mapping[str, Any]) -> list[Series]:
+    """Return the series with a successful run in a panel."""
+    panel_runs = panels.rows_at(view.ok, levels)
+    return [series for series in view.series if len(series.select(panel_runs))]
+
+
+def _replicate_spread(
+    view: View, epochs: pd.DataFrame, responses: list[str], x_axis: Axis, quantity: Quantity
+) -> pd.Series:
+    """Return how far the series of a panel differ in each epoch of each replicate.
+
+    Runs of one replicate begin with the same weights and see the same batches in every framework, so they
+    differ little. Empty if series cannot share a colour: a single panel, too many panels, or a panel in which
+    they have different positions on the axis.
+    """
+    none = pd.Series(dtype=float)
+    if (
+        not x_axis.integer
+        or not math.isfinite(quantity.maximum)
+        or not 1 < len(view.panels) <= len(style.TREATMENT_STYLES)
+    ):
+        return none
+    columns = ["run_id", "replicate", *view.facet]
+    placed = epochs[["run_id", "epoch", "x", *responses]].merge(view.ok[columns], on="run_id")
+    grouped = placed.groupby([*view.facet, "replicate", "epoch"], dropna=False)[["x", *responses]]
+    spread = (grouped.max() - grouped.min())[grouped.size() > 1]
+    return none if spread["x"].any() else spread[responses].max(axis=1)
+
+
+def _agreement_note(view: View, spread: pd.Series) -> Note:
+    """Say which series share a colour, because they agree."""
+    names = " and ".join(title(name) for name in view.colour)
+    largest = float(spread.max())
+    text = f"One colour for all levels of {names}, which differ by {100 * largest:.2g} points at most."
+    return Note("series-agree", text, factors=view.colour, largest=largest)
+
+
+def _agreeing_share_note(spread: pd.Series) -> Note:
+    """Say how often the series that share a colour agree, replicate by replicate."""
+    share = float((spread <= MAX_DIFFERENCE).mean())
+    text = (
+        f"Runs of one replicate differ by at most {100 * MAX_DIFFERENCE:g} points in {100 * share:.0f} % of "
+        "epochs, so their series share a colour."
+    )
+    return Note("agreeing-share", text, share=share, limit=MAX_DIFFERENCE)
+
+
+def _draw_joint_panels(
+    view: View,
+    epochs: pd.DataFrame,
+    responses: list[str],
+    content: tuple[Axis, Quantity],
+    joint_series: list[Series],
+) -> Figure:
+    """Draw a line per cell, training beside validation, with a colour per panel of `view`."""
+    x_axis, quantity = content
+    width = style.PAGE_INCHES
+    names = [series.name for series in joint_series]
+    above_in = panels.legend_height(len(names), width, names)
+    figure = style.new_figure(width, JOINT_PANEL_INCHES + 0.3 + above_in)
+    axes = figure.subplots(1, len(responses), squeeze=False, sharey=True, sharex=True)[0]
+    ends = epochs.groupby("cell")["x"].max()
+    _set_y_axis(axes[0], quantity, epochs, responses)
+    for ax, response in zip(axes, responses, strict=True):
+        for series in joint_series:
+            for cell in series.select(view.ok)["cell"].unique():
+                rows = epochs[epochs["cell"] == cell]
+                curve = intervals.means(rows[response], rows["epoch"])
+                x = rows.groupby("epoch")["x"].mean().reindex(curve.index)
+                line = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.7}
+                marker = panels.marker_style(series.style) if len(curve) == 1 else {}
+                ax.plot(x, quantity.scale * curve["value"], **marker | line)
+        ax.set_title(quantity.responses[response])
+        ax.grid(True)
+        if ends.max() > LOG_FROM_RATIO * ends.min():
+            ax.set_xscale("log")
+            panels.set_round_ticks(ax.xaxis)
+        else:
+            ax.set_xlim(*_axis_limits(epochs["x"], integer=x_axis.integer))
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=2))
+    axes[0].set_ylabel(quantity.label)
+    figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, joint_series, markers=False)
+    return figure
+
+
+def _draw_panels(
+    view: View,
+    epochs: pd.DataFrame,
+    responses: list[str],
+    content: tuple[Axis, Quantity],
+    *,
+    has_bands: bool,
+) -> Figure:
+    """Draw a panel of training above one of validation for each combination of factors."""
+    x_axis, quantity = content
+    legend_series = [series for series in view.series if len(series.select(view.ok))]
     rows = epochs.groupby("cell").indices
     panel_levels = view.panels
     is_small = len(panel_levels) > LARGE_PANELS
@@ -146,8 +284,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
-    # Models differ in time and number of steps, so every pair of panels has its own axis.
-    separate_axes = bool(panels.duration_factors(view.facet)) and x_axis is not AXES["epochs"]
+    separate_axes = x_axis is not AXES["epochs"] and len(panel_levels) > 1
     pair_in = (
         len(responses) * panel_in
         + panels.titles_height(panel_levels, characters)
@@ -162,18 +299,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
-    _set_y_axis(axes.flat[0], quantity, epochs[responses])
+    _set_y_axis(axes.flat[0], quantity, epochs, responses)
+    by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one where they are few
+    drawn_x = by_epoch.transform("mean").where(
+        by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"]
+    )
+    has_markers = not x_axis.integer and epochs["epoch"].max() <= MAX_MARKED_EPOCHS
     for panel, levels in enumerate(panel_levels):
         band, column = divmod(panel, n_columns)
         panel_runs = successful(panels.rows_at(view.runs, levels))
-        axis_runs = (
-            panels.rows_at(view.ok, {name: levels[name] for name in panels.duration_factors(view.facet)})
-            if separate_axes
-            else view.ok
-        )
-        limits = _axis_limits(
-            epochs[epochs["cell"].isin(set(axis_runs["cell"]))]["x"], integer=x_axis.integer
-        )
+        axis_runs = panel_runs if separate_axes else view.ok
+        limits = _axis_limits(drawn_x[epochs["cell"].isin(set(axis_runs["cell"]))], integer=x_axis.integer)
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
@@ -181,22 +317,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             for position, series in enumerate(view.series):
                 indices = [rows[cell] for cell in series.select(panel_runs)["cell"].unique() if cell in rows]
                 if indices:
-                    first = position % epochs["epoch"].nunique()
-                    markevery = slice(first, None, len(view.series)) if thinned else slice(None)
-                    shift = (
-                        (position - (len(view.series) - 1) / 2)
-                        * SINGLE_EPOCH_OFFSET
-                        * (limits[1] - limits[0])
-                    )
+                    place = (position - (len(view.series) - 1) / 2) * (limits[1] - limits[0])
                     _draw_curve(
                         ax,
                         series,
                         epochs.iloc[np.concatenate(indices)],
                         (response, quantity),
-                        (markevery, shift),
+                        place,
+                        has_bands=has_bands,
+                        has_markers=has_markers,
                     )
             if not ax.lines:
-                panels.write_remark(ax, panels.NO_SUCCESS if panel_runs.empty else "not recorded")
+                panels.write_remark(ax, panels.NO_SUCCESS if panel_runs.empty else "not recorded", 24)
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
@@ -205,19 +337,16 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             ax.tick_params(labelbottom=last and (separate_axes or panel + n_columns >= len(panel_levels)))
             ax.grid(True)
             ax.xaxis.set_major_locator(
-                MaxNLocator(4 if separate_axes else 5, integer=x_axis.integer, min_n_ticks=2)
+                MaxNLocator(3 if is_small else 4, integer=x_axis.integer, min_n_ticks=2)
             )
     figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, legend_series)
-    recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
-    return figure, view.caption(
-        heading, notes=[quantity.explanation, x_axis.explanation], counted=recorded_runs[recorded_runs > 0]
-    )
+    panels.add_legend(figure, legend_series, markers=has_markers or epochs["epoch"].nunique() == 1)
+    return figure
 
 
-def _heading_note(quantity: Quantity, axis: Axis, marked_epochs: str) -> str:
-    """Return what is drawn over what, and which epochs have markers."""
-    text = HEADING.format(quantity.heading, axis.heading, marked_epochs)
+def _heading_note(heading: str, quantity: Quantity, axis: Axis, *words: str) -> Note:
+    """Return what is drawn over what."""
+    text = heading.format(quantity.heading, axis.heading, *words)
     return Note("heading", text, quantity=quantity.column, over=axis.heading)
 
 
@@ -247,14 +376,37 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
     return epochs.assign(x=increments.astype(float).groupby(epochs["run_id"], sort=False).cumsum())
 
 
-def _set_y_axis(ax: Axes, quantity: Quantity, values: pd.DataFrame) -> None:
-    """Set the y axis that all panels share."""
-    if math.isfinite(quantity.maximum):
-        ax.set_ylim(quantity.scale * quantity.minimum, 1.03 * quantity.scale * quantity.maximum)
+def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: list[str]) -> None:
+    """Set the y axis that all panels share: all runs, and the intervals that little more axis would hold."""
+    values = epochs[responses].to_numpy(float)
+    smallest, largest = np.nanmin(values), np.nanmax(values)
+    if not math.isfinite(quantity.maximum):
+        ax.set_yscale("log")
+        panels.set_round_ticks(ax.yaxis)
+        ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
         return
-    ax.set_yscale("log")
-    smallest, largest = np.nanmin(values.to_numpy(float)), np.nanmax(values.to_numpy(float))
-    ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
+    span = max(largest - smallest, MAX_DIFFERENCE)
+    lows = pd.concat(
+        [
+            _means(rows, response, quantity)["low"]
+            for response in responses
+            for _, rows in epochs.groupby("cell")
+        ]
+    )
+    smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
+    margin = MARGIN * max(largest - smallest, MAX_DIFFERENCE)
+    low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
+    ax.set_ylim(quantity.scale * low, quantity.scale * high)
+
+
+def _means(epochs: pd.DataFrame, response: str, quantity: Quantity) -> pd.DataFrame:
+    """Return the means of a cell by epoch; those of fewer than MIN_RUNS_FOR_INTERVAL have no interval."""
+    means = intervals.means(
+        epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum
+    )
+    bounds = ["low", "high"]
+    means[bounds] = means[bounds].where(means["n"] >= MIN_RUNS_FOR_INTERVAL)
+    return means
 
 
 def _axis_limits(x: pd.Series, *, integer: bool) -> tuple[float, float]:
@@ -272,34 +424,41 @@ def _draw_curve(
     series: Series,
     epochs: pd.DataFrame,
     content: tuple[str, Quantity],
-    placement: tuple[slice, float],
+    place: float,
+    *,
+    has_bands: bool,
+    has_markers: bool,
 ) -> None:
-    """Draw one series.
+    """Draw one series of a panel.
 
-    `content` is the column and its quantity; `placement` is which points have markers, and the offset of a
-    single epoch.
+    `content` is the column and its quantity; `place` is the number of the series about the middle one, times
+    the width of the axis.
     """
     response, quantity = content
-    means = intervals.means(
-        epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum
-    )
+    means = _means(epochs, response, quantity)
     if means.empty:
         return
-    marked, shift = placement
     is_single = len(means) == 1
-    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float) + shift * is_single
-    series_style = series.style
+    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float)
+    x = x + place * SINGLE_EPOCH_OFFSET * is_single
+    colour = series.style.colour
     low, high = (quantity.scale * means[bound].to_numpy() for bound in ("low", "high"))
-    if is_single:
-        ax.vlines(x, low, high, color=series_style.colour, linewidth=0.9)
-    ax.fill_between(x, low, high, color=series_style.colour, alpha=style.BAND_ALPHA, linewidth=0)
-    ax.plot(
-        x,
-        quantity.scale * means["value"].to_numpy(),
-        **panels.marker_style(series_style)
-        | {
-            "linestyle": series_style.line,
-            "linewidth": 0.8,
-            "markevery": slice(None) if is_single else marked,
-        },
-    )
+    if has_bands:
+        ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
+    else:
+        step = max(1, math.ceil(len(x) / MAX_BARS))
+        offset = 0 if is_single else place * BAR_OFFSET
+        ax.vlines((x + offset)[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
+    few = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
+    if len(few):
+        shift = place * SINGLE_EPOCH_OFFSET * is_single
+        dots: dict[str, Any] = {
+            "linestyle": "none",
+            "marker": "o",
+            "markersize": DOT_SIZE,
+            "markeredgewidth": 0,
+        }
+        ax.plot(few["x"] + shift, quantity.scale * few[response].astype(float), color=colour, **dots)
+    marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
+    line = {"linestyle": series.style.line, "linewidth": 0.8}
+    ax.plot(x, quantity.scale * means["value"].to_numpy(), **marker | line)

@@ -17,7 +17,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     """Return the figure and its caption."""
     x = str(declaration.x)
     joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
-    heading = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}"
+    heading = f"Epoch time by {title(x)}. {panels.MARKERS}"
     return lines.draw(
         build_view(records.runs, declaration), x, heading, with_baselines=x in SCALE_FACTORS, notes=[joined]
     )

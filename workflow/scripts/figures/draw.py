@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis import conditions
 from analysis.measured import Records
 from common.errors import InputError
 from common.files import write_text
+from common.notes import codes
 from common.options import run_program
 from declared.figures import from_json
 from declared.products.figures import KINDS
@@ -30,7 +30,7 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
         raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
     drawn, caption = importlib.import_module(KINDS[declared.kind].module).draw(records, declared)
-    if "precision" in files and conditions.RUN_COUNT_PREFIX in caption:
+    if "precision" in files and "runs-per-cell" in codes(caption.notes):
         caption += f" {reached.caption_note(files['precision'])}"
     style.save(drawn, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

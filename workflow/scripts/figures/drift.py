@@ -1,4 +1,4 @@
-"""Draw machine speed over a campaign: reference benchmark, epoch times and CPU time of others."""
+"""Draw machine speed over a campaign: reference benchmark, epoch times and background load."""
 
 import math
 from typing import Any
@@ -43,14 +43,14 @@ WAIT_MARKER: dict[str, Any] = {
 }
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
-NO_SHARES = "no run records CPU time of others"
+NO_SHARES = "no run records background load"
 CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
-    "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: CPU time of others. Right: "
-    "a dot per run. Deviation: distance from the value that cell and block predict. {lost}The slope is "
-    "fitted by least squares, with its 95 % band."
+    "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: background load, CPU time "
+    "of other processes. Right: a dot per run. Deviation: distance from the value that cell and block "
+    "predict. {lost}The slope is fitted by least squares, with its 95 % band."
 )
 
 
@@ -84,9 +84,9 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         _draw_block_means(ax, bands, column)
         ax.tick_params(labelbottom=False)
     is_steal_visible = _draw_shares(bottom, data)
-    top.set_ylabel("reference:\nabove usual (%)")
-    middle.set_ylabel("epoch time:\nabove mean (%)")
-    bottom.set_ylabel("others'\nCPU (%)")
+    top.set_ylabel("reference:\ndeviation (%)")
+    middle.set_ylabel("epoch time:\ndeviation (%)")
+    bottom.set_ylabel("background\nload (%)")
     figure.align_ylabels([top, middle, bottom])
     _set_time_axis(bottom, time, unit)
     if time is not None:
@@ -243,7 +243,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
     if is_steal_visible:
         handles.append(Patch(facecolor=RED, label="CPU steal"))
     if data["other_cpu_share"].notna().any():
-        handles.append(Line2D([], [], label="CPU time of other processes", color=YELLOW, linewidth=1.2))
+        handles.append(Line2D([], [], label="background load", color=YELLOW, linewidth=1.2))
     if (data["waited_s"] > 0).any():
         handles.append(Line2D([], [], label="waited for an idle machine", **WAIT_MARKER))
     return handles

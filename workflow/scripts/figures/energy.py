@@ -24,7 +24,6 @@ MARGIN = 1.12  # of an axis, beyond the ends of intervals
 LOG_FROM_RATIO = 5
 MAX_POWER_LINES = 6
 MIN_LINE_LENGTH = 0.25  # of the panel's side
-SMALL_FONT_SIZE = 5.2  # points
 CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: labels of close markers do not overlap
 POWER_LINE = (0, (1, 1.5))
 FRONT_STYLE: dict[str, Any] = {
@@ -170,8 +169,8 @@ def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:
     log = any(high > LOG_FROM_RATIO * low for low, high in ends.values())
     if log:
         ax.set(xscale="log", yscale="log")
-        panels.set_round_ticks(ax.xaxis, ends["x"][1] / ends["x"][0])
-        panels.set_round_ticks(ax.yaxis, ends["y"][1] / ends["y"][0])
+        panels.set_round_ticks(ax.xaxis, max_ticks=4)
+        panels.set_round_ticks(ax.yaxis)
     ax.set(**{f"{name}lim": (low / MARGIN, high * MARGIN) for name, (low, high) in ends.items()})
     ax.grid(True)
     return any(
@@ -205,7 +204,7 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame, corner: tuple[
             str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5
         )
         label.set(ha="left" if right > 0 else "right", va="bottom" if up > 0 else "top")
-        label.set(fontsize=SMALL_FONT_SIZE, color=series.style.colour)
+        label.set(fontsize=style.SMALL_FONT_SIZE, color=series.style.colour)
 
 
 def _draw_power_lines(ax: Axes, unit: float) -> None:
@@ -224,7 +223,7 @@ def _draw_power_lines(ax: Axes, unit: float) -> None:
             power * x[1],
             _power_text(power * unit),
             zorder=1.5,
-            fontsize=SMALL_FONT_SIZE,
+            fontsize=style.SMALL_FONT_SIZE,
             color=style.MUTED,
         )
         label.set(ha="right" if at_side else "center", va="center" if at_side else "top")

@@ -101,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases)
     )
     handles = _legend_handles([*phases, *unlisted], drawn_panels)
-    above_in = panels.legend_height(len(handles), style.PAGE_INCHES)
+    above_in = panels.handles_height(handles, style.PAGE_INCHES)
     figure = style.new_figure(
         style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
     )
@@ -113,7 +113,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_INCHES))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         [HEADING, _waits_note(drawn_panels)],
         _left_out_note(candidates, drawn_panels),
@@ -191,7 +191,13 @@ def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
         )
         if start < 0.97 * length:
             ax.text(
-                1e3 * start, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED
+                1e3 * start,
+                -0.55,
+                f"step {number}",
+                va="bottom",
+                ha="left",
+                fontsize=style.SMALL_FONT_SIZE,
+                color=style.MUTED,
             )
             ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
     ax.set_title(panel.title, pad=9, loc="left")

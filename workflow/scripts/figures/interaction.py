@@ -24,7 +24,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     x = str(declaration.x)
     view = build_view(records.runs, declaration)
     colour = " and ".join(title(name) for name in view.colour)
-    heading = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')}"
+    heading = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS}"
     test = _test_note(records, x, view.colour[0]) if len(view.ok) else ""
     return lines.draw(view, x, heading, for_comparison=True, notes=[HOW_TO_READ, test])
 

@@ -14,13 +14,13 @@ from matplotlib.lines import Line2D
 from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
+    axis_label,
     baseline_frameworks,
     cell_levels,
     level_text,
     levels_in_order,
     successful,
     title,
-    title_with_unit,
     treatment_text,
     varying,
 )
@@ -33,11 +33,12 @@ from figures.panels import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
-SERIES_GAP = 0.03  # of the axis, between two series at one level
+SERIES_GAP = 0.045  # of the axis, between two series at one level
 MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
-TICK_CHARACTER_INCHES = 0.055  # of a tick label
+TICK_CHARACTER_INCHES = 0.062  # of a tick label
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
 BOUND_LINE = (0, (1, 1.5))
+IDEAL_LINE = (0, (6, 2))
 MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
 
@@ -69,7 +70,7 @@ class Scale:
     @property
     def replicate_offset(self) -> float:
         """Return the distance between a mean and the ticks of its runs."""
-        return 0.4 * self.gap
+        return 0.5 * self.gap
 
     def axis_note(self, name: str) -> str:
         """Return the note on the axis of `name` for the caption."""
@@ -84,22 +85,18 @@ class Scale:
             ax.axvspan(
                 place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0
             )
-        ax.set_xlim(-self.width / 7, self.width * 6 / 7)
+        margin = max(self.width / 7, 0.5 * (self.n_series + 1) * self.gap)
+        ax.set_xlim(-margin, max(self.positions.values()) + margin)
         ax.set_xticks(
             list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions]
         )
 
 
-BASELINE_BOUND = Note(
-    "baselines-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing."
-)
+BASELINE_BOUND = Note("baselines-drawn", "Long dashes: ideal (baseline / replicas).")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
 BOUND_EXPLAINED = Note(
     "baselines-divided",
-    (
-        "Fine dotted lines: baseline epoch time divided by the number of replicas, as if gradient all-reduce "
-        "cost nothing."
-    ),
+    ("Ideal: baseline epoch time divided by the number of replicas, as if gradient all-reduce cost nothing."),
 )
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
@@ -158,9 +155,7 @@ def draw(
         for series in view.series
         if series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells
     ]
-    bound_handle = Line2D(
-        [], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND_LINE, label="baseline / replicas"
-    )
+    bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
     extra = [bound_handle] if any(cell in baselines for cell in drawn_cells) else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     labels = [_tick_label(x, level) for level in scale.positions]
@@ -212,7 +207,7 @@ def draw(
                 label.set(ha="right", rotation_mode="anchor")
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
-    figure.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
+    figure.supxlabel(axis_label(view.runs, x), fontsize=style.FONT_SIZE)
     panels.add_legend(figure, legend_series, extra, lines=scale.numeric or for_comparison)
     return figure, view.caption(
         heading,
@@ -350,7 +345,7 @@ def _draw_baseline(
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     x = [scale.positions[level] for level in replicas.index]
     colour = series_style.colour if series_style else style.MUTED
-    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND_LINE, zorder=1)
+    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:

@@ -1,13 +1,14 @@
 """Draw bus bandwidth of collectives by message size, with the link rate as the upper bound."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from analysis.measured import Records, combination_text
 from common.notes import Note
@@ -15,6 +16,7 @@ from declared.figures import Declared
 from figures import panels, style
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.fit import (
+    Fit,
     achieved,
     bound,
     bytes_text,
@@ -29,20 +31,22 @@ from network.fit import (
 )
 
 PANEL_INCHES = 1.6
-DODGE_FACTOR = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
+FIT_LINE_WIDTH, JOINING_LINE_WIDTH = 0.4, 0.9
 BOUND_LINE = (0, (1, 1.5))
 HEADING = (
     "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: "
-    "95 % t intervals; lines: fit of latency and bandwidth."
+    "95 % t intervals."
 )
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
-NO_FIT = Note("no-fit", "Benchmarks without a line are those that no positive latency and bandwidth fit.")
+NO_FIT = Note(
+    "no-fit", "Benchmarks without a thin line are those that no positive latency and bandwidth fit."
+)
 HOW_TO_READ = (
-    "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; frameworks are drawn side by "
-    "side at every size."
+    "{} Fit: seconds = latency + bytes / bandwidth; its deviation is the largest distance of the median of a "
+    "message size from it. Both axes are logarithmic. Lines between markers only guide the eye."
 )
 
 
@@ -91,13 +95,15 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         width, rows * (PANEL_INCHES + panels.titles_height(titled_panels)) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
-    shifts = {name: DODGE_FACTOR**place for name, place in panels.dodge_offsets(frameworks, 1).items()}
-    unfitted = []
+    unfitted: list[str] = []
+    deviations: list[float] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_rows = panels.rows_at(ok, levels)
         for framework, benchmark in panel_rows.groupby("framework"):
-            if not _draw_framework(ax, benchmark, str(framework), shifts[str(framework)]):
+            if (law := _draw_framework(ax, benchmark, str(framework))) is None:
                 unfitted.append(f"{framework} on {combination_text(levels)}")
+            else:
+                deviations.append(law.deviation)
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
         for limit in {bound(*link) for link in limits.itertuples(index=False)}:
             ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
@@ -113,13 +119,14 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
     sentences = [
         HEADING.format(collectives_text(network)),
+        _deviations_note(deviations),
         BOUND_NOTE if has_bound else "",
         "" if titled_panels and len(places) > 1 else same_note,
-        Note("benchmarks-not-fitted", f"Without a line: {'; '.join(unfitted)}.", benchmarks=unfitted)
+        Note("benchmarks-not-fitted", f"Without a fit: {'; '.join(unfitted)}.", benchmarks=unfitted)
         if unfitted
         else "",
         rounds_text(network),
-        shortfall(network),
+        "" if (network["status"] == "ok").all() else shortfall(network),
         omission_note,
     ]
     notes = [
@@ -131,16 +138,34 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     return figure, panels.split_caption(sentences, notes)
 
 
-def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, shift: float) -> bool:
-    """Draw one framework's bus bandwidth by message size, and its fit; return whether there is a fit."""
+def _deviations_note(deviations: Sequence[float]) -> str:
+    """Say how far the fits are from the measured times; "" without a fit."""
+    if not deviations:
+        return ""
+    least, most = min(deviations), max(deviations)
+    text = f"Thin lines: fits of latency and bandwidth, off by up to {100 * most:.0f} %."
+    return Note("fits-deviate", text, least=least, most=most)
+
+
+def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | None:
+    """Draw one framework's bus bandwidth by message size and its fit; return the fit, None without one."""
     framework_style = style.framework_style(framework)
-    for size, estimate in achieved(benchmark).items():
-        x, bars = [size * shift] * 2, [estimate.low / 1e6, estimate.high / 1e6]
-        ax.plot(x, bars, color=framework_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
-        ax.plot([size * shift], [estimate.value / 1e6], zorder=4, **panels.marker_style(framework))
+    by_size = achieved(benchmark)
+    for size, estimate in by_size.items():
+        bars = [estimate.low / 1e6, estimate.high / 1e6]
+        ax.plot(
+            [size] * 2, bars, color=framework_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3
+        )
+    ax.plot(
+        list(by_size),
+        [estimate.value / 1e6 for estimate in by_size.values()],
+        zorder=4,
+        **panels.marker_style(framework)
+        | {"linestyle": framework_style.line, "linewidth": JOINING_LINE_WIDTH},
+    )
     law = fit(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
-        return False
+        return None
     sizes = np.geomspace(benchmark["bytes"].min(), benchmark["bytes"].max(), 100)
     seconds = law.seconds(sizes)
     rate = (
@@ -149,15 +174,8 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, shift: fl
         * sizes
         / np.where(seconds > 0, seconds, np.nan)
     )
-    ax.plot(
-        sizes * shift,
-        rate / 1e6,
-        color=framework_style.colour,
-        linestyle=framework_style.line,
-        linewidth=0.8,
-        zorder=2,
-    )
-    return True
+    ax.plot(sizes, rate / 1e6, color=framework_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
+    return law
 
 
 def _set_axes(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
@@ -168,7 +186,5 @@ def _set_axes(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
     ax.set_xticks(list(ticks), [bytes_text(size) for size in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(smallest / 2, largest * 2)
-    ax.yaxis.set_major_locator(LogLocator(10))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    panels.set_round_ticks(ax.yaxis)
     ax.grid(True)

@@ -10,7 +10,7 @@ from figures import panels, rows
 from figures.panels import Series
 from figures.view import View, build_view
 
-HEADING = f"Epoch time of every cell of the study. {panels.MARKERS.format('below')}"
+HEADING = f"Epoch time of every cell. {panels.MARKERS}"
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter
 
 from analysis import conditions
 from analysis.intervals import Estimate
@@ -24,30 +25,38 @@ from figures import style
 from figures.style import SeriesStyle
 
 LOG_FROM_RATIO = 20
-LINEAR_TICKS_BELOW_RATIO = 5  # a logarithmic axis that spans more has a few ticks per decade
-TICK_DIGITS = {30: (1, 2, 5), 300: (1, 3)}  # leading digits of ticks, by the ratio that an axis spans
-MANY_TICKS = 8  # of an axis as wide as a page
-MANY_TICK_DIGITS = {30: (1, 1.5, 2, 3, 5, 7), 300: (1, 2, 5)}
+# Leading digits of labelled ticks of a logarithmic axis, densest first.
+TICK_DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer of these has evenly spaced ticks
+MAX_TICKS = 6
+MANY_TICKS = 9  # of an axis as wide as a page
+MAX_MINOR_TICK_DECADES = 3
+TICK_EXTENSION = 0.1  # of a logarithmic axis, which may be added at an end for the sake of a tick
 MAX_INTERVAL_REACH = 2  # axes reach this factor beyond the runs for the sake of intervals
+AXIS_EXTENSION = 0.3  # of an axis, which may be added at an end rather than cut an interval
 AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
 ARROWS: Mapping[str, tuple[str, str]] = {
     "x": ("<", ">"),
     "y": ("v", "^"),
 }  # markers at the lower and the upper end
+SINGLE_RUN_LINE = (0, (2, 1.2))
 MAX_PANELS_IN_COLUMN = 2  # in a figure as wide as a column of print; more need a page's width
 MAX_GRID_COLUMNS = 4
 THREE_COLUMN_PANEL_COUNTS = (6, 9)
 PAGE_PANELS_INCHES = 8.4  # height of a printed page without legend and labels
-TITLE_CHARACTERS = 28
-TITLE_ROW_INCHES = 0.11
-LEGEND_ROW_INCHES = 0.13
-REMARK_CHARACTERS = 48  # per line, in an empty panel of one print column
+TITLE_CHARACTERS = 26
+TITLE_ROW_INCHES = 0.125
+LEGEND_ROW_INCHES = 0.145
+LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES = 0.42, 0.054  # of an entry, with its distance to the next one
+REMARK_CHARACTERS = 42  # per line, in an empty panel of one print column
 NOT_DRAWN = "Not drawn: "  # the caption of a figure without content begins with it
 NO_SUCCESS = Note("no-successful-run", "no successful run")
-MAX_CAPTION_WORDS = 70  # below a figure; reports print the rest apart
+MAX_CAPTION_WORDS = 45  # below a figure; reports print the rest apart
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
-MARKERS = "Markers: means; bars: 95 % intervals; ticks {} them: single runs."
+MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
+SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
+BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis.")
 
 
 class Caption(str):
@@ -210,8 +219,8 @@ def scale_value_axis(
 
     Call it after the intervals are drawn (`draw_interval`): it looks for bars that extend beyond the axis.
     The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and
-    intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs; longer ones end in
-    an arrow.
+    intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs. An interval that is
+    still longer ends in an arrow, unless AXIS_EXTENSION more of the axis would hold it.
 
     Args:
         ax: The panel.
@@ -230,20 +239,45 @@ def scale_value_axis(
         max(longest, reliable["high"].max()),
     )  # the Python functions skip NaN, the bounds of a missing interval
     top = min(highest, MAX_INTERVAL_REACH * longest)
-    limits, notes = (0.0, 1.06 * top), list[str]()
+    notes = list[str]()
     if logarithmic or longest / shortest > LOG_FROM_RATIO:
         bottom = max(lowest, shortest / MAX_INTERVAL_REACH)
         notes = [Note("logarithmic-time-axis", f"The {quantity} axis is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
-        set_round_ticks(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
+        set_round_ticks(ax.yaxis if axis == "y" else ax.xaxis)
+        extension = (top / bottom) ** AXIS_EXTENSION
+        bottom, top = (
+            extend_end(bottom, cells["low"], bottom / extension),
+            extend_end(top, cells["high"], top * extension),
+        )
         room = max(1.1, (top / bottom) ** AXIS_MARGIN)
-        limits = bottom / room, room * top
+        limits = _reach_ticks(bottom / room, room * top)
+    else:
+        limits = 0.0, 1.06 * extend_end(top, cells["high"], (1 + AXIS_EXTENSION) * top)
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
     if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
-        notes.append(Note("intervals-beyond-axis", "Arrows: intervals that extend beyond the axis."))
+        notes.append(BEYOND_AXIS)
         _draw_arrows(ax, axis, limits)
+    if ((cells["n"] == 1) & cells["high"].notna()).any():
+        notes.append(SINGLE_RUNS)
     ax.grid(True, axis=axis)
     return notes
+
+
+def _reach_ticks(low: float, high: float) -> tuple[float, float]:
+    """Return the limits of a logarithmic axis, moved to round ticks that lie a little beyond them."""
+    reach = (high / low) ** TICK_EXTENSION
+    ticks = [digit * 10.0**decade for decade in range(-12, 13) for digit in TICK_DIGITS[1]]
+    below = [tick for tick in ticks if low / reach <= tick <= low]
+    above = [tick for tick in ticks if high <= tick <= high * reach]
+    return max(below, default=low), min(above, default=high)
+
+
+def extend_end(end: float, bounds: pd.Series, furthest: float) -> float:
+    """Return the end of an axis that also holds the bounds of intervals up to `furthest`."""
+    if furthest > end:
+        return float(max(end, bounds[bounds <= furthest].max()))
+    return float(min(end, bounds[bounds >= furthest].min()))
 
 
 def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float]) -> None:
@@ -265,13 +299,39 @@ def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float])
                 ax.plot(*place, color=bar.get_color(), clip_on=False, zorder=6, **arrow)
 
 
-def set_round_ticks(axis: Axis, ratio: float, max_ticks: int = 5) -> None:
-    """Set at most about `max_ticks` round ticks on a logarithmic axis that spans this ratio."""
-    tick_digits = MANY_TICK_DIGITS if max_ticks >= MANY_TICKS else TICK_DIGITS
-    digits = next((digits_choice for reach, digits_choice in tick_digits.items() if ratio < reach), (1,))
-    round_locator = MaxNLocator(max_ticks, steps=[1, 2, 2.5, 5, 10])
-    axis.set_major_locator(round_locator if ratio < LINEAR_TICKS_BELOW_RATIO else LogLocator(10, subs=digits))
-    axis.set_minor_locator(NullLocator())
+class RoundTicks(Locator):
+    """Place round ticks over the whole range of a logarithmic axis, as many as `max_ticks` allows."""
+
+    def __init__(self, max_ticks: int) -> None:
+        self.max_ticks = max_ticks
+
+    def __call__(self) -> list[float]:
+        """Return the ticks of the axis as it is."""
+        return self.tick_values(*self.axis.get_view_interval())  # type: ignore[union-attr]
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        """Return the ticks between two values."""
+        low, high = sorted((vmin, vmax))
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in TICK_DIGITS:
+            ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+            ticks = [tick for tick in ticks if low <= tick <= high]
+            if len(ticks) <= self.max_ticks:
+                break
+        if len(ticks) >= max(MIN_ROUND_TICKS, math.ceil(self.max_ticks / 2)):
+            return ticks
+        if high / low < 10:
+            even = MaxNLocator(self.max_ticks - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            return [float(tick) for tick in even if low <= tick <= high]
+        step = math.ceil(len(decades) / self.max_ticks)
+        return [10.0**decade for decade in decades if low <= 10.0**decade <= high][::step]
+
+
+def set_round_ticks(axis: Axis, max_ticks: int = MAX_TICKS) -> None:
+    """Label at most `max_ticks` round ticks of a logarithmic axis, over its whole range."""
+    axis.set_major_locator(RoundTicks(max_ticks))
+    axis.set_minor_locator(LogLocator(10, subs=range(1, 10), numticks=MAX_MINOR_TICK_DECADES + 1))
+    axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter("{x:g}")
 
 
@@ -293,6 +353,8 @@ def draw_interval(
 ) -> None:
     """Draw the mean of a cell, its interval as a bar, and its runs as short ticks.
 
+    The bar is dashed if the cell has a single run: its interval has the variance of other cells.
+
     Args:
         ax: The panel.
         series_style: Style of the series.
@@ -309,7 +371,9 @@ def draw_interval(
             *bars[:: 1 if vertical else -1],
             color=series_style.colour,
             linewidth=0.9,
+            linestyle=SINGLE_RUN_LINE if len(values) == 1 else "-",
             solid_capstyle="butt",
+            dash_capstyle="butt",
             zorder=3,
         )
     )
@@ -348,6 +412,8 @@ def add_legend(
     entries: Sequence[Series] | Sequence[str],
     extra: Sequence[Line2D] = (),
     lines: bool = True,
+    *,
+    markers: bool = True,
 ) -> None:
     """Add one legend above all panels, of series, or of frameworks given by name."""
     styles = {
@@ -359,23 +425,38 @@ def add_legend(
             [],
             [],
             label=name,
-            **marker_style(series_style) | ({"linestyle": series_style.line} if lines else {}),
+            **(marker_style(series_style) if markers else {"color": series_style.colour})
+            | ({"linestyle": series_style.line} if lines else {}),
         )
         for name, series_style in styles.items()
     ]
-    figure.legend(
-        handles=[*handles, *extra], loc="outside upper center", ncols=legend_columns(figure.get_figwidth())
-    )
+    place_legend(figure, [*handles, *extra])
 
 
-def legend_columns(width_in: float) -> int:
-    """Return the number of legend entries per row."""
-    return 2 if width_in < 4 else 4
+def place_legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Place one legend above all panels, with as many entries per row as fit."""
+    columns = legend_columns(figure.get_figwidth(), [str(handle.get_label()) for handle in handles])
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
-def legend_height(n_entries: int, width_in: float) -> float:
-    """Return the height of the legend in inches."""
-    return 0.08 + LEGEND_ROW_INCHES * math.ceil(n_entries / legend_columns(width_in))
+def legend_columns(width_in: float, names: Sequence[str] = ()) -> int:
+    """Return the number of legend entries per row; of entries with these names, as many as fit."""
+    widths = np.array([LEGEND_HANDLE_INCHES + LEGEND_CHARACTER_INCHES * len(name) for name in names])
+    for columns in range(2 if width_in < 4 else 4, 1, -1):
+        parts = [part for part in np.array_split(widths, columns) if len(part)]  # as matplotlib splits them
+        if sum(part.max() for part in parts) <= width_in:
+            return columns
+    return 1
+
+
+def legend_height(n_entries: int, width_in: float, names: Sequence[str] = ()) -> float:
+    """Return the height of the legend in inches, of `n_entries` or of those with these names."""
+    return 0.08 + LEGEND_ROW_INCHES * math.ceil(n_entries / legend_columns(width_in, names))
+
+
+def handles_height(handles: Sequence[Artist], width_in: float) -> float:
+    """Return the height of a legend of these handles in inches."""
+    return legend_height(len(handles), width_in, [str(handle.get_label()) for handle in handles])
 
 
 def max_panels_on_page(height_in: float, across: int = MAX_GRID_COLUMNS) -> int:
@@ -444,7 +525,8 @@ def compose_caption(
     """
     always = [conditions.run_counts_note(runs, with_intervals, counted), conditions.setting_note(runs)]
     headings = [heading] if isinstance(heading, str) else heading
-    return split_caption([*headings, *details, *always], notes, first=[*headings, *always])
+    single_runs = [detail for detail in details if detail == SINGLE_RUNS]
+    return split_caption([*headings, *details, *always], notes, first=[*headings, *always, *single_runs])
 
 
 def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:

@@ -30,7 +30,7 @@ LABELS = {
     **PHASES,
     COMMUNICATION: "all-reduce",
     TRANSFERRING: "exposed: transfer",
-    WAITING: "exposed: waiting for the slowest rank",
+    WAITING: "exposed: waiting",
     REST: "other waiting",
 }
 _FALLBACK_COLOURS = ("#997700", "#117733", "#aa4499", "#44aa99")

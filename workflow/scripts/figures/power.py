@@ -61,7 +61,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     axes[0].set_ylim(bottom=0)
     figure.supxlabel("time since the first epoch (s)", fontsize=style.FONT_SIZE)
     handles = [Line2D([], [], label=scope, linewidth=1, **SCOPE_STYLES[scope]) for scope in scopes]
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     meanings = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
     return figure, view.caption(
         Note("heading", HEADING.format(meanings), scopes=scopes),

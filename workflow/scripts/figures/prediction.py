@@ -36,7 +36,7 @@ MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
 SPREAD = 0.6  # of a column's width, for its markers
 HEADING = (
-    "Errors of predicted epoch times of cells left out of the fit, by method. Above: mean absolute error (%)"
+    "Errors of epoch times predicted for cells left out of the fit, by method. Above: mean absolute error (%)"
 )
 INTERVAL_PHRASE = "and its 95 % interval"
 HOW_TO_READ = (
@@ -126,7 +126,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
             transform=ax.get_xaxis_transform(),
             ha="center",
             va="bottom",
-            fontsize=5.5,
+            fontsize=style.SMALL_FONT_SIZE,
         )
     n_positions = held_out["position"].nunique()
     is_partial_method = [len(held_out[held_out["method"] == method]) < n_positions for method in methods]

@@ -30,9 +30,8 @@ MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 HEADING = (
-    "Efficiency of training by number of nodes, predicted by the physical model. Lines: link rates, with 95 "
-    "% bands where the model was fitted to a study. Markers: largest number of nodes with an efficiency of "
-    "{}."
+    "Efficiency over nodes, extrapolated by the physical model. Lines: link rates; bands: 95 % intervals; "
+    "markers: most nodes at {}."
 )
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 

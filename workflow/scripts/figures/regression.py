@@ -17,14 +17,16 @@ from figures import panels, style
 from figures.style import SeriesStyle
 from figures.view import build_view
 
-PANEL_INCHES = 1.35
-MARGIN = 1.25  # of the axes beyond the smallest and the largest measured mean
-MAX_BEYOND = 2.0  # factor beyond which predictions are moved to the edge
+PANEL_INCHES = 1.2  # side of a square
+MARGIN = 1.15  # of the axes beyond the smallest and the largest mean
+MAX_BEYOND = 2.2  # factor beyond the measured means from which on predictions are moved to the edge
+MAX_TICKS = 4
+THOUSAND = 1000.0
+EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
 MAX_VECTOR_MARKERS = 2000  # more markers become an image in vector files
 HEADING = (
-    "Cell means predicted by regression, each from all other cells, against measured ones. On the line both "
-    "agree."
+    "Cell means predicted by regression, each from all other cells, against measured ones. Line: both agree."
 )
 HOW_TO_READ = (
     "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is "
@@ -51,16 +53,23 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
     n_outside = 0
     for ax, ((response, model), fit) in zip(axes, fits.items(), strict=True):
-        n_outside += _draw_panel(ax, fit, styles)
+        unit, unit_name = _axis_unit(response, fit)
+        n_outside += _draw_panel(ax, fit, styles, unit)
         ax.set_title(_panel_title(response, model, fit))
-        ax.set_xlabel(f"measured ({response.unit})")
+        ax.set_xlabel(f"measured ({unit_name})")
         if ax in axes[:: shape[1]]:
-            ax.set_ylabel(f"predicted ({response.unit})")
+            ax.set_ylabel(f"predicted\n({unit_name})")
     if legend_series:
         panels.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
         HEADING, _not_fitted_note(fits), _at_edges_note(n_outside), notes=[HOW_TO_READ], with_intervals=False
     )
+
+
+def _axis_unit(response: Response, fit: Fit) -> tuple[float, str]:
+    """Return the unit of the axes: thousands for large values, whose tick labels would be long."""
+    thousands = len(fit.cells) > 0 and fit.cells["measured"].median() >= THOUSAND
+    return (THOUSAND, f"{THOUSAND:g} {response.unit}") if thousands else (1.0, response.unit)
 
 
 def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
@@ -80,22 +89,28 @@ def _at_edges_note(n_outside: int) -> str:
     return Note("predictions-at-edges", text, predictions=n_outside) if n_outside else ""
 
 
-def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]]) -> int:
-    """Draw the cells of a model; `styles` holds style and cells of each series.
+def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], unit: float) -> int:
+    """Draw the cells of a model; `styles` holds style and cells of each series, `unit` that of the axes.
 
     Return how many lie outside.
     """
     points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
+    points, measured = (
+        frame.assign(**{name: frame[name] / unit for name in ("measured", "without_cell") if name in frame})
+        for frame in (points, fit.cells)
+    )
     if points.empty:
         ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
         panels.write_remark(
             ax, "not fitted" if fit.problem else "no cell can be predicted from the others", 24
         )
         return 0
-    low, high = fit.cells["measured"].min() / MARGIN, fit.cells["measured"].max() * MARGIN
-    bottom, top = low / MAX_BEYOND, high * MAX_BEYOND
-    ax.plot([low, high], [low, high], color=style.MUTED, linewidth=0.7, zorder=1)
-    clipped = points["without_cell"].clip(bottom * 1.1, top / 1.1)
+    low, high = measured["measured"].min(), measured["measured"].max()
+    predicted = points.loc[points["without_cell"] > 0, "without_cell"]
+    bottom = max(low / MAX_BEYOND, min(low, predicted.min())) / MARGIN
+    top = min(high * MAX_BEYOND, max(high, predicted.max())) * MARGIN
+    ax.plot([bottom, top], [bottom, top], color=style.MUTED, linewidth=0.7, zorder=1)
+    clipped = points["without_cell"].clip(bottom * EDGE, top / EDGE)
     for series_style, cells in styles:
         is_own = points["cell"].isin(cells)
         if not is_own.any():  # the layout would place empty markers in the figure's corner
@@ -113,10 +128,11 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]]) 
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
-    panels.set_round_ticks(ax.xaxis, high / low, max_ticks=3)
-    panels.set_round_ticks(ax.yaxis, top / bottom)
-    ax.set_xlim(low, high)
+    for axis in (ax.xaxis, ax.yaxis):
+        panels.set_round_ticks(axis, MAX_TICKS)
+    ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
+    ax.set_aspect("equal")
     ax.grid(True)
     return int((clipped != points["without_cell"]).sum())
 

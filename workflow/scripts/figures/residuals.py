@@ -1,6 +1,7 @@
 """Draw residuals of log epoch times against normal quantiles, cell means and run order."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
@@ -16,8 +16,11 @@ from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
+from figures.panels import Series
+from figures.view import build_view
 
 HEIGHT_INCHES = 2.1
+MAX_NUMBERED_BANDS = 12
 MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
 MAX_BANDS = 60
 LOG_FROM_RATIO = 5
@@ -37,10 +40,7 @@ OUTLIER_STYLE: dict[str, Any] = {
     "markeredgewidth": 1.0,
 }
 BAND_COLOUR = "#eeeeee"
-HEADING = (
-    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal "
-    "quantiles, the cell's mean, and run order."
-)
+HEADING = "Residuals of log epoch times within cells, against normal quantiles, cell means and run order."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs; the table `checks` lists them."
@@ -52,52 +52,70 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels side by side, and its caption; `declaration` has no influence."""
-    runs = records.runs
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, three panels side by side, with a colour per series, and its caption."""
+    runs, view = records.runs, build_view(records.runs, declaration)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and len(data) else "block"
     how_to_read = HOW_TO_READ.format(order=_order_phrase(data), bands=_bands_phrase(data, column))
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
-    figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)
+    series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
+    dots = [
+        (series, data["cell"].isin(cells) & ~data["outlier"])
+        for series, cells in series_cells
+        if data["cell"].isin(cells).any()
+    ]
+    legend = [
+        Line2D([], [], label=series.name, **DOT_STYLE | {"color": series.style.colour, "markersize": 3})
+        for series, _ in dots
+        if len(dots) > 1
+    ]
+    if data["outlier"].any():
+        legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
+    above_in = panels.handles_height(legend, style.PAGE_INCHES) if legend else 0
+    figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
     normal, fitted, order = figure.subplots(1, 3)
     percent = 100 * data["residual"]
-    _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"])
+    _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"], dots)
     ends = np.array([data["normal_quantile"].min(), data["normal_quantile"].max()])
     normal.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=1)
     normal.set_xlabel("normal quantile")
     normal.set_ylabel("studentized residual")
-    _draw_dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"])
+    _draw_dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"], dots)
     if np.ptp(data["fitted_log"]) > math.log(LOG_FROM_RATIO):
         fitted.set_xscale("log")
-        fitted.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        fitted.xaxis.set_minor_locator(NullLocator())
-        fitted.xaxis.set_major_formatter("{x:g}")
+        panels.set_round_ticks(fitted.xaxis)
     fitted.set_xlabel("geometric mean of the cell (s)")
     fitted.set_ylabel("residual (%)")
-    _draw_dots(order, data["order"], percent, data["outlier"])
+    _draw_dots(order, data["order"], percent, data["outlier"], dots)
     _draw_bands(order, data, column)
-    order.set_xlabel("run, in order")
+    is_numbered = 1 < data[column].ne(data[column].shift()).sum() <= MAX_NUMBERED_BANDS
+    order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
     order.set_ylabel("residual (%)")
     for ax in (fitted, order):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
-    if data["outlier"].any():
-        figure.legend(handles=[Line2D([], [], label="outlier", **OUTLIER_STYLE)], loc="outside upper center")
+    if legend:
+        panels.place_legend(figure, legend)
     return figure, panels.compose_caption(
         runs, HEADING, _outliers_note(data), notes=[how_to_read, SEARCH_NOTE], with_intervals=False
     )
 
 
-def _draw_dots(ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series) -> None:
-    ax.plot(x[~outlier], y[~outlier], rasterized=len(x) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE)
+def _draw_dots(
+    ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series, dots: Sequence[tuple[Series, pd.Series]]
+) -> None:
+    """Draw the runs of each series, and outliers as crosses."""
+    for series, is_own in dots:
+        dot = DOT_STYLE | {"color": series.style.colour}
+        ax.plot(x[is_own], y[is_own], rasterized=len(x) > MAX_VECTOR_DOTS, zorder=2, **dot)
     ax.plot(x[outlier], y[outlier], zorder=3, **OUTLIER_STYLE)
     ax.grid(True)
 
 
 def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
-    """Shade every other session or block, and draw a line at the mean of each."""
+    """Shade every other session or block, number a few of them, and draw a line at the mean of each."""
     change = data[column].ne(data[column].shift()).cumsum()
     if change.nunique() > MAX_BANDS:
         return
@@ -106,6 +124,9 @@ def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
         if number % 2 == 0:
             ax.axvspan(*ends, color=BAND_COLOUR, linewidth=0, zorder=0)
         ax.plot(ends, [100 * stretch["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
+        if 1 < change.nunique() <= MAX_NUMBERED_BANDS:
+            label = ax.text(sum(ends) / 2, 1, str(number), transform=ax.get_xaxis_transform())
+            label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE, ha="center", va="bottom")
 
 
 def _order_phrase(data: pd.DataFrame) -> str:

@@ -15,7 +15,6 @@ ROW_INCHES = 0.13
 AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
-REMARK_FONT_SIZE = 5.5  # points
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
 AxisTimes = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
@@ -59,4 +58,4 @@ def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple
 def write_remark(ax: Axes, y: float, text: str) -> None:
     """Write a remark in the row of a cell."""
     remark = ax.text(REMARK_X, y, text, transform=ax.get_yaxis_transform())
-    remark.set(va="center", color=style.MUTED, fontsize=REMARK_FONT_SIZE)
+    remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)

@@ -1,6 +1,7 @@
-"""Draw speed-up and parallel efficiency over replicas, with the ideal line and the model's upper bound."""
+"""Draw speed-up and parallel efficiency over replicas, with the ideal line and the model's estimate."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,25 +18,26 @@ from figures import lines, panels, style
 from figures.lines import Scale
 from figures.panels import Series
 from figures.view import View, build_view
+from network.fit import compare
 
 PANEL_INCHES = 1.3
-IDEAL_LINE = (0, (6, 2))
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 HEADING = (
-    "Speed-up (upper panels) and efficiency (lower panels). Markers: ratios of means; bars: 95 % intervals; "
-    "long dashes: ideal."
+    "Speed-up (upper panels) and efficiency (lower). Markers: ratios of means; bars: 95 % intervals; long "
+    "dashes: ideal."
 )
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
     "replicas. Lines between markers only guide the eye. Ideal: equal to the number of replicas."
 )
-BOUND_NOTE = Note("bound-drawn", "Fine dots: bound of the physical model.")
-BOUND_EXPLAINED = Note(
-    "bound",
-    "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, "
-    "messages take the time that the collective benchmark measured, the backward pass overlaps them if the "
-    "framework sends during it, and no rank waits.",
+MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for an estimate that is drawn
+ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
+ESTIMATE_EXPLAINED = Note(
+    "estimate",
+    "Fine dotted lines: speed-up as the physical model estimates it, best case. Replicas share the "
+    "computation of one, messages take the time that the collective benchmark measured, the backward pass "
+    "overlaps them if the framework sends during it, and no rank waits.",
 )
 NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
 NO_BASELINE = Note("no-baseline", "no baseline succeeded")
@@ -61,11 +63,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     panel_levels = panels.nonempty_panels(view.panels, multi_replica)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     drawn_series = [series for series in view.series if len(series.select(multi_replica))]
-    extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")]
-    has_bound = bool(drawn_rows["bound_speedup"].notna().any())
-    if has_bound:
+    extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, label="ideal")]
+    has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
+    if has_estimate:
         extra.append(
-            Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="upper bound")
+            Line2D(
+                [], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="model estimate"
+            )
         )
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
@@ -104,14 +108,16 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
         HEADING,
-        BOUND_NOTE if has_bound else "",
+        ESTIMATE_NOTE if has_estimate else "",
+        panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
         _no_single_replica_note(without_single_replica),
         _no_baseline_note(without_baseline),
         notes=[
             HOW_TO_READ,
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
-            BOUND_EXPLAINED if has_bound else "",
+            ESTIMATE_EXPLAINED if has_estimate else "",
+            _left_out_estimates_note(drawn_rows),
             lines.baselines_note(sorted(set(drawn_rows["baseline_cell"].dropna())), view),
             lines.left_out_note(left_out, ONE_REPLICA),
         ],
@@ -133,8 +139,8 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     """Return factors, replicas and, if available, the columns of `speedup.build_rows` of each planned cell.
 
-    `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective
-    benchmark was run.
+    `estimated_speedup` and `estimated_efficiency` are those of the physical model, if the collective
+    benchmark was run and follows its fit; `fit_deviation` is the largest deviation from it.
     """
     measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
     rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(
@@ -145,16 +151,56 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
         from prediction.bound import shortest_epochs  # slow to import, and few studies need it
 
         lower_bounds = shortest_epochs(view.study, records.table("network"))
-    bound = rows["baseline_cell"].map(lower_bounds).astype(float) / rows["cell"].map(lower_bounds).astype(
-        float
+    shortest, shortest_baseline = (
+        rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )
-    return rows.assign(bound_speedup=bound, bound_efficiency=bound / rows["replicas"].astype(float))
+    deviation = _fit_deviations(records.table("network"), rows).where(shortest.notna())
+    estimate = (shortest_baseline / shortest).where(~(deviation > MAX_FIT_DEVIATION))
+    return rows.assign(
+        estimated_speedup=estimate,
+        estimated_efficiency=estimate / rows["replicas"].astype(float),
+        fit_deviation=deviation,
+    )
+
+
+def _fit_deviations(network: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+    """Return how far the collective benchmark of each row's framework and nodes is from its fit.
+
+    NaN on one node; at a number of nodes without a benchmark, the largest deviation of the framework.
+    """
+    if network.empty:
+        return pd.Series(np.nan, index=rows.index)
+    deviations = compare(network).groupby(["framework", "nodes"])["deviation"].max()
+    of_framework = deviations.groupby("framework").max()
+    own = pd.Series(
+        [deviations.get((row.framework, row.nodes), np.nan) for row in rows.itertuples()], index=rows.index
+    )
+    return own.fillna(rows["framework"].map(of_framework)).where(rows["nodes"] > 1)
+
+
+def _left_out_estimates_note(rows: pd.DataFrame) -> str:
+    """Return which frameworks have no estimate because their benchmark does not follow its fit."""
+    left_out = rows[rows["fit_deviation"] > MAX_FIT_DEVIATION].groupby("framework")["fit_deviation"].max()
+    if left_out.empty:
+        return ""
+    names = ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in left_out.items())
+    text = (
+        f"Without a model estimate, because the fit of the collective benchmark deviates by more than "
+        f"{100 * MAX_FIT_DEVIATION:g} %: {names}."
+    )
+    return Note("estimates-left-out", text, deviations=left_out.to_dict())
+
+
+def _is_single_run(rows: pd.DataFrame) -> pd.Series:
+    """Return whether a row compares a cell or a baseline with one run, so that its interval is pooled."""
+    has_interval = rows["speedup_high"].notna()
+    return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
 def _axis_top(rows: pd.DataFrame, quantity: str) -> float:
-    """Return the upper end of an axis that shows all intervals and bounds, and part of the ideal line."""
+    """Return the upper end of an axis that shows all intervals and estimates, and part of the ideal line."""
     _, unit = QUANTITIES[quantity]
-    largest = unit * np.nanmax(rows[[quantity, f"{quantity}_high", f"bound_{quantity}"]].to_numpy(float))
+    largest = unit * np.nanmax(rows[[quantity, f"{quantity}_high", f"estimated_{quantity}"]].to_numpy(float))
     ideal = unit * (rows["replicas"].max() if quantity == "speedup" else 1.0)
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
@@ -162,13 +208,15 @@ def _axis_top(rows: pd.DataFrame, quantity: str) -> float:
 def _draw_ideal(ax: Axes, quantity: str, scale: Scale) -> None:
     replicas = np.linspace(min(scale.positions), max(scale.positions), 50)
     y = replicas if quantity == "speedup" else np.full(len(replicas), 100.0)
-    ax.plot(scale.position(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
+    ax.plot(
+        scale.position(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, zorder=1
+    )
 
 
 def _draw_series(
     ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: tuple[Scale, float]
 ) -> None:
-    """Draw one series of one panel, with its bound.
+    """Draw one series of one panel, with its estimate.
 
     `placement` is the x axis, and the offset of the series on it.
     """
@@ -176,18 +224,23 @@ def _draw_series(
     _, unit = QUANTITIES[quantity]
     rows = rows.sort_values("replicas")
     x = rows["replicas"].map(scale.positions).to_numpy(float)
-    values, low, high, bound = (
+    values, low, high, estimate = (
         unit * rows[column].to_numpy(float)
-        for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"bound_{quantity}")
+        for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"estimated_{quantity}")
     )
-    ax.vlines(x + shift, low, high, color=series.style.colour, linewidth=0.9, zorder=3)
+    single = _is_single_run(rows).to_numpy()
+    bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}
+    ax.vlines(x[~single] + shift, low[~single], high[~single], **bar)
+    ax.vlines(x[single] + shift, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
     ax.plot(x + shift, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
     ax.plot(x + shift, values, zorder=4, **panels.marker_style(series.style))
-    ax.plot(x, bound, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)
+    ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)
 
 
 def _write_baselines(ax: Axes, rows: pd.DataFrame) -> None:
     """Write the epoch time of the panel's baselines, or the range of several."""
     seconds = [tables.number(value) for value in sorted(set(rows["baseline_epoch_time_s"].dropna()))]
     text = f"baseline {seconds[0]} s" if len(seconds) == 1 else f"baselines {seconds[0]} to {seconds[-1]} s"
-    ax.text(0.03, 0.95, text, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=5.5)
+    ax.text(
+        0.03, 0.95, text, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE
+    )

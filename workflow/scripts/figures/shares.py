@@ -34,14 +34,14 @@ PART_STYLES: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-RUNS_HEADING = "Wall time of a run, from launch to end, by part. Mean seconds over the runs of each cell."
-EPOCHS_HEADING = "Epoch time by part. Shares of each cell's mean epoch time."
+RUNS_HEADING = "Mean wall time of a run by part, from launch to end."
+EPOCHS_HEADING = "Mean epoch time by part."
 NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
 PARTS_NOTE = Note(
     "parts-around-epochs",
     "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, "
     "which include the first step, compared with as many timed epochs, at least 0. Validation: after every "
-    "epoch. The rest: work around epochs, and the end of the processes.",
+    "epoch. Other: work around epochs, and the end of the processes.",
 )
 DIVISION_NOTE = Note(
     "training-divided",
@@ -84,7 +84,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_INCHES
-    above_in = panels.legend_height(len(parts), width)
+    handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
+    above_in = panels.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
@@ -101,7 +102,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for y in planned.keys() - measured.keys():
             remark_text = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
             remark = ax.text(0.03, y, remark_text, transform=ax.get_yaxis_transform())
-            remark.set(va="center", color=style.MUTED, fontsize=5.5)
+            remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
         for y in range(1, len(view_rows)):
             if view_rows[y][0] != view_rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
@@ -116,8 +117,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure.supxlabel(
         "wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE
     )
-    handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         heading, notes=[PARTS_NOTE if by_run else "", *_division_notes(data, by_run)], with_intervals=False
     )

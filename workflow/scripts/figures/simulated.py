@@ -19,12 +19,13 @@ from figures.panels import Series
 from figures.view import filtered
 
 PANEL_INCHES = 2.2
+MAX_TICKS = 5
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
 HEADING = (
-    "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, "
-    "bars: 95 % intervals of the measured mean."
+    "Step time by each strategy, simulated and measured, one marker per cell on several ranks. Bars: 95 % "
+    "intervals."
 )
 LINES_SENTENCE = (
     f"Line: both equal; dark band: {100 * AIMED_ERROR:g} % apart; light band: {100 * BOUND_ERROR:g} %."
@@ -94,7 +95,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         missing_note,
         conditions.setting_note(records.runs),
     ]
-    return figure, panels.split_caption(sentences, [HOW_TO_READ], first=[HEADING, errors, LINES_SENTENCE])
+    first = [HEADING, errors, conditions.setting_note(records.runs), LINES_SENTENCE]
+    return figure, panels.split_caption(sentences, [HOW_TO_READ], first=first)
 
 
 def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
@@ -119,6 +121,6 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
         (ax.yaxis, ax.set_yscale, ax.set_ylim),
     ):
         scale("log")
-        panels.set_round_ticks(axis, high / low)
+        panels.set_round_ticks(axis, MAX_TICKS)
         limits(low, high)
     ax.set_aspect("equal")

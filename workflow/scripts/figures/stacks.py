@@ -47,7 +47,7 @@ def draw(
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_INCHES
     handles = legend_handles(parts)
-    above_in = panels.legend_height(len(handles), width)
+    above_in = panels.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
     axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
@@ -74,7 +74,7 @@ def draw(
     axes[0].set_yticks(range(len(view_rows)), [text for _, _, text in view_rows])
     axes[0].set_ylim(len(view_rows) - 0.4, -0.6)
     figure.supxlabel(label, fontsize=style.FONT_SIZE)
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view
 
 

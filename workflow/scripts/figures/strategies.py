@@ -19,8 +19,7 @@ from prediction.law import rate_text
 PANEL_INCHES = 1.6
 DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
 HEADING = (
-    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single "
-    "runs."
+    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
 )
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(
@@ -76,7 +75,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             _draw_predicted(ax, series, panel_predicted, shifts[series.name])
             _draw_measured(ax, series, panel_runs, view, shifts[series.name])
         ax.set_yscale("log")
-        panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+        panels.set_round_ticks(ax.yaxis)
         ax.set_xlim(rates[0] - MARGIN * span, rates[-1] + MARGIN * span)
         ax.set_xticks(rates, [ticks[rate] for rate in rates], rotation=30, ha="right")
         ax.xaxis.set_minor_locator(NullLocator())

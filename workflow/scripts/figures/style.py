@@ -81,16 +81,17 @@ _FALLBACK_STYLES = [
     SeriesStyle("#6699cc", "8", (0, (1, 1))),
 ]
 
-FONT_SIZE = 6.5
+FONT_SIZE = 7.5  # points
+SMALL_FONT_SIZE = 7  # of ticks, legends and remarks: the smallest text at column width
 
 _RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE,
     "axes.labelsize": FONT_SIZE,
-    "xtick.labelsize": 6,
-    "ytick.labelsize": 6,
-    "legend.fontsize": 6.2,
+    "xtick.labelsize": SMALL_FONT_SIZE,
+    "ytick.labelsize": SMALL_FONT_SIZE,
+    "legend.fontsize": SMALL_FONT_SIZE,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
@@ -106,6 +107,10 @@ _RC_PARAMS: dict[Any, Any] = {
     "ytick.major.width": 0.6,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.minor.size": 1.4,
+    "ytick.minor.size": 1.4,
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
     "grid.color": GRID,
@@ -113,8 +118,9 @@ _RC_PARAMS: dict[Any, Any] = {
     "lines.linewidth": 1.0,
     "lines.markersize": 3.2,
     "legend.frameon": False,
-    "legend.handlelength": 2.4,
-    "legend.columnspacing": 1.2,
+    "legend.handlelength": 2.2,
+    "legend.handletextpad": 0.5,
+    "legend.columnspacing": 1.0,
     "legend.labelspacing": 0.3,
     "figure.constrained_layout.h_pad": 0.03,
     "figure.constrained_layout.w_pad": 0.03,

@@ -14,14 +14,12 @@ from declared.figures import Declared
 from figures import lines, panels, style
 from figures.lines import Scale
 from figures.panels import Series
-from figures.scaling import IDEAL_LINE
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.45
 RATE = "throughput_samples_s"
 HEADING = (
-    "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long "
-    "dashes: ideal."
+    "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks: single runs; long dashes: ideal."
 )
 HOW_TO_READ = (
     "Throughput: training samples per second on all devices together; its interval is that of epoch time, "
@@ -72,7 +70,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     for ax in axes[::columns]:
         ax.set_ylabel("throughput (samples/s)")
     figure.supxlabel(title_with_unit(factor), fontsize=style.FONT_SIZE)
-    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
+    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, label="ideal")
     panels.add_legend(figure, drawn_series, [ideal])
     return figure, view.caption(
         HEADING.format(title(factor)), *remarks, notes=[HOW_TO_READ, scale.axis_note(title(factor))]
@@ -108,6 +106,6 @@ def _draw_series(
             ideal,
             color=series.style.colour,
             linewidth=0.7,
-            linestyle=IDEAL_LINE,
+            linestyle=lines.IDEAL_LINE,
             zorder=1,
         )

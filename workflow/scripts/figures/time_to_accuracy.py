@@ -11,18 +11,14 @@ from analysis import time_to_accuracy
 from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.notes import Note
-from common.text import number_of
 from declared.figures import Declared
 from figures import panels, rows, style
 from figures.panels import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = (
-    "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: "
-    "single runs."
-)
-NEVER_SENTENCE = "Open arrows: {} in which some runs never reach it, with their number."
+HEADING = f"Time to {{:.4g}} % validation accuracy. {panels.MARKERS}"
+NEVER_SENTENCE = "Open arrows: some runs never reach it."
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -66,11 +62,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_cells = data[data.index.isin(set(view.cells["cell"]))]
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
-        Note("heading", HEADING.format(100 * target), target=target),
+        [
+            Note("heading", HEADING.format(100 * target), target=target),
+            Note("cells-not-reaching", NEVER_SENTENCE, cells=n_never) if n_never else "",
+        ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
-        Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never)
-        if n_never
-        else "",
         *remarks,
         notes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
@@ -94,4 +90,4 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     ax.plot([1], [y], transform=across, clip_on=False, zorder=6, **arrow)
     text = f"{row['n'] - row['reached']} of {row['n']} never"
     remark = ax.annotate(text, (1, y), (REMARK_OFFSET, 0), across, "offset points", annotation_clip=False)
-    remark.set(va="center", color=style.MUTED, fontsize=rows.REMARK_FONT_SIZE)
+    remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)

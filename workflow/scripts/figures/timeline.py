@@ -35,7 +35,6 @@ CUT_WIDTH = 0.03  # of a row, for a gap that is cut
 MAX_CUTS = 12
 LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
 BAND_COLOURS = ("#e4e4e4", "#c4c4c4")
-BAND_FONT = 5
 MAX_TICKS = (4, 8)  # in a figure as wide as a column, as a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
@@ -103,7 +102,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     is_page_wide = len(ran) > RUNS_IN_COLUMN
     width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
     handles = _legend_handles(ran, view.series if by_host else [])
-    above_in = panels.legend_height(len(handles), width)
+    above_in = panels.handles_height(handles, width)
     row_in = LANE_INCHES * (len(lanes) + len(strips)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
@@ -114,7 +113,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.set_xlim(low, high)
         _draw_bars(ax, bars, time, view.series)
         for number, bands in enumerate(strips.values()):
-            _draw_strip(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
+            _draw_strip(ax, bands, time, number - len(strips), style.SMALL_FONT_SIZE / 72 / width * length)
         draw_cuts(ax, time, (len(lanes) - 1) / 2)
         _draw_symbols(ax, bars, time)
         ax.set_xticks(*time.ticks(low, high, MAX_TICKS[is_page_wide], unit))
@@ -123,7 +122,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     axes[0].set_yticks(range(-len(strips), len(lanes)), [*strips, *lanes])
     axes[0].set_ylim(len(lanes) - 0.45, -len(strips) - 0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
-    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    panels.place_legend(figure, handles)
     return figure, view.caption(
         _heading_note(view, by_host),
         _span_note(ran),
@@ -344,7 +343,14 @@ def _draw_strip(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: floa
     ):
         start, end = max(start, low), min(end, high)
         if end - start > digit * len(str(number)):
-            ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
+            ax.text(
+                (start + end) / 2,
+                y,
+                str(number),
+                fontsize=style.SMALL_FONT_SIZE,
+                ha="center",
+                va="center_baseline",
+            )
 
 
 def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
@@ -358,7 +364,7 @@ def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
         if height is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
             continue
         text = ax.text(middle, height, duration(3600 * (end - start)))  # may be taller than few lanes
-        text.set(rotation=90, ha="center", va="center", fontsize=BAND_FONT, color=style.INK)
+        text.set(rotation=90, ha="center", va="center", fontsize=style.SMALL_FONT_SIZE, color=style.INK)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
 

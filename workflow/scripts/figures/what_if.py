@@ -19,10 +19,7 @@ ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
-HEADING = (
-    "Time per sample that one change saves (below 0: costs), predicted by replaying traced steps, and "
-    "measured where the study has the cell."
-)
+HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
 
 
 def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -69,7 +66,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     return figure, panels.split_caption(
         [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        first=[HEADING, errors_note],
+        first=[HEADING, errors_note, conditions.setting_note(records.runs)],
     )
 
 
@@ -79,8 +76,8 @@ def _errors_note(errors: pd.Series) -> str:
         return ""
     within = int((errors <= TARGET_ERROR).sum())
     text = (
-        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} "
-        f"% at most; {within} of {len(errors)} within {100 * TARGET_ERROR:g} %."
+        f"Predicted epoch times are off by {100 * errors.mean():.1f} % on average, "
+        f"{100 * errors.max():.1f} % at most."
     )
     return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
 

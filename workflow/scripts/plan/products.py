@@ -30,8 +30,16 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
         "--replicates", campaign.study.replicates.words if campaign.study.replicates.adaptive else None
     ),
     "precision_target": lambda campaign: ["--rule", json.dumps(rule_fields(campaign.study.replicates))],
-    "reference_timed": lambda campaign: ["--reference"] if campaign.referenced else [],
+    "omitted_tables": lambda campaign: [
+        part for name in omitted_tables(campaign) for part in ("--omit", name)
+    ],
 }
+
+
+def omitted_tables(campaign: Campaign) -> list[str]:
+    """Return the tables of `analysis.study` that the study has nothing for."""
+    traits = campaign.study.traits(reference_timed=campaign.referenced)
+    return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -153,6 +161,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         has_collective_benchmark=benchmarks.has_results,
+        nodes_have_network=campaign.site.placement != "emulated",
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         power_recorded=is_recorded("power"),

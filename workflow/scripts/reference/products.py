@@ -85,9 +85,11 @@ def figures_page() -> str:
                 ],
             ),
             "Every figure is written to `results/STUDY/figures/` as PDF, SVG and PNG, at the width of a "
-            "column or a page, with a caption (`.caption.md`). The caption says what is shown, the number "
-            "of replicates, how intervals are made, the baseline of speed-ups, placement, batch scope and "
-            "timing scope, and what is missing. A framework has the same colour in all figures.",
+            "column or a page, with text of at least 7 points. Its caption (`.caption.md`) has at most 45 "
+            "words: what is shown, the number of runs per cell, placement, batch scope and timing scope, and "
+            "what is missing. Below it are notes of the figure, such as the baselines of speed-ups. What all "
+            "figures share, such as how intervals are computed, is in the methods note (`tables/notes.md`). "
+            "A framework has the same colour in all figures.",
             "## Keys",
             table(
                 ["key", "meaning"],

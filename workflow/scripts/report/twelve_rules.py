@@ -75,9 +75,7 @@ def check_speedup_baselines(material: Material) -> Verdict:
         )
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
-        note = Note(
-            "no-speedup", "no cell with several replicas has a successful run, so there is no speed-up."
-        )
+        note = Note("no-speedup", "no cell with several replicas has a successful run and a baseline.")
         return Verdict(NOT_MET, note, links)
     n_without_baseline = int(parallel["baseline_cell"].isna().sum())
     if n_without_baseline:

@@ -19,7 +19,7 @@ ROW_HEIGHT_INCHES, MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = (
     1.6,
     5.5,
 )  # height of rows, and limits of a panel
-MIN_LABEL_HEIGHT_INCHES = 0.09  # lower rows have no label
+MIN_LABEL_HEIGHT_INCHES = 0.1  # lower rows have no label
 LETTERS = {
     3: "SHWC",
     2: "STUx",
@@ -56,7 +56,8 @@ def bars(
             for i, owner in enumerate(owners):
                 ax.barh(y, width, left=i * width, height=0.86, color=colours[owner], linewidth=0)
             if height / len(rows) >= MIN_LABEL_HEIGHT_INCHES:
-                ax.text(1.02, y, label, va="center", ha="left", fontsize=4.6, color=style.INK, clip_on=False)
+                label_text = ax.text(1.02, y, label, va="center", ha="left", clip_on=False)
+                label_text.set(fontsize=style.SMALL_FONT_SIZE)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlim(0, 1)
         ax.set_xticks([])
@@ -114,7 +115,7 @@ def format_axes(ax: Axes) -> None:
     """Set logarithmic axes with their labels."""
     ax.set_yscale("log")
     ax.set_xscale("log")
-    panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+    panels.set_round_ticks(ax.yaxis)
     ax.set_xlabel("proposals")
     ax.set_ylabel("step time (ms)")
     ax.grid(True)

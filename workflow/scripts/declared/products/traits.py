@@ -19,9 +19,13 @@ class Traits:
         full_design: All combinations of levels are measured.
         target_accuracy: The validation accuracy that the study names, a share.
         next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
+        residuals_testable: Cells have replicates, and there are enough runs for tests of residuals.
+        regression_predicts: There are more cells than coefficients, so that cells predict each other.
+        has_baseline: Some cell may train on one device, so that there are speed-ups.
         fit_can_be_checked: Cells on several nodes can be left out of a fit.
         strategies_searched: The study asks for strategies of layers that are searched.
         heterogeneous: Ranks or nodes may differ in speed.
+        nodes_have_network: Nodes are not emulated on one machine, where they communicate over loopback.
         replicates_by_precision: The study sets a precision target in place of a number of replicates.
         has_collective_benchmark: There is a collective benchmark of the network, or will be.
         traced: There are phases of traced runs, or will be.
@@ -36,9 +40,13 @@ class Traits:
     full_design: bool = True
     target_accuracy: float | None = None
     next_tokens: bool = False
+    residuals_testable: bool = True
+    regression_predicts: bool = True
+    has_baseline: bool = True
     fit_can_be_checked: bool = False
     strategies_searched: bool = False
     heterogeneous: bool = False
+    nodes_have_network: bool = True
     replicates_by_precision: bool = False
     has_collective_benchmark: bool = True
     traced: bool = False
