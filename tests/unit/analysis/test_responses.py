@@ -78,7 +78,7 @@ def test_responses_are_derived_from_what_runs_record(frames):
 
 def test_time_to_accuracy_needs_all_runs_of_a_cell(frames):
     runs, epochs = frames
-    summary = time_to_accuracy.summarize(runs, epochs, target := 0.6).set_index("cell")
+    summary = time_to_accuracy.summarize(runs, epochs, target := 0.7).set_index("cell")
     times = measured(frames, "time_to_accuracy", target)
     means = times.groupby("cell")["time_to_accuracy_s"].mean().reindex(summary.index)
     assert 0 < means.notna().sum() < len(means)

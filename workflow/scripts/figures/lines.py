@@ -209,7 +209,10 @@ def draw(
         ax.set_title(panels.panel_title(levels))
         axis_levels = {name: levels[name] for name in axis_factors}
         remarks += panels.scale_value_axis(
-            ax, *view.values_and_means(axis_levels), logarithmic=logarithmic, quantity=view.quantity
+            ax,
+            *view.values_and_means(axis_levels, drawn_cells),
+            logarithmic=logarithmic,
+            quantity=view.quantity,
         )
         scale.apply(ax, labels)
         if is_steep:

@@ -5,7 +5,7 @@ figures and tables agree.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -154,9 +154,17 @@ class View:
         """Return the response of runs in its displayed unit."""
         return self.response.unit_multiplier * runs[self.response.column].astype(float)
 
-    def values_and_means(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
-        """Return the response of runs at these levels, and n, mean, low and high of their cells."""
+    def values_and_means(
+        self, levels: Mapping[str, Any], drawn: Collection[str] | None = None
+    ) -> tuple[pd.Series, pd.DataFrame]:
+        """Return the response of runs at these levels, and n, mean, low and high of their cells.
+
+        Args:
+            levels: Levels of some factors.
+            drawn: The cells that are drawn; None for all.
+        """
         ok = panels.rows_at(self.ok, levels)
+        ok = ok if drawn is None else ok[ok["cell"].isin(drawn)]
         means = self.pooling.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
         means[["mean", "low", "high"]] *= self.response.unit_multiplier
         return self.values(ok), means
