@@ -270,7 +270,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         ]
         for name in varying(runs)
     }
-    if response != EPOCH_TIME:
+    if response != EPOCH_TIME and data["response_ratio"].notna().any():
         display[response.label] = [
             f"{tables.number(start)} → {tables.number(end)}"
             for start, end in response.unit_multiplier
