@@ -138,12 +138,12 @@ def draw(
         level = view.runs[x].iloc[0]
         why = Note("one-level", f"{title(x)} is {level_text(level)} in all cells", factor=x, level=level)
         return panels.empty_figure(view.runs, why)
-    drawable = _drawable_panels(view, x, for_comparison)
+    drawable = drawable_panels(view, x, for_comparison)
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    panel_levels = _drawable_panels(view, x, for_comparison)
+    panel_levels = drawable_panels(view, x, for_comparison)
     baselines = _references(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.study) if with_baselines else []
     drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
@@ -244,7 +244,7 @@ def _single_level_note(series: Sequence[Series]) -> str:
     return Note("series-without-line", text, series=names) if names else ""
 
 
-def _drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
+def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
     """Return the panels with two levels of `x`, and `for_comparison` with two series that have them.
 
     If none of these was measured, return the panels with a run.
