@@ -112,7 +112,7 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     assert adjusted_pooling.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
-    plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.seconds)
+    plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.values)
     distance = pd.Series(
         {cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()}
     )

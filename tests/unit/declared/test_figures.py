@@ -8,7 +8,7 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import Declared
+from declared.figures import Declared, from_json
 from declared.products.figures import KINDS
 from declared.study import load_study
 from support.refusals import assert_refusal
@@ -178,6 +178,34 @@ def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) 
     assert figure.colour is None, "nodes have the rows"
 
 
+def test_figures_show_the_response_of_the_study_unless_they_name_their_own(tmp_path: Path) -> None:
+    text = {**STUDY, "response": "throughput", "target_accuracy": 0.9}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(text))
+    usual = {figure.name: figure for figure in load_study("s", tmp_path).drawn()}
+    assert {name: figure.y for name, figure in usual.items() if figure.y} == dict.fromkeys(
+        ["overview", "by_batch_size", "by_nodes", "interaction"], "throughput"
+    )
+    own = [{"kind": "overview", "y": "epoch_time"}, {"kind": "overview", "y": "time_to_accuracy"}]
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({**text, "figures": own}))
+    drawn = load_study("s", tmp_path).drawn()
+    assert [(figure.name, figure.y, figure.target) for figure in drawn] == [
+        ("overview-epoch_time", "epoch_time", None),
+        ("overview-time_to_accuracy", "time_to_accuracy", 0.9),
+    ]
+    assert [from_json(figure.to_json()) for figure in drawn] == drawn
+
+
+def test_a_heat_map_has_the_columns_that_leave_fewest_gaps(tmp_path: Path) -> None:
+    figures = {figure.name: figure for figure in study(tmp_path, batch_size=[8, 16, 32])}
+    assert figures["heat_map"].x == "batch_size", "pytorch-single has one level of nodes and of sync_every"
+    assert {figure.name: figure for figure in study(tmp_path, exclude=False)}["heat_map"].x == "nodes"
+    assert "heat_map" not in {figure.name for figure in study(tmp_path, batch_size=16)}, "5 cells"
+    assert "heat_map" not in {
+        figure.name
+        for figure in study(tmp_path, exclude=False, nodes=1, sync_every=1, batch_size=[4, 8, 16, 32, 64, 96])
+    }, "one factor besides the framework"
+
+
 BY_NODES = {"kind": "by_factor", "x": "nodes"}
 
 
@@ -189,7 +217,7 @@ BY_NODES = {"kind": "by_factor", "x": "nodes"}
         ({"kind": "overview", "color": "nodes"}, "unknown-key", "figures.0.color",
          {"got": "color", "suggestion": "colour"}),
         ({"kind": "overview", "x": "nodes"}, "unknown-key", "figures.0.x",
-         {"expected": ["kind", "name", "colour", "facet", "filter"]}),
+         {"expected": ["kind", "name", "y", "colour", "facet", "filter"]}),
         ({"kind": "residuals", "filter": {"nodes": 1}}, "unknown-key", "figures.0.filter",
          {"expected": ["kind", "name"]}),
         ({"kind": "overview", "name": "a/b"}, "bad-pattern", "figures.0.name", {"got": "a/b"}),
@@ -202,11 +230,22 @@ BY_NODES = {"kind": "by_factor", "x": "nodes"}
         ({"kind": "by_factor", "x": "momentum"}, "factor-does-not-vary", "figures.0.x",
          {"got": "momentum", "expected": ["framework", "batch_size", "nodes", "sync_every"]}),
         ({"kind": "accuracy", "y": "loss"}, "not-one-of", "figures.0.y",
-         {"got": "loss", "expected": ("accuracy", "perplexity")}),
+         {"got": "loss", "expected": ["accuracy", "perplexity"]}),
         ({"kind": "accuracy", "y": "perplexity"}, "not-possible-here", "figures.0.y",
          {"got": "perplexity", "mentions": ["accuracy"]}),
-        ({"kind": "overview", "y": "perplexity"}, "unknown-key", "figures.0.y",
-         {"expected": ["kind", "name", "colour", "facet", "filter"]}),
+        ({"kind": "overview", "y": "troughput"}, "not-one-of", "figures.0.y",
+         {"got": "troughput", "suggestion": "throughput"}),
+        ({"kind": "overview", "y": "perplexity"}, "not-one-of", "figures.0.y", {"got": "perplexity"}),
+        ({"kind": "overview", "y": "token_throughput"}, "not-possible-here", "figures.0.y",
+         {"got": "token_throughput", "mentions": ["throughput"]}),
+        ({"kind": "overview", "y": "step_time"}, "not-possible-here", "figures.0.y",
+         {"got": "step_time", "mentions": ["step_times: true"]}),
+        ({"kind": "overview", "y": "time_to_accuracy"}, "not-possible-here", "figures.0.y",
+         {"got": "time_to_accuracy", "mentions": ["target_accuracy"]}),
+        ({"kind": "residuals", "y": "throughput"}, "unknown-key", "figures.0.y",
+         {"expected": ["kind", "name"]}),
+        ({"kind": "heat_map"}, "missing-key", "figures.0.x",
+         {"expected": ["framework", "batch_size", "nodes", "sync_every"]}),
         ({"kind": "accuracy", "x": "nodes"}, "not-one-of", "figures.0.x",
          {"got": "nodes", "expected": ("epochs", "updates", "wall_time")}),
         ({**BY_NODES, "colour": "node"}, "factor-does-not-vary", "figures.0.colour",

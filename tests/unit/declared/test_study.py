@@ -8,7 +8,6 @@ import yaml
 
 from common.errors import InputError
 from declared.configuration import load_config
-from declared.products.figures import KINDS
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.design import plan_design
@@ -50,6 +49,30 @@ def refusal(folder: Path) -> InputError:
     with pytest.raises(InputError) as refused:
         plan_design(load_study("s", folder), load_site("local"))
     return refused.value
+
+
+@pytest.mark.parametrize(
+    ("response", "code", "mentions"),
+    [
+        ("speed", "not-one-of", []),
+        ("step_time", "not-possible-here", ["step_times: true"]),
+        ("token_throughput", "not-possible-here", ["throughput"]),
+        ("time_to_accuracy", "not-possible-here", ["target_accuracy"]),
+    ],
+)
+def test_an_impossible_response_is_refused(
+    tmp_path: Path, response: str, code: str, mentions: list[str]
+) -> None:
+    assert_refusal(refusal(written(tmp_path, response=response)), code, "response", mentions, got=response)
+
+
+def test_a_possible_response_is_read(tmp_path: Path) -> None:
+    assert load_study("s", written(tmp_path)).response == "epoch_time"
+    possible = {"step_time": {"step_times": True}, "time_to_accuracy": {"target_accuracy": 0.5}, "memory": {}}
+    for response, keys in possible.items():
+        assert load_study("s", written(tmp_path, response=response, **keys)).response == response
+    tokens = factors(dataset="text8", model="rnn-nano")
+    assert load_study("s", written(tmp_path, response="token_throughput", factors=tokens))
 
 
 @pytest.mark.parametrize(
@@ -489,10 +512,15 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
 def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
     names = [figure.name for figure in usual.drawn()]
-    printed = [figure.name for figure in usual.drawn() if not KINDS[figure.kind].in_supplement]
-    assert usual.paper.chosen_figures(usual.drawn()) == printed
-    assert "residuals" in set(names) - set(printed)
-    assert {"overview", "by_batch_size"} <= set(names) and "checks" not in usual.paper.chosen_tables()
+    printed = usual.paper.chosen_figures(usual.drawn())
+    assert printed == ["overview", "by_batch_size", "accuracy-wall_time", "shares"], (
+        "without nodes no scaling"
+    )
+    assert "residuals" in set(names) - set(printed) and "checks" not in usual.paper.chosen_tables()
+    on_nodes = load_study("s", written(tmp_path, factors=factors(nodes=[1, 2])))
+    assert on_nodes.paper.chosen_figures(on_nodes.drawn()) == [
+        "overview", "scaling", "accuracy-wall_time", "shares",
+    ]  # fmt: skip
     own = {"figures": ["residuals", "overview"], "tables": []}
     chosen = load_study("s", written(tmp_path, paper=own))
     assert chosen.paper.chosen_figures(chosen.drawn()) == ("residuals", "overview")

@@ -127,7 +127,7 @@ def test_study_to_be_traced_is_complete_and_can_be_planned(tmp_path: Path) -> No
     ("language", "file"),
     [
         ("yaml", "workflow/scripts/declared/products/figures.yaml"),
-        ("python", "workflow/scripts/figures/throughput.py"),
+        ("python", "workflow/scripts/figures/heat_map.py"),
     ],
 )
 def test_adding_a_figure_quotes_real_code(language: str, file: str) -> None:

@@ -11,6 +11,7 @@ from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
 from declared.figures import Declared, read_figures
+from declared.products.traits import Traits
 from declared.study import load_study
 from figures import panels
 from figures import time_to_accuracy as time_figure
@@ -90,12 +91,12 @@ def test_a_target_that_no_run_reaches_is_a_reason(records):
 
 def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
     file, plain = tmp_path / "a.yaml", {"kind": "time_to_accuracy"}
-    (own,) = read_figures([plain | {"target": 0.8}], CELLS, file, 0.9)
-    (of_study,) = read_figures([plain], CELLS, file, 0.9)
+    (own,) = read_figures([plain | {"target": 0.8}], CELLS, file, Traits((), target_accuracy=0.9))
+    (of_study,) = read_figures([plain], CELLS, file, Traits((), target_accuracy=0.9))
     assert (own.target, of_study.target) == (0.8, 0.9)
     for entry, word in ((plain, "target_accuracy"), ({"kind": "overview", "target": 0.8}, "overview")):
         with pytest.raises(InputError) as refused:
-            read_figures([entry], CELLS, file)
+            read_figures([entry], CELLS, file, Traits(()))
         assert "figures.0.target" in str(refused.value) and word in str(refused.value)
 
 

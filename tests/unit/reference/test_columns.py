@@ -22,11 +22,13 @@ from analysis import (
     variance,
 )
 from analysis.measured import factors
+from analysis.responses import with_response
 from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_results, read_table
 from comparison import changes, matched
 from declared.products.tables import TABLES
+from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
@@ -59,6 +61,16 @@ def network() -> pd.DataFrame:
 def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.MixedModel | None]:
     times = variance.log_times_by_run(runs, read_table(FOLDER / "epochs.csv", "epochs"))
     return variance.estimate_components(times), variance.fit_mixed_model(runs, times)
+
+
+def cells_of_every_response(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of cells with the columns of all responses that a study may choose."""
+    derived = [response for response in RESPONSES.values() if response.column not in runs]
+    tables = [
+        cells.summarize(with_response(runs, response, lambda: epochs, 0.5), response) for response in derived
+    ]
+    every = pd.concat(tables, axis="columns")
+    return every.loc[:, ~every.columns.duplicated()]
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +109,10 @@ def table_data(
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
-        "cells": cells.summarize(runs),
+        "cells": cells_of_every_response(with_energy, of_epochs),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
         "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
-        "effects": effects.build_rows(runs, margin=0.05),
+        "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
         "energy": energy.summarize(with_energy, of_epochs.assign(energy_package_j=5.0), 0.5),
         "variance": variance.build_rows(*of_variance(runs)),

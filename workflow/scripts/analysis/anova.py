@@ -24,6 +24,7 @@ from analysis.measured import level_text, levels_in_order, successful, title, va
 from analysis.pooling import after_blocks, pooled
 from common.notes import Note
 from common.text import number_of
+from declared.responses import EPOCH_TIME, Response
 
 BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", "total"
 TIMES = " × "
@@ -302,17 +303,17 @@ def _add_effects(
         place += term.columns.shape[1]
 
 
-def analyse_runs(runs: pd.DataFrame) -> Analysis:
-    """Return the analysis of variance of the successful runs' log epoch times."""
-    ok = successful(runs)
+def analyse_runs(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> Analysis:
+    """Return the analysis of variance of the logarithm of a response of the successful runs."""
+    ok = successful(runs).dropna(subset=response.column)
     codes = {}
     for name in varying(ok):
         rank = {level: place for place, level in enumerate(levels_in_order(ok, name))}
         codes[title(name)] = ok[name].map(rank).fillna(len(rank)).astype(int).to_numpy()
     factors = pd.DataFrame(codes, index=range(len(ok)))
-    seconds = ok["epoch_time_s"].to_numpy(float)
+    values = ok[response.column].to_numpy(float)
     y = (
-        np.zeros(len(seconds)) if is_constant(seconds) else np.log(seconds)
+        np.zeros(len(values)) if is_constant(values) else np.log(values)
     )  # ratios of rounding errors are arbitrary
     return analyse(y, factors, ok["block"].to_numpy(int))
 

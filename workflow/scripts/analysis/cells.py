@@ -5,7 +5,7 @@ Costs have arithmetic means, rates have harmonic means (Hoefler & Belli, SC'15, 
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,12 @@ from scipy import stats
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import cell_levels, level_text, successful, title, varying
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import pooled, pooled_response
 from common.notes import Note
+from declared.responses import EPOCH_TIME, Response
+from declared.responses import RESPONSES as DECLARED
 
-TIME, RATES = "epoch_time_s", ("throughput_samples_s", "throughput_tokens_s")
+TIME = EPOCH_TIME.column
 STEP_QUANTILES = (
     "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & "
     "Belli, rule 8); shown are their means over runs."
@@ -28,79 +30,54 @@ SEED = 20261121
 BOOTSTRAP_BATCH = 10_000_000  # limits memory
 
 
-@dataclass(frozen=True)
-class Response:
-    """A measured column and how it is displayed.
-
-    Attributes:
-        column: Column in runs.csv.
-        heading: Heading with the displayed unit.
-        minimum: Smallest possible value, in the column's unit.
-        maximum: Largest possible value.
-        unit_multiplier: Factor from the column's unit to the displayed one.
-        digits: Significant digits displayed.
-    """
-
-    column: str
-    heading: str
-    minimum: float = field(default=0.0, kw_only=True)
-    maximum: float = field(default=math.inf, kw_only=True)
-    unit_multiplier: float = field(default=1.0, kw_only=True)
-    digits: int = field(default=3, kw_only=True)
-
-
+_MEMORY: dict[str, Any] = {"unit": "MiB", "unit_multiplier": 2**-20}
+_STEPS: dict[str, Any] = {"unit": "ms", "unit_multiplier": 1e3}
+_ACCURACY: dict[str, Any] = {"unit": "%", "maximum": 1.0, "unit_multiplier": 100.0}
 RESPONSES = [
-    Response(TIME, "epoch time (s)"),
-    Response("throughput_samples_s", "throughput (samples/s)"),
-    Response("throughput_tokens_s", "throughput (tokens/s)"),
-    Response("train_accuracy", "training accuracy (%)", maximum=1, unit_multiplier=100),
-    Response("validation_accuracy", "validation accuracy (%)", maximum=1, unit_multiplier=100),
-    Response("perplexity", "perplexity", minimum=1),
-    Response("step_time_median_s", "step, median (ms)", unit_multiplier=1e3),
-    Response("step_time_p95_s", "step, 95 % quantile (ms)", unit_multiplier=1e3),
-    Response("step_time_p99_s", "step, 99 % quantile (ms)", unit_multiplier=1e3),
-    Response("step_time_largest_s", "longest step (ms)", unit_multiplier=1e3),
-    Response("memory_peak_bytes", "memory per rank (MiB)", unit_multiplier=2**-20),
-    Response("device_memory_peak_bytes", "device memory (MiB)", unit_multiplier=2**-20),
+    EPOCH_TIME,
+    DECLARED["throughput"],
+    DECLARED["token_throughput"],
+    Response(column="train_accuracy", title="training accuracy", **_ACCURACY),
+    Response(column="validation_accuracy", title="validation accuracy", **_ACCURACY),
+    Response(column="perplexity", title="perplexity", unit="", minimum=1.0),
+    DECLARED["step_time"],
+    DECLARED["step_time_p95"],
+    Response(column="step_time_p99_s", title="99 % quantile of step time", **_STEPS),
+    Response(column="step_time_largest_s", title="longest step", **_STEPS),
+    Response(column="memory_peak_bytes", title="memory per rank", **_MEMORY),
+    Response(column="device_memory_peak_bytes", title="device memory", **_MEMORY),
 ]
 
 
-def summarize(runs: pd.DataFrame) -> pd.DataFrame:
+def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFrame:
     """Return one row per cell: factors, n, unsuccessful, and the statistics of each response.
 
     Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
+
+    Args:
+        runs: Runs of a study.
+        response: A further response, which has a column in `runs`.
     """
-    ok, pooling = successful(runs), pooled(runs)
+    ok = successful(runs)
     rows = cell_levels(runs).set_index("cell", drop=False)
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
-    for response in RESPONSES:
-        if runs[response.column].isna().all():
+    for listed in _listed(response):
+        if runs[listed.column].isna().all():
             continue
-        values = ok[response.column].astype(float)
-        if response.column == TIME:
-            estimates = pooling.cell_statistics.rename(columns={"mean": "value"})
-        elif response.column in RATES:
-            estimates = _harmonic_means(values, ok["cell"], pooling)
+        if listed.is_bounded:
+            values = ok[listed.column].astype(float)
+            estimates = intervals.means(values, ok["cell"], listed.minimum, listed.maximum)
         else:
-            estimates = intervals.means(
-                values, ok["cell"], minimum=response.minimum, maximum=response.maximum
-            )
+            estimates = pooled_response(runs, listed).cell_statistics.rename(columns={"mean": "value"})
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
-            rows[f"{response.column}_{name}"] = estimates[part].reindex(rows.index)
-    return rows.join(median_intervals(pooling.samples)).reset_index(drop=True)
+            rows[f"{listed.column}_{name}"] = estimates[part].reindex(rows.index)
+    return rows.join(median_intervals(pooled(runs).samples)).reset_index(drop=True)
 
 
-def _harmonic_means(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.DataFrame:
-    """Return harmonic means of rates by cell.
-
-    Rate times epoch time is constant in a cell, so the interval is that of epoch times, inverted.
-    """
-    times = pooling.cell_statistics
-    inverse = intervals.means(1 / rates, cell).reindex(times.index)
-    value = 1 / inverse["value"]
-    low, high = (value * times["mean"] / times[bound] for bound in ("high", "low"))
-    return pd.DataFrame({"value": value, "low": low, "high": high, "cv": inverse["cv"]})
+def _listed(response: Response) -> list[Response]:
+    """Return the responses of the table, the study's first."""
+    return [response, *(listed for listed in RESPONSES if listed != response)]
 
 
 def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
@@ -131,24 +108,23 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
     return data
 
 
-def table(runs: pd.DataFrame) -> tables.Table:
-    """Return the table of cell means of a study."""
-    data = summarize(runs)
+def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
+    """Return the table of cell means of a study, its response first; `response` as in `summarize`."""
+    data = summarize(runs, response)
     factor_names = ["framework", *varying(runs, but=["framework"])]
     display = {title(name): data[name].map(level_text) for name in factor_names}
     display["n"] = [
         f"{n} of {n + bad}" if bad else f"{n}" for n, bad in zip(data["n"], data["unsuccessful"], strict=True)
     ]
-    for response in RESPONSES:
-        if f"{response.column}_mean" in data:
+    for listed in _listed(response):
+        if f"{listed.column}_mean" in data:
             bounds = (
-                data[[f"{response.column}_{part}" for part in ("mean", "low", "high")]]
-                * response.unit_multiplier
+                data[[f"{listed.column}_{part}" for part in ("mean", "low", "high")]] * listed.unit_multiplier
             )
-            display[response.heading] = [
-                tables.interval(Estimate(*row), response.digits) for row in bounds.itertuples(index=False)
+            display[listed.label] = [
+                tables.interval(Estimate(*row), listed.digits) for row in bounds.itertuples(index=False)
             ]
-        if response.column == TIME and f"{TIME}_cv" in data:
+        if listed == EPOCH_TIME and f"{TIME}_cv" in data:
             middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
             display["median (s)"] = [
                 tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)
@@ -158,9 +134,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         conditions.paragraph(
             "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
         ),
-        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have "
-        "t intervals from the runs of their own cell alone, cut at the range that is possible. CV (standard "
-        "deviation divided by mean) is that of epoch time.",
+        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Accuracy and "
+        "perplexity have t intervals from the runs of their own cell alone, cut at the range that is "
+        "possible; other responses have intervals as epoch time has. CV (standard deviation divided by mean) "
+        "is that of epoch time.",
         _median_note(data),
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.setting_note(runs),

@@ -14,9 +14,10 @@ from scipy.sparse import csr_array
 from analysis import adjusted, conditions, intervals, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
-from analysis.pooling import Pooling, Values, pooled
+from analysis.pooling import Pooling, Values, pooled, pooled_response
 from common.notes import Note
 from declared.mesh import NEEDS, idle
+from declared.responses import EPOCH_TIME, Response
 
 TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
@@ -157,7 +158,9 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
     return shared
 
 
-def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
+def build_rows(
+    runs: pd.DataFrame, margin: float | None = None, response: Response = EPOCH_TIME
+) -> pd.DataFrame:
     """Return factor, from, to, other levels, the columns of `contrasts`, and p_holm per factor of each pair.
 
     Ratios also have the bounds that agree with p_holm (`intervals.simultaneous_ratios`), per factor.
@@ -166,6 +169,8 @@ def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
         runs: Runs of the study.
         margin: Share of epoch time by which equal cells may differ. If given, rows have p_equal (that the
             pair differs by more), p_equal_holm per factor, and a verdict (`verdicts`).
+        response: If it is not epoch time, a column of `runs`; rows then have those of
+            `_response_ratios`.
     """
     varied, paired = varying(runs), cell_pairs(runs)
     if paired.empty:
@@ -196,6 +201,10 @@ def build_rows(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
     )
     data["p_holm"] = _holm_by_factor(data, "p")
     _add_simultaneous_bounds(data)
+    if response != EPOCH_TIME:
+        data = data.join(_response_ratios(runs, paired, response))
+        data["response_p_holm"] = _holm_by_factor(data, "response_p")
+        _add_simultaneous_bounds(data, "response_")
     if margin is not None:
         data["p_equal"] = pooled(runs).equivalence_p(
             data["to_cell"].tolist(), data["from_cell"].tolist(), margin
@@ -212,14 +221,28 @@ def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
     return ratios.set_axis(columns, axis="columns").set_axis(paired.index)
 
 
-def _add_simultaneous_bounds(data: pd.DataFrame) -> None:
+def _add_simultaneous_bounds(data: pd.DataFrame, prefix: str = "") -> None:
     """Put the simultaneous bounds of ratios after their own ones, in place of the column `df`."""
-    ratios = data.rename(columns={"ratio": "value", "ratio_low": "low", "ratio_high": "high"})
+    columns = {"ratio": "value", "ratio_low": "low", "ratio_high": "high", "df": "df", "p": "p"}
+    ratios = data[["factor", *(f"{prefix}{name}" for name in columns)]].set_axis(
+        ["factor", *columns.values()], axis="columns"
+    )
     families = [intervals.simultaneous_ratios(rows) for _, rows in ratios.groupby("factor", sort=False)]
     bounds = pd.concat(families).reindex(data.index)
     for name in ("high", "low"):
-        data.insert(data.columns.get_loc("ratio_high") + 1, f"ratio_{name}_simultaneous", bounds[name])
-    del data["df"]
+        place = data.columns.get_loc(f"{prefix}ratio_high") + 1
+        data.insert(place, f"{prefix}ratio_{name}_simultaneous", bounds[name])
+    del data[f"{prefix}df"]
+
+
+def _response_ratios(runs: pd.DataFrame, paired: pd.DataFrame, response: Response) -> pd.DataFrame:
+    """Return of each pair response_from and response_to, and response_ratio with bounds, df and p."""
+    pooling = pooled_response(runs, response)
+    to, base = paired["to_cell"].tolist(), paired["from_cell"].tolist()
+    means, ratios = pooling.pair_means(to, base), pooling.ratios(numerator=to, denominator=base)
+    data = pd.DataFrame({"response_from": means["base"], "response_to": means["to"]})
+    _set_interval(data, "response_ratio", ratios)
+    return data.assign(response_df=ratios["df"], response_p=ratios["p"]).set_axis(paired.index)
 
 
 def _holm_by_factor(data: pd.DataFrame, name: str) -> "pd.Series[float]":
@@ -233,9 +256,9 @@ def verdicts(data: pd.DataFrame) -> np.ndarray:
     return np.where(data["p_holm"].isna(), None, verdict)  # type: ignore[call-overload]
 
 
-def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
-    """Return the table of effects of a study; `margin` as in `build_rows`."""
-    data = build_rows(runs, margin)
+def table(runs: pd.DataFrame, margin: float | None = None, response: Response = EPOCH_TIME) -> tables.Table:
+    """Return the table of effects of a study; `margin` and `response` as in `build_rows`."""
+    data = build_rows(runs, margin, response)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [NO_PAIR])
     display: dict[str, Any] = {
@@ -247,15 +270,18 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         ]
         for name in varying(runs)
     }
+    if response != EPOCH_TIME and data["response_ratio"].notna().any():
+        display[response.label] = [
+            f"{tables.number(start)} → {tables.number(end)}"
+            for start, end in response.unit_multiplier
+            * data[["response_from", "response_to"]].to_numpy(float)
+        ]
+        display[f"{response.title}: ratio"] = _ratio_texts(data, "response_ratio")
+        display[f"{response.title}: p (Holm)"] = data["response_p_holm"].map(tables.p_value)
     display["from (s)"] = data["from_s"].map(tables.number)
     display["to (s)"] = data["to_s"].map(tables.number)
     display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
-    display["ratio"] = [
-        tables.ratio(Estimate(*row))
-        for row in data[["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]].itertuples(
-            index=False
-        )
-    ]
+    display["ratio"] = _ratio_texts(data, "ratio")
     if data["ratio_adjusted"].notna().any():
         display["ratio, adjusted"] = tables.difference_texts(data, "ratio_adjusted")
     display["difference (s)"] = [
@@ -267,6 +293,7 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         display["verdict"] = data["verdict"].fillna(tables.DASH)
     strategies = bool(set(NEEDS) & set(varying(runs)))
     notes = [
+        _response_note(response),
         "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
         Note(
             "one-factor-differs",
@@ -314,6 +341,20 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         + ["same session", "verdict"],
         rules_above=firsts[1:],
     )
+
+
+def _ratio_texts(data: pd.DataFrame, name: str) -> list[str]:
+    """Return ratios with their simultaneous bounds as text."""
+    rows = data[[name, f"{name}_low_simultaneous", f"{name}_high_simultaneous"]]
+    return [tables.ratio(Estimate(*row)) for row in rows.itertuples(index=False)]
+
+
+def _response_note(response: Response) -> str:
+    """Explain the columns of the study's response; "" if it is epoch time."""
+    if response == EPOCH_TIME:
+        return ""
+    text = f"{response.meaning} Its ratio is that of the means after and before the arrow."
+    return Note("response", text, response=response.name)
 
 
 def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.intervals import Estimate
 from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
-from analysis.pooling import Pooling, Values
+from analysis.pooling import pool_column
 from analysis.speedup import baseline_cells
 from common.notes import Note
 from common.text import number_of
@@ -142,12 +142,6 @@ def energy_to_accuracy(
     return reached.reindex(validated["run_id"].drop_duplicates())
 
 
-def pool_response(energies: pd.DataFrame, response: str) -> Pooling:
-    """Pool a positive response of runs."""
-    values = Values.from_runs(energies, response)
-    return Pooling(values.log.groups, 0, values)
-
-
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with energy of the study's scope; no rows without energy.
 
@@ -163,7 +157,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)
     for response in RESPONSES:
-        of_cells = pool_response(energies, response).cell_statistics.reindex(rows.index)
+        of_cells = pool_column(energies, response).cell_statistics.reindex(rows.index)
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{response}{end}"] = of_cells[part]
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
@@ -174,7 +168,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     }
     rows["baseline_cell"] = rows["cell"].map(baselines)
     ratios = (
-        pool_response(energies, "energy_j")
+        pool_column(energies, "energy_j")
         .ratios(numerator=list(baselines), denominator=list(baselines.values()))
         .set_index(pd.Index(list(baselines)))
     )
@@ -191,7 +185,7 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     reached = energies.assign(spent=energies["run_id"].map(spent)).dropna(subset="spent")
     is_complete = reached.groupby("cell").size().reindex(rows.index, fill_value=0) == rows["n"]
     of_cells = (
-        pool_response(reached, "spent")
+        pool_column(reached, "spent")
         .cell_statistics.reindex(rows.index)[["mean", "low", "high"]]
         .where(is_complete, axis=0)
     )

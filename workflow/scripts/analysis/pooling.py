@@ -1,8 +1,10 @@
-"""Means of epoch times and ratios of means, with 95 % intervals from moderated variances.
+"""Means of a response and ratios of means, with 95 % intervals from moderated variances.
 
-Times are compared as ratios, so spreads are those of natural logarithms. A cell's number stays the arithmetic
-mean m of its n runs (Hoefler & Belli, SC'15, rule 3). Each cell has its own variance, moderated by those of
-all cells:
+The response is epoch time unless a caller names another positive one (declared.responses). Times are compared
+as ratios, so spreads are those of natural logarithms. A cell's number stays the arithmetic mean m of its n
+runs, of a rate the harmonic mean (Hoefler & Belli, SC'15, rule 3). By the delta method both have the interval
+below; that of a rate is therefore the interval of its inverse, inverted.
+Each cell has its own variance, moderated by those of all cells:
 
     mean      m exp(-+ t(df) s / sqrt(n))              `Pooling.cell_statistics`
     ratio     m1 / m2 exp(-+ t(df) e)                  `Pooling.ratios`
@@ -51,6 +53,7 @@ from scipy import optimize, special
 from analysis import intervals
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import block_of, cache_last, successful
+from declared.responses import EPOCH_TIME, Response
 
 MIN_SHARED_BLOCKS = 3
 MIN_PAIRED_DF = 4  # unmoderated; t is 20 % larger than with the 8 df of two independent groups of 5 runs
@@ -88,6 +91,22 @@ class Values:
     def log(self) -> "Values":
         """Natural logarithms of the values."""
         return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
+
+    @cached_property
+    def inverse(self) -> "Values":
+        """Inverses of the values."""
+        return Values({cell: 1 / x for cell, x in self.groups.items()}, 1 / self.blocks)
+
+    @cached_property
+    def linearized_rates(self) -> "Values":
+        """Rates linearized about each cell's harmonic mean h as h (2 - h / rate).
+
+        Their arithmetic mean is h, and their spread gives its standard error (delta method).
+        """
+        means = {cell: 1 / x.mean() for cell, x in self.inverse.groups.items()}
+        h = pd.Series(means, dtype=float).reindex(self.blocks.index)
+        blocks = (2 - self.inverse.blocks.mul(h, axis="index")).mul(h, axis="index")
+        return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.groups.items()}, blocks)
 
     def compare_pairs(
         self, to: Sequence[str], base: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
@@ -240,35 +259,39 @@ class Spread:
 
 @dataclass(frozen=True)
 class Pooling(Spread):
-    """Spread of the runs' log epoch times within cells, blocks included, and the comparisons of cells.
+    """Spread of the runs' log responses within cells, blocks included, and the comparisons of cells.
 
     Attributes:
-        seconds: Epoch times, s.
+        values: The response, epoch times in s by default.
+        is_rate: Whether means are harmonic.
     """
 
-    seconds: Values
+    values: Values
+    is_rate: bool = field(default=False, kw_only=True)
 
     @property
     def samples(self) -> dict[str, np.ndarray]:
-        """Cell -> epoch times in s."""
-        return self.seconds.groups
+        """Cell -> values of its runs."""
+        return self.values.groups
 
     @cached_property
     def cell_statistics(self) -> pd.DataFrame:
-        """Statistics by cell: n, mean, low, high (s), cv, log_sd, and the moderated s with its df.
+        """Statistics by cell: n, mean, low, high, cv, log_sd, and the moderated s with its df.
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
-        s^2 / n (delta method).
+        s^2 / n (delta method). cv is that of a rate's inverse.
         """
         names = list(self.samples)
-        n = np.array([len(times) for times in self.samples.values()], dtype=int)
+        costs = self.values.inverse if self.is_rate else self.values
+        n = np.array([len(x) for x in self.samples.values()], dtype=int)
         with np.errstate(all="ignore"):
-            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in self.samples.values()]
-        mean, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
+            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.groups.values()]
+        cost, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
+        mean = 1 / cost if self.is_rate else cost
         variance, df = self.prior.moderated(log_sd**2 / self.df_share, (n - 1) * self.df_share)
         s, df = np.sqrt(variance), np.minimum(df, self.effective_df)
         low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
-        data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / mean}
+        data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / cost}
         return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
 
     @property
@@ -278,18 +301,18 @@ class Pooling(Spread):
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """Cell -> mean epoch time in s, with its interval."""
+        """Cell -> mean, with its interval."""
         rows = self.cell_statistics[["mean", "low", "high", "n", "cv"]].itertuples(name=None)
         return {cell: Estimate(mean, low, high, int(n), cv) for cell, mean, low, high, n, cv in rows}
 
     def cell_mean(self, cell: str) -> Estimate:
-        """Return the mean epoch time of a cell in s, with its interval; NaN without a successful run."""
+        """Return the mean of a cell, with its interval; NaN without a successful run."""
         return self.estimates.get(cell, Estimate(math.nan))
 
     @cached_property
     def within(self) -> Spread:
         """Spread of the logarithms' residuals after cells and blocks."""
-        log = self.seconds.log.blocks
+        log = self.values.log.blocks
         cell, block = np.nonzero(log.notna().to_numpy())
         residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
@@ -309,7 +332,7 @@ class Pooling(Spread):
         """
         if self.sd == 0:
             return float(self.df)
-        logs, within = self.seconds.log.blocks, self.within
+        logs, within = self.values.log.blocks, self.within
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
         of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
         run_squares = self.sd**2 * self.df - of_blocks
@@ -332,7 +355,7 @@ class Pooling(Spread):
         return self, float(min(2 * (self.prior.df + n - 1), self.effective_df))
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return the mean epoch time of each cell in `numerator` over that of its partner in `denominator`.
+        """Return the mean of each cell in `numerator` over that of its partner in `denominator`.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
 
@@ -340,8 +363,8 @@ class Pooling(Spread):
             A row per pair: value, low, high, df, n (the smaller), p that the ratio is 1; within_blocks, the
             number of blocks behind it, 0 for independent groups, NaN without an interval.
         """
-        seconds, logs = self._compare_pairs(numerator, denominator)
-        value = seconds["to"] / seconds["base"]
+        means, logs = self._compare_pairs(numerator, denominator)
+        value = means["to"] / means["base"]
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
         return intervals.difference_intervals(logs).assign(
@@ -354,11 +377,11 @@ class Pooling(Spread):
 
     def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
         """Return the differences of mean logarithms of pairs of cells over the compared runs, [pairs]."""
-        logs = self.seconds.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
+        logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         return (logs["to"] - logs["base"]).to_numpy(float)
 
     def equivalence_p(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
-        """Return p that each ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin."""
+        """Return p that each ratio of means lies outside 1 / (1 + margin) to 1 + margin."""
         logs, limit = self._compare_pairs(to, base)[1], math.log1p(margin)
         value, error, df = (
             (logs["to"] - logs["base"]).to_numpy(float),
@@ -367,28 +390,35 @@ class Pooling(Spread):
         return intervals.equivalence_p(value, error, df, -limit, limit)
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return the difference of mean epoch times of each pair in s, with interval and n (the smaller)."""
+        """Return the difference of means of each pair, with interval and n (the smaller)."""
         return intervals.difference_intervals(self._compare_pairs(to, base)[0]).drop(columns="p")
 
     def pair_means(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return mean epoch times `to` and `base` (s) of each pair's compared runs, with n and base_n."""
-        return self.seconds.compare_pairs(to, base, MIN_SHARED_BLOCKS)[["to", "base", "n", "base_n"]]
+        """Return the means `to` and `base` of each pair's compared runs, with n and base_n."""
+        return self._compare_values(to, base)[["to", "base", "n", "base_n"]]
+
+    def _compare_values(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+        """Return `Values.compare_pairs` of each pair; of rates with harmonic means."""
+        if not self.is_rate:
+            return self.values.compare_pairs(to, base, MIN_SHARED_BLOCKS)
+        inverse = self.values.inverse.compare_pairs(to, base, MIN_SHARED_BLOCKS)
+        pairs = self.values.linearized_rates.compare_pairs(to, base, MIN_SHARED_BLOCKS)
+        return pairs.assign(to=1 / inverse["to"], base=1 / inverse["base"])
 
     def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return `Values.compare_pairs` of seconds and of logarithms for each pair, with moderated variances.
+        """Return `_compare_values`, and that of logarithms, for each pair, with moderated variances.
 
-        By the delta method, the typical variance of a difference in seconds is that of logarithms times the
-        squared means.
+        By the delta method, the typical variance of a difference is that of logarithms times the squared
+        means.
         """
-        seconds, logs = (
-            values.compare_pairs(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log)
-        )
+        means = self._compare_values(to, base)
+        logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         within = (logs["within_blocks"] > 0).to_numpy()
-        mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
+        mean, base_mean, n, base_n = (means[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         prior, own = self.within.prior, self.cell_statistics[["s", "df"]]
         df_share = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
         (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
-        for pairs, scale, base_scale in ((logs, 1.0, 1.0), (seconds, mean, base_mean)):
+        for pairs, scale, base_scale in ((logs, 1.0, 1.0), (means, mean, base_mean)):
             of_difference = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
             paired, paired_df = prior.moderated(of_difference / df_share, (n - 1) * df_share, typical)
@@ -400,14 +430,27 @@ class Pooling(Spread):
             pairs["df"] = np.where(
                 within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.effective_df)
             )
-        return seconds, logs
+        return means, logs
 
 
 @cache_last("status", "cell", "session", "block", "epoch_time_s")
 def pooled(runs: pd.DataFrame) -> Pooling:
-    """Return the pooling of all successful runs of a study."""
-    seconds = Values.from_runs(successful(runs), "epoch_time_s")
-    return Pooling(seconds.log.groups, 0, seconds)
+    """Return the pooling of the epoch times of all successful runs of a study."""
+    return pool_column(successful(runs), EPOCH_TIME.column)
+
+
+def pooled_response(runs: pd.DataFrame, response: Response) -> Pooling:
+    """Return the pooling of a response of all successful runs that have it."""
+    if response == EPOCH_TIME:
+        return pooled(runs)
+    measured = successful(runs).dropna(subset=response.column)
+    return pool_column(measured, response.column, is_rate=response.is_rate)
+
+
+def pool_column(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> Pooling:
+    """Return the pooling of a column of positive values without a missing one."""
+    values = Values.from_runs(runs, column)
+    return Pooling(values.log.groups, 0, values, is_rate=is_rate)
 
 
 def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, int]:

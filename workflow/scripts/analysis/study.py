@@ -7,6 +7,7 @@ each. The tables of many runs are computed on all cores.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -33,6 +34,7 @@ from analysis import (
 )
 from analysis.measured import read_runs, timing_runs
 from analysis.pooling import pooled
+from analysis.responses import with_response
 from common.cores import all_cores
 from common.errors import InputError
 from common.files import write_text
@@ -40,6 +42,7 @@ from common.options import run_program
 from common.tables import read_table
 from common.text import alternatives
 from declared.products.tables import TABLES
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 
 MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
 
@@ -59,10 +62,21 @@ class Study:
     margin: float | None = None
     target_accuracy: float | None = None
     replicates: str = ""
+    response: Response = EPOCH_TIME
+
+    @cached_property
+    def runs_with_response(self) -> pd.DataFrame:
+        """The runs with the column of the study's response."""
+        return with_response(self.runs, self.response, lambda: self.epochs, self.target_accuracy)
+
+    def write_cells(self) -> None:
+        """Write the table, the study's response first."""
+        tables.write(cells.table(self.runs_with_response, self.response), self.out / "cells")
 
     def write_effects(self) -> None:
         """Write the table, with equivalence tests if the study states a margin."""
-        tables.write(effects.table(self.runs, self.margin), self.out / "effects")
+        table = effects.table(self.runs_with_response, self.margin, self.response)
+        tables.write(table, self.out / "effects")
 
     def write_regression(self) -> None:
         """Write the table, and the models' predictions of all cells."""
@@ -121,7 +135,6 @@ class Study:
 
 RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "scaling": scaling.table,
-    "cells": cells.table,
     "anova": anova.table,
     "speedup": speedup.table,
     "strategies": strategies.table,
@@ -159,6 +172,7 @@ def main(
     margin: float | None = None,
     target_accuracy: float | None = None,
     replicates: str | None = None,
+    response: str = EPOCH_TIME.name,
     omit: Sequence[str] = (),
 ) -> None:
     """Write every table as .csv, .md and .tex, and residuals of runs and predictions of all cells as .csv.
@@ -171,6 +185,7 @@ def main(
         margin: share by which equal epoch times may differ
         target_accuracy: validation accuracy of the table of time to accuracy
         replicates: the rule that chooses replicates by a precision target
+        response: the response of the study (declared/responses.py)
         omit: tables to leave out, because the study has nothing that they would show
     """
     if unknown := sorted(set(omit) - set(TABLES)):
@@ -180,7 +195,17 @@ def main(
     measured = timing_runs(every)
     network_rows = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
-    study = Study(measured, every, frame, network_rows, out, margin, target_accuracy, replicates or "")
+    study = Study(
+        measured,
+        every,
+        frame,
+        network_rows,
+        out,
+        margin,
+        target_accuracy,
+        replicates or "",
+        chosen_response(response),
+    )
     names = [name for name in TABLES_LONGEST_FIRST if name not in omit]
     if len(measured) < MIN_PARALLEL_RUNS:
         for name in names:
@@ -190,6 +215,20 @@ def main(
     _shared_study[:] = [study]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))
+
+
+def chosen_response(name: str) -> Response:
+    """Return a response by its name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if name not in RESPONSES:
+        problem = f"'{name}' is unknown"
+        raise InputError(
+            "unknown-name", problem, file="--response", got=name, **alternatives(name, RESPONSES)
+        )
+    return RESPONSES[name]
 
 
 def _write_shared(name: str) -> None:

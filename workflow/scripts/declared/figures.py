@@ -16,7 +16,9 @@ from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
 from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
+from declared.responses import EPOCH_TIME, RESPONSES
 
+TIME_TO_ACCURACY = "time_to_accuracy"
 MAX_VARIANTS = 4  # series of one framework, which share its colour
 
 Levels = Mapping[str, Any]
@@ -65,11 +67,7 @@ def usual(traits: Traits) -> list[Declared]:
 
 
 def read_figures(
-    written: Sequence[Mapping[str, Any]],
-    cells: Sequence[Levels],
-    file: Path,
-    target: float | None = None,
-    next_tokens: bool = False,
+    written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path, traits: Traits
 ) -> list[Declared]:
     """Return the figures that a study declares, in their order.
 
@@ -77,8 +75,7 @@ def read_figures(
         written: The entries of its key `figures`.
         cells: The levels of all its cells, of the factors that vary.
         file: The study's file.
-        target: Its target accuracy.
-        next_tokens: Whether any of its data sets has next tokens for labels.
+        traits: What is known of it.
 
     Raises:
         InputError: If an entry is wrong; one line with file and key.
@@ -88,10 +85,7 @@ def read_figures(
         if entry["kind"] not in KINDS:
             entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{place}.kind")}
         try:
-            figures.append(_checked(entry, cells, [figure.name for figure in figures], target))
-            if figures[-1].y == "perplexity" and not next_tokens:
-                problem = "perplexity needs data sets of next tokens, and the study has none"
-                raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
+            figures.append(_checked(entry, cells, [figure.name for figure in figures], traits))
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
             raise InputError(
@@ -116,7 +110,8 @@ def from_json(text: str) -> Declared:
             "not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected
         )
     kind = entry.pop("kind")
-    if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
+    target = {"target"} if entry.get("y") == TIME_TO_ACCURACY else set()
+    if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes, *target}):
         raise InputError(
             "unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_allowed_keys(kind)
         )
@@ -126,8 +121,9 @@ def from_json(text: str) -> Declared:
 def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
     """Return a figure from a valid entry, in which one factor or level may replace a list of one."""
     x, y = entry.get("x"), entry.get("y")
+    name = [kind, y] if KINDS[kind].of_response else [y or kind]
     return Declared(
-        name=entry.get("name", f"{y or kind}-{x}" if x else y or kind),
+        name=entry.get("name", "-".join(filter(None, [*name, x]))),
         kind=kind,
         x=x,
         y=y,
@@ -143,7 +139,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 
 
 def _checked(
-    entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None
+    entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], traits: Traits
 ) -> Declared:
     """Return a figure whose keys are all right.
 
@@ -151,7 +147,7 @@ def _checked(
         entry: The figure as it is declared.
         cells: The levels of all cells, of the factors that vary.
         names: The names of earlier figures.
-        target: The study's target accuracy.
+        traits: What is known of the study.
     """
     kind = entry["kind"]
     if kind not in KINDS:
@@ -171,7 +167,7 @@ def _checked(
         if key not in entry:
             raise _Mistake("missing-key", key, f"is missing: {kind} needs it", **_expected(_varied(cells)))
     if "target" in figure_kind.takes:
-        entry = {"target": target, **entry}
+        entry = {"target": traits.target_accuracy, **entry}
         if entry["target"] is None:
             hint = "write target: 0.9, or target_accuracy in the study"
             raise _Mistake("missing-key", "target", f"is missing: {kind} needs it", hint=hint)
@@ -179,10 +175,12 @@ def _checked(
     if figure.name in names:
         problem = f"'{figure.name}' is figures.{names.index(figure.name)} already"
         raise _Mistake("duplicate", "name", problem, got=figure.name, hint="give one of them another name")
+    _check_y(figure, figure_kind, traits)
+    figure = of_response(figure, figure.y, traits.target_accuracy)
     _check_filter(figure, cells)
     left = [levels for levels in cells if matches(levels, figure.filter)]
     _check_places(figure, figure_kind, _varied(left))
-    if figure.facet is not None and figure.colour is None:
+    if figure.facet is not None and figure.colour is None and "colour" in figure_kind.takes:
         # Remaining factors become colours; figures.view makes panels of what remains if only colours are
         # given.
         figure = replace(
@@ -217,11 +215,41 @@ def _check_filter(figure: Declared, cells: Sequence[Levels]) -> None:
         raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="remove a level")
 
 
+def _check_y(figure: Declared, kind: FigureKind, traits: Traits) -> None:
+    """Raise a mistake unless the study can have what the y axis shows."""
+    if kind.y and figure.y not in (None, *kind.y):
+        problem = f"'{figure.y}' is unknown"
+        raise _Mistake("not-one-of", "y", problem, got=figure.y, **alternatives(str(figure.y), kind.y))
+    if figure.y == "perplexity" and not traits.next_tokens:
+        problem = "perplexity needs data sets of next tokens, and the study has none"
+        raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
+    if kind.of_response and figure.y and not traits.hold_all(RESPONSES[figure.y].when):
+        raise _Mistake("not-possible-here", "y", **impossible_response(figure.y))
+
+
+def impossible_response(name: str) -> dict[str, Any]:
+    """Return problem and fields of the mistake of a response that a study cannot have."""
+    return {"problem": f"the study records no {name}", "got": name, "hint": RESPONSES[name].hint}
+
+
+def of_response(figure: Declared, response: str | None, target: float | None) -> Declared:
+    """Return a figure that shows a response of the study unless it names its own y.
+
+    Args:
+        figure: The figure.
+        response: The study's response; None or epoch_time leaves the figure as it is.
+        target: The study's target accuracy.
+    """
+    if not KINDS[figure.kind].of_response or response in (None, EPOCH_TIME.name):
+        return figure
+    figure = replace(figure, y=figure.y or response)
+    return replace(figure, target=target) if figure.y == TIME_TO_ACCURACY else figure
+
+
 def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> None:
     """Raise a mistake unless every factor that varies in the drawn cells has exactly one place."""
-    for key, value, words in (("x", figure.x, kind.x), ("y", figure.y, kind.y)):
-        if words and value not in (None, *words):
-            raise _Mistake("not-one-of", key, f"'{value}' is unknown", got=value, expected=words)
+    if kind.x and figure.x not in (None, *kind.x):
+        raise _Mistake("not-one-of", "x", f"'{figure.x}' is unknown", got=figure.x, expected=kind.x)
     places: dict[str, str] = {}
     for key, names in _used(figure, kind).items():
         for name in names:

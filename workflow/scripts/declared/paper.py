@@ -20,12 +20,22 @@ ClassName = Literal["article", "acmart", "IEEEtran"]
 DEFAULT_CLASS: ClassName = "article"
 
 
+# A paper has one figure of each row by default: of the first kind of the row that the study has.
+MAIN_KINDS = (
+    ("overview", "by_factor", "heat_map"),
+    ("scaling",),
+    ("shares",),
+    ("time_to_accuracy", "accuracy"),
+)
+
+
 @dataclass(frozen=True)
 class Paper(Keys):
     """Class of a paper, and names of its figures and tables in order; None for the defaults."""
 
     figures: Maybe[Unique[tuple[str, ...]]] = optional(
-        "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares"
+        "names of figures, in this order; default: four, one each of overview (or by_factor), scaling, "
+        "shares and time_to_accuracy (or accuracy over wall time), and others in place of those that it lacks"
     )
     tables: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of tables, in this order; default: the means of all cells (from the table `cells`), `anova` and "
@@ -44,13 +54,25 @@ class Paper(Keys):
         """Return the figures of the paper of a study that draws ``drawn``."""
         if self.figures is not None:
             return self.figures
-        return [figure.name for figure in drawn if not KINDS[figure.kind].in_supplement]
+        chosen = [figure for kinds in MAIN_KINDS if (figure := _first_of_kinds(kinds, drawn))]
+        rest = [figure for figure in drawn if figure not in chosen and not KINDS[figure.kind].in_supplement]
+        chosen += rest[: max(0, len(MAIN_KINDS) - len(chosen))]
+        return [figure.name for figure in drawn if figure in chosen]
 
     def chosen_tables(self) -> Sequence[str]:
         """Return the tables of the paper."""
         if self.tables is not None:
             return self.tables
         return [name for name, table in printed_tables().items() if not table.in_supplement]
+
+
+def _first_of_kinds(kinds: Sequence[str], drawn: Sequence[Declared]) -> Declared | None:
+    """Return the first figure of the first kind that is drawn, over wall time if there is such a figure."""
+    for kind in kinds:
+        figures = [figure for figure in drawn if figure.kind == kind]
+        if figures:
+            return min(figures, key=lambda figure: figure.x != "wall_time")
+    return None
 
 
 def printed_tables() -> "dict[str, Table]":

@@ -15,7 +15,7 @@ from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.configuration import existing
-from declared.datasets import NEXT, load_dataset, targets
+from declared.datasets import NEXT, TOKENS, kind, load_dataset, targets
 from declared.factors import (
     MIN_LEVELS_TO_HOLD_OUT,
     UNTRACED,
@@ -26,14 +26,16 @@ from declared.factors import (
     factor_table,
     is_numeric,
     matches,
+    scale_of,
 )
-from declared.figures import Declared, read_figures, usual
+from declared.figures import Declared, impossible_response, of_response, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
+from declared.responses import EPOCH_TIME, RESPONSES
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answer", "figures")
 DEFAULT_RESOLUTION = 4
@@ -138,15 +140,18 @@ class FigureKeys(Keys):
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(
-        "letters a to z, digits, - and _: the name of the figure's files; default: the kind (or y), "
-        "followed by x where x is given",
+        "letters a to z, digits, - and _: the name of the figure's files; default: the kind, "
+        "followed by y and x where they are given",
         max_length=60,
         pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*\Z",
     )
     x: Maybe[str] = optional(
         "factor on the x axis; for accuracy: epochs, updates or wall_time; for shares: run or epoch"
     )
-    y: Maybe[str] = optional("for accuracy: accuracy or, of next tokens, perplexity")
+    y: Maybe[str] = optional(
+        "response on the y axis, such as throughput; default: response of the study. For accuracy: accuracy "
+        "or, of next tokens, perplexity"
+    )
     colour: Maybe[Names] = optional("factor or list of factors whose combinations are the series")
     facet: Maybe[Names] = optional("factor or list of factors whose combinations are the panels")
     filter: Maybe[dict[str, Any]] = optional(
@@ -239,6 +244,10 @@ class StudyKeys(Keys):
     licence: Maybe[str] = optional(
         "licence of the study's records, figures and tables: an SPDX identifier such as CC-BY-4.0",
         pattern=r"^[A-Za-z0-9.+-]+\Z",
+    )
+    response: Literal[tuple(RESPONSES)] = key(  # type: ignore[valid-type]
+        "what figures and tables compare; docs/reference/figures.md explains each",
+        default=EPOCH_TIME.name,
     )
     figures: Annotated[
         tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
@@ -344,6 +353,10 @@ class Study(StudyKeys):
             varied=compared,
             full_design=self.fraction is None,
             target_accuracy=self.target_accuracy,
+            n_cells=len(cells),
+            fullest_factor=self._fullest_factor(compared),
+            token_sequences=self.token_sequences,
+            step_times=self.step_times,
             next_tokens=self.next_tokens,
             residuals_testable=n > 1 and n * len(cells) >= MIN_RUNS_FOR_RESIDUALS,
             regression_predicts=len(cells) > self._n_coefficients,
@@ -358,7 +371,8 @@ class Study(StudyKeys):
 
     def drawn(self, traits: Traits | None = None) -> list[Declared]:
         """Return the figures that it declares, or those of every study with its traits."""
-        return list(self.figures) or usual(traits or self.traits())
+        figures = self.figures or usual(traits or self.traits())
+        return [of_response(figure, self.response, self.target_accuracy) for figure in figures]
 
     @property
     def searches_strategies(self) -> bool:
@@ -369,6 +383,22 @@ class Study(StudyKeys):
     def next_tokens(self) -> bool:
         """Return whether any of its data sets has next tokens for labels."""
         return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+
+    @property
+    def token_sequences(self) -> bool:
+        """Return whether the samples of any of its data sets are sequences of tokens."""
+        return any(kind(load_dataset(name)) == TOKENS for name in self.factors["dataset"])
+
+    def _fullest_factor(self, varied: Sequence[str]) -> str:
+        """Return the factor by whose levels a grid of the cells has fewest gaps, preferably the scale."""
+        scale, cells = scale_of(varied), self.untraced_cells
+
+        def gaps(name: str) -> int:
+            rows = {tuple(levels[factor] for factor in varied if factor != name) for levels in cells}
+            return len(rows) * len(self.factors[name]) - len(cells)
+
+        names = sorted((name for name in varied if name != "framework"), key=lambda name: name != scale)
+        return min(names, key=gaps, default="")
 
     @property
     def _n_coefficients(self) -> int:
@@ -411,9 +441,10 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         fraction=_fraction(written, factors, file),
     )
     _check_contrasts(study)
+    _check_response(study)
     if written.figures:
         cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
-        read = read_figures(written.figures, cells, file, study.target_accuracy, study.next_tokens)
+        read = read_figures(written.figures, cells, file, study.traits())
         study = replace(study, figures=tuple(read))
     paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
     return replace(study, paper=paper)
@@ -533,6 +564,13 @@ def _check_contrasts(study: Study) -> None:
             got=name,
             hint=hint,
         )
+
+
+def _check_response(study: Study) -> None:
+    """Check that the study can have its response."""
+    if not study.traits().hold_all(RESPONSES[study.response].when):
+        mistake = impossible_response(study.response)
+        raise InputError("not-possible-here", file=display_path(study.file), key="response", **mistake)
 
 
 def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:

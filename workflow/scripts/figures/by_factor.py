@@ -1,23 +1,25 @@
-"""Draw epoch time by one factor: one line per series; over nodes or devices with single-device baselines."""
+"""Draw a response by one factor: one line per series; over nodes or devices with baselines and the ideal."""
 
 from matplotlib.figure import Figure
 
+from analysis.batch_scaling import batch_scaling
 from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels
-from figures.view import build_view
+from figures.lines import SCALE_FACTORS
+from figures.view import build_response_view
 
 GUIDE_NOTE = Note("lines-guide-the-eye", "Lines only guide the eye from one level to the next.")
-SCALE_FACTORS = ("nodes", "devices_per_node")  # they make replicas, which are compared with baselines
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
-    x = str(declaration.x)
+    x, view = str(declaration.x), build_response_view(records, declaration)
     joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
-    heading = f"Epoch time by {title(x)}. {panels.MARKERS}"
-    return lines.draw(
-        build_view(records.runs, declaration), x, heading, with_baselines=x in SCALE_FACTORS, notes=[joined]
-    )
+    scaling = batch_scaling(view.runs, x) if x in SCALE_FACTORS else None
+    kind = f", {scaling.facts['kind']}" if scaling else ""
+    heading = f"{view.response.heading} by {title(x)}{kind}. {panels.MARKERS}"
+    notes = [scaling or "", *view.response_notes, joined]
+    return lines.draw(view, x, heading, with_baselines=x in SCALE_FACTORS, notes=notes)

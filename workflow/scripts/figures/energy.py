@@ -13,6 +13,7 @@ from analysis import conditions
 from analysis import energy as energies
 from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records, size_factor_name, title
+from analysis.pooling import pool_column
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
@@ -47,7 +48,7 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
-    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
+    energy = pool_column(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
     return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 

@@ -1,4 +1,4 @@
-"""Draw the interaction of two factors: epoch time over one, a line per level of the other.
+"""Draw the interaction of two factors: a response over one, a line per level of the other.
 
 Without interaction the lines are parallel.
 """
@@ -11,10 +11,10 @@ from analysis.measured import Records, title
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels
-from figures.view import build_view
+from figures.view import View, build_response_view
 
 HOW_TO_READ = (
-    "On the logarithmic axis, parallel lines mean no interaction: each factor multiplies the time by the "
+    "On the logarithmic axis, parallel lines mean no interaction: each factor multiplies the response by the "
     "same ratio at every level of the other. Nothing was measured between the levels."
 )
 
@@ -22,16 +22,18 @@ HOW_TO_READ = (
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
     x = str(declaration.x)
-    view = build_view(records.runs, declaration)
+    view = build_response_view(records, declaration)
     colour = " and ".join(title(name) for name in view.colour)
-    heading = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS}"
-    test = _test_note(records, x, view.colour[0]) if len(view.ok) else ""
-    return lines.draw(view, x, heading, for_comparison=True, notes=[HOW_TO_READ, test])
+    response = view.response
+    heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"
+    test = _test_note(view, x, view.colour[0]) if len(view.ok) else ""
+    notes = [*view.response_notes, HOW_TO_READ, test]
+    return lines.draw(view, x, heading, for_comparison=True, notes=notes)
 
 
-def _test_note(records: Records, factor: str, other_factor: str) -> str:
+def _test_note(view: View, factor: str, other_factor: str) -> str:
     """Return the result of the study's analysis of variance for the interaction, in a sentence."""
-    analysis = anova.analyse_runs(records.runs)
+    analysis = anova.analyse_runs(view.study, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")
@@ -46,7 +48,7 @@ def _test_note(records: Records, factor: str, other_factor: str) -> str:
     text = (
         f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "
         f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and "
-        f"{100 * row['share']:.1f} % of the sum of squares of log epoch times."
+        f"{100 * row['share']:.1f} % of the sum of squares of the logarithm of {view.response.title}."
     )
     facts = {"df": row["df"], "error_df": error["df"], "p": row["p"], "share": row["share"]}
     return Note("interaction-tested", text, term=name, f=row["F"], **facts)

@@ -1,4 +1,4 @@
-"""Draw epoch time over one factor: one line per series, panels by the other varying factors."""
+"""Draw a response over one factor: one line per series, panels by the other varying factors."""
 
 import math
 from collections.abc import Sequence
@@ -24,21 +24,22 @@ from analysis.measured import (
     treatment_text,
     varying,
 )
-from analysis.pooling import Pooling
 from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from figures import panels, style
 from figures.panels import Series
-from figures.view import View
+from figures.view import NOT_RECORDED, View
 
 PANEL_INCHES = 1.45
 SERIES_GAP = 0.045  # of the axis, between two series at one level
 MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
 TICK_CHARACTER_INCHES = 0.062  # of a tick label
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
+SCALE_FACTORS = ("nodes", "devices_per_node")  # they make replicas, which are compared with baselines
 BOUND_LINE = (0, (1, 1.5))
 IDEAL_LINE = (0, (6, 2))
+IDEAL_POINTS = 50  # of a line
 MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
 
@@ -92,11 +93,17 @@ class Scale:
         )
 
 
-BASELINE_BOUND = Note("baselines-drawn", "Long dashes: ideal (baseline / replicas).")
+IDEAL_DRAWN = Note("baselines-drawn", "Long dashes: ideal.")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
-BOUND_EXPLAINED = Note(
-    "baselines-divided",
-    ("Ideal: baseline epoch time divided by the number of replicas, as if gradient all-reduce cost nothing."),
+# By the power of the number of replicas to which the ideal is proportional.
+IDEALS = {
+    -1: "the baseline divided by the number of replicas, as if communication cost nothing",
+    0: "the baseline, as if communication cost nothing",
+    1: "the baseline times the number of replicas, as if communication cost nothing",
+}
+OWN_IDEAL = Note(
+    "ideal-from-smallest-scale",
+    "Where no cell has one replica, the ideal of a series starts at its fewest replicas.",
 )
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
@@ -113,31 +120,31 @@ def draw(
     for_comparison: bool = False,
     notes: Sequence[str] = (),
 ) -> tuple[Figure, panels.Caption]:
-    """Return the figure of epoch time over the factor `x`, and its caption.
+    """Return the figure of the view's response over the factor `x`, and its caption.
 
     Args:
         view: The cells to draw.
         x: The factor on the x axis.
         heading: First sentence of the caption.
-        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time divided
-            by the replicas.
+        with_baselines: Draw the single-device baselines of each panel's cells, and the ideal if the response
+            has one.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
         notes: Further notes for the caption.
     """
     if view.ok.empty:
-        return panels.empty_figure(view.runs)
+        return panels.empty_figure(view.runs, view.missing_cause)
     if view.runs[x].nunique() == 1:
         level = view.runs[x].iloc[0]
         why = Note("one-level", f"{title(x)} is {level_text(level)} in all cells", factor=x, level=level)
         return panels.empty_figure(view.runs, why)
-    drawable = _drawable_panels(view, x, for_comparison)
+    drawable = drawable_panels(view, x, for_comparison)
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    panel_levels = _drawable_panels(view, x, for_comparison)
-    baselines = baseline_cells(view.study) if with_baselines else {}
+    panel_levels = drawable_panels(view, x, for_comparison)
+    baselines = _references(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.study) if with_baselines else []
     drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
     drawn_cells |= {baselines[cell] for cell in drawn_cells if cell in baselines}
@@ -155,8 +162,9 @@ def draw(
         for series in view.series
         if series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells
     ]
-    bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
-    extra = [bound_handle] if any(cell in baselines for cell in drawn_cells) else []
+    has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in drawn_cells)
+    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
+    extra = [ideal] if has_ideal else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     labels = [_tick_label(x, level) for level in scale.positions]
     rows, columns, width = panels.layout(len(panel_levels))
@@ -176,6 +184,7 @@ def draw(
         [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
     )
     remarks: list[str] = []
+    logarithmic = for_comparison or (scale.doubling and x in SCALE_FACTORS)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_runs = panels.rows_at(view.runs, levels)
         for series in drawn_series:
@@ -185,33 +194,38 @@ def draw(
                 series.select(panel_runs),
                 x,
                 (scale, shifts[series.name], scale.numeric or for_comparison),
-                view.pooling,
+                view,
             )
         for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
             _draw_baseline(
                 ax,
                 view,
-                successful(view.study[view.study["cell"] == cell]),
+                view.measured(view.study[view.study["cell"] == cell]),
                 panel_runs.groupby(x)["replicas"].max(),
                 scale,
             )
-        if successful(panel_runs).empty:
-            panels.write_remark(ax, panels.NO_SUCCESS)
+        if view.measured(panel_runs).empty:
+            panels.write_remark(ax, panels.NO_SUCCESS if successful(panel_runs).empty else NOT_RECORDED)
         ax.set_title(panels.panel_title(levels))
         axis_levels = {name: levels[name] for name in axis_factors}
-        remarks += panels.scale_value_axis(ax, *view.times(axis_levels), logarithmic=for_comparison)
+        remarks += panels.scale_value_axis(
+            ax,
+            *view.values_and_means(axis_levels, drawn_cells),
+            logarithmic=logarithmic,
+            quantity=view.quantity,
+        )
         scale.apply(ax, labels)
         if is_steep:
             ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     for ax in axes[::columns]:
-        ax.set_ylabel("epoch time (s)")
+        ax.set_ylabel(view.response.label)
     figure.supxlabel(axis_label(view.runs, x), fontsize=style.FONT_SIZE)
     panels.add_legend(figure, legend_series, extra, lines=scale.numeric or for_comparison)
     return figure, view.caption(
         heading,
-        BASELINE_BOUND if with_baselines and any(cell in baselines for cell in drawn_cells) else "",
+        IDEAL_DRAWN if has_ideal else "",
         *remarks,
         _single_level_note(single_level),
         notes=[
@@ -230,7 +244,7 @@ def _single_level_note(series: Sequence[Series]) -> str:
     return Note("series-without-line", text, series=names) if names else ""
 
 
-def _drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
+def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
     """Return the panels with two levels of `x`, and `for_comparison` with two series that have them.
 
     If none of these was measured, return the panels with a run.
@@ -297,9 +311,9 @@ def _draw_series(
     runs: pd.DataFrame,
     x: str,
     placement: tuple[Scale, float, bool],
-    pooling: Pooling,
+    view: View,
 ) -> None:
-    """Draw the means of one series; the line is broken where a planned cell has no successful run.
+    """Draw the means of one series; the line is broken where a planned cell has no value.
 
     `placement` is the x axis, the offset of the series on it, and whether means are joined from level to
     level.
@@ -308,30 +322,48 @@ def _draw_series(
     means, places = [], []
     by_level = dict(iter(runs.groupby(x)))
     for level in (level for level in scale.positions if level in by_level):
-        ok = successful(by_level[level])
+        measured = view.measured(by_level[level])
         places.append(scale.positions[level] + shift)
         means.append(math.nan)
-        if len(ok):
-            estimate = pooling.cell_mean(ok["cell"].iloc[0])
+        if len(measured):
+            estimate = view.estimate(measured["cell"].iloc[0])
             means[-1] = estimate.value
             panels.draw_interval(
-                ax, series.style, places[-1], estimate, ok["epoch_time_s"], scale.replicate_offset
+                ax, series.style, places[-1], estimate, view.values(measured), scale.replicate_offset
             )
     if places and joined:
         ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
 
+def _references(view: View, x: str) -> dict[str, str]:
+    """Map measured cells to the cell that their ideal starts from.
+
+    This is their baseline. Without one, it is the cell with the fewest replicas among those that differ only
+    in `x`, if there are several.
+    """
+    references = baseline_cells(view.study)
+    cells = view.measured(view.study).drop_duplicates("cell")
+    cells = cells[~cells["cell"].isin(references)].sort_values("replicas")
+    other_factors = [name for name in varying(view.study) if name != x]
+    for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
+        if group[x].nunique() > 1:
+            references |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
+    return references
+
+
 def _draw_baseline(
     ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale
 ) -> None:
-    """Draw the baseline's epoch time divided by replicas.
+    """Draw the ideal that starts from a baseline, if the response has one.
 
     For a single-device baseline also a point and a horizontal line.
 
     `replicas` is the number of replicas at each level of the x axis.
     """
+    if baseline_runs.empty:
+        return
     series_style = next((series.style for series in view.series if len(series.select(baseline_runs))), None)
-    estimate = view.pooling.cell_mean(baseline_runs["cell"].iloc[0])
+    estimate = view.estimate(baseline_runs["cell"].iloc[0])
     mean = estimate.value
     if baseline_frameworks(baseline_runs) and series_style:
         panels.draw_interval(
@@ -339,13 +371,20 @@ def _draw_baseline(
             series_style,
             min(scale.positions.values()),
             estimate,
-            baseline_runs["epoch_time_s"],
+            view.values(baseline_runs),
             scale.replicate_offset,
         )
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
-    x = [scale.positions[level] for level in replicas.index]
+    if view.response.scaling_power is None:
+        return
+    places = np.array([scale.positions[level] for level in replicas.index], dtype=float)
+    counts = replicas.to_numpy(float)
+    if scale.numeric:  # between levels the ideal is a curve
+        levels = np.linspace(replicas.index.min(), replicas.index.max(), IDEAL_POINTS)
+        places, counts = scale.position(levels), np.interp(levels, replicas.index.to_numpy(float), counts)
+    ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.scaling_power
     colour = series_style.colour if series_style else style.MUTED
-    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
+    ax.plot(places, ideal, color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:
@@ -354,33 +393,42 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     if not used:
         return [NO_BASELINE]
     has_single_device = view.runs["framework"].isin(baseline_frameworks(view.study)).any()
-    return [*([BASELINE_LINES] if has_single_device else []), BOUND_EXPLAINED, baselines_note(used, view)]
+    ideal = IDEALS.get(view.response.scaling_power) if view.response.scaling_power is not None else None
+    is_own = bool((view.study.loc[view.study["cell"].isin(used), "replicas"] > 1).any())
+    return [
+        *([BASELINE_LINES] if has_single_device else []),
+        *([Note("baselines-divided", f"Ideal: {ideal}.")] if ideal else []),
+        *([OWN_IDEAL] if ideal and is_own else []),
+        baselines_note(used, view),
+    ]
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
-    """Return what the baseline cells `used` are, with their epoch times in seconds.
+    """Return what the baseline cells `used` are, with their means of the view's response.
 
     By name if they are few.
     """
+    unit = view.response.unit
     baseline_runs = view.study[view.study["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
+    has_one_replica = bool((baseline_runs["replicas"] == 1).all())
     kinds += (
-        ["the framework's own cell with one replica"]
+        [f"the framework's own cell with {'one replica' if has_one_replica else 'the fewest replicas'}"]
         if set(baseline_runs["framework"]) - set(single_device)
         else []
     )
     text = f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them"
-    times = {cell: view.pooling.cell_mean(cell).value for cell in used}
+    times = {cell: view.estimate(cell).value for cell in used}
     if len(used) > MAX_NAMED_BASELINES:
         ends = sorted(times.values())[:: len(used) - 1]
         count = (
-            f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists "
-            "them."
+            f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} {unit}; "
+            "the table `cells` lists them."
         )
         return Note("baselines", f"{text}. {count}", single_device=single_device, seconds=times)
     levels = cell_levels(baseline_runs).set_index("cell")[varying(view.study)]
-    seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
+    seconds = [f"{tables.interval(view.estimate(cell))} {unit}" for cell in levels.index]
     names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
     seconds_by_name = "; ".join(
         f"{name}: {interval}" if name else interval for name, interval in zip(names, seconds, strict=True)

@@ -1,4 +1,4 @@
-"""Draw the epoch time of every cell, with its interval and its replicates."""
+"""Draw the response of every cell, such as its epoch time, with its interval and its replicates."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,26 +8,27 @@ from analysis.measured import Records, successful
 from declared.figures import Declared
 from figures import panels, rows
 from figures.panels import Series
-from figures.view import View, build_view
+from figures.view import NOT_RECORDED, View, build_response_view
 
-HEADING = f"Epoch time of every cell. {panels.MARKERS}"
+HEADING = f"{{}} of every cell. {panels.MARKERS}"
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and by nodes or devices, and its caption."""
-    view = build_view(records.runs, declaration)
+    view = build_response_view(records, declaration)
     if view.ok.empty:
-        return panels.empty_figure(view.runs)
+        return panels.empty_figure(view.runs, view.missing_cause)
 
     def draw_cell(ax: Axes, series: Series, y: float, planned: pd.DataFrame) -> None:
-        ok = successful(planned)
-        if ok.empty:
-            rows.write_remark(ax, y, panels.NO_SUCCESS)
+        measured = view.measured(planned)
+        if measured.empty:
+            rows.write_remark(ax, y, panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED)
             return
-        estimate = view.pooling.cell_mean(ok["cell"].iloc[0])
+        estimate = view.estimate(measured["cell"].iloc[0])
         panels.draw_interval(
-            ax, series.style, y, estimate, ok["epoch_time_s"], rows.REPLICATE_OFFSET, vertical=False
+            ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
         )
 
-    figure, on_page, remarks = rows.draw(view, "epoch time (s)", draw_cell, View.times)
-    return figure, on_page.caption(HEADING, *remarks)
+    figure, on_page, remarks = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
+    heading = HEADING.format(view.response.heading)
+    return figure, on_page.caption(heading, *remarks, notes=view.response_notes)

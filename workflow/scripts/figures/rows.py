@@ -17,17 +17,17 @@ REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
-AxisTimes = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
+AxisValues = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
 
 
-def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple[Figure, View, list[str]]:
+def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tuple[Figure, View, list[str]]:
     """Return the figure, the part of the view that fits its page, and notes on its axes for the caption.
 
     Args:
         view: The cells to draw.
-        label: Label of the time axis.
+        label: Label of the axis of values.
         draw_cell: Draws one row, given its planned runs.
-        times: Returns, for the levels that share an axis, run times and the cells' `low`, `high` and `n`.
+        values: Returns, for the levels that share an axis, values of runs, and low, high and n of cells.
     """
     row_in = len(view.rows) * ROW_INCHES + AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
@@ -45,9 +45,9 @@ def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple
             if y and series != view.rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
         ax.set_title(panels.panel_title(levels))
-        run_times, means = times(view, {name: levels[name] for name in axis_factors})
-        remarks += panels.scale_value_axis(ax, run_times, means, axis="x")
-        if run_times.empty:
+        run_values, means = values(view, {name: levels[name] for name in axis_factors})
+        remarks += panels.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
+        if run_values.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)
     axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])

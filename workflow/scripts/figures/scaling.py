@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
-from analysis.measured import Records, factors
+from analysis.batch_scaling import batch_scaling
+from analysis.measured import Records, factors, size_factor_name
 from analysis.speedup import baseline_cells, build_rows
 from common.notes import Note
 from declared.figures import Declared
@@ -24,7 +25,7 @@ PANEL_INCHES = 1.3
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 HEADING = (
-    "Speed-up (upper panels) and efficiency (lower). Markers: ratios of means; bars: 95 % intervals; long "
+    "Speed-up (upper panels) and efficiency (lower){}. Markers: ratios of means; bars: 95 % intervals; long "
     "dashes: ideal."
 )
 HOW_TO_READ = (
@@ -101,18 +102,19 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     x_label = "nodes" if (drawn_rows["replicas"] == drawn_rows["nodes"]).all() else "replicas"
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, drawn_series, extra)
-    baselines = baseline_cells(view.study)
+    baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
     without_single_replica = [
         series.name for series in drawn_series if not (series.select(rows)["replicas"] == 1).any()
     ]
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
-        HEADING,
+        HEADING.format(f", {kept_batch.facts['kind']}" if kept_batch else ""),
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
         _no_single_replica_note(without_single_replica),
         _no_baseline_note(without_baseline),
         notes=[
+            kept_batch or "",
             HOW_TO_READ,
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),

@@ -5,7 +5,7 @@ figures and tables agree.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.intervals import Estimate
 from analysis.measured import (
+    Records,
     combination_text,
     factors,
     level_text,
@@ -25,17 +27,20 @@ from analysis.measured import (
     treatment_text,
     varying,
 )
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import Pooling, pooled_response
+from analysis.responses import response_notes, with_response
 from common.notes import Note
 from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
 from declared.figures import Declared
 from declared.products.figures import KINDS
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures import panels, style
 from figures.panels import Caption, Series, level_combinations
 
 ViewRow = tuple[Series, dict[str, Any], str]
 PanelLevels = Sequence[dict[str, Any]]
 MAX_NAMED_LEVELS = 4  # of a factor, in a caption
+NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class View:
         colour: Factors that distinguish series.
         facet: Factors that distinguish panels.
         omission_note: Note on panels that do not fit the page.
+        response: What is compared.
     """
 
     study: pd.DataFrame
@@ -57,6 +63,7 @@ class View:
     colour: list[str]
     facet: list[str]
     omission_note: str = ""
+    response: Response = EPOCH_TIME
 
     def fit_to_page(
         self, height_in: float, across: int = panels.MAX_GRID_COLUMNS, panel_levels: PanelLevels | None = None
@@ -109,17 +116,58 @@ class View:
     @cached_property
     def ok(self) -> pd.DataFrame:
         """The successful runs that are drawn."""
-        return successful(self.runs)
+        return self.measured(self.runs)
+
+    def measured(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Return the successful runs that have the response."""
+        return successful(runs).dropna(subset=self.response.column)
+
+    @property
+    def missing_cause(self) -> Note:
+        """Why no run has the response."""
+        if successful(self.runs).empty:
+            return panels.NO_SUCCESS
+        name = self.response.title
+        return Note("response-not-recorded", f"no run records its {name}", response=self.response.name)
 
     @cached_property
     def pooling(self) -> Pooling:
         """Means of all cells of `study`, with their intervals."""
-        return pooled(self.study)
+        return pooled_response(self.study, self.response)
 
-    def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
-        """Return epoch times of successful runs at these levels, and their cells' means with intervals."""
+    @property
+    def quantity(self) -> str:
+        """Name of the axis of values in notes."""
+        return "time" if self.response == EPOCH_TIME else self.response.title
+
+    @property
+    def response_notes(self) -> list[str]:
+        """What a caption says about the response, nothing about epoch time."""
+        return [] if self.response == EPOCH_TIME else response_notes(self.runs, self.response)
+
+    def estimate(self, cell: str) -> Estimate:
+        """Return the mean response of a cell in its displayed unit, with its interval."""
+        mean, unit = self.pooling.cell_mean(cell), self.response.unit_multiplier
+        return replace(mean, value=unit * mean.value, low=unit * mean.low, high=unit * mean.high)
+
+    def values(self, runs: pd.DataFrame) -> pd.Series:
+        """Return the response of runs in its displayed unit."""
+        return self.response.unit_multiplier * runs[self.response.column].astype(float)
+
+    def values_and_means(
+        self, levels: Mapping[str, Any], drawn: Collection[str] | None = None
+    ) -> tuple[pd.Series, pd.DataFrame]:
+        """Return the response of runs at these levels, and n, mean, low and high of their cells.
+
+        Args:
+            levels: Levels of some factors.
+            drawn: The cells that are drawn; None for all.
+        """
         ok = panels.rows_at(self.ok, levels)
-        return ok["epoch_time_s"], self.pooling.cell_statistics.loc[list(set(ok["cell"]))]
+        ok = ok if drawn is None else ok[ok["cell"].isin(drawn)]
+        means = self.pooling.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
+        means[["mean", "low", "high"]] *= self.response.unit_multiplier
+        return self.values(ok), means
 
     @cached_property
     def series(self) -> list[Series]:
@@ -233,7 +281,14 @@ def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
     return runs
 
 
-def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
+def build_response_view(records: Records, declaration: Declared) -> View:
+    """Select what a figure draws whose `y` is a response."""
+    response = RESPONSES[declaration.y or EPOCH_TIME.name]
+    runs = with_response(records.runs, response, lambda: records.epochs, declaration.target)
+    return build_view(runs, declaration, response)
+
+
+def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = EPOCH_TIME) -> View:
     """Select what a declared figure draws of the runs of a study.
 
     By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
@@ -266,6 +321,7 @@ def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
         declaration,
         colour,
         [*facet, *(name for name in unplaced if name not in treatments), *treatments],
+        response=response,
     )
 
 

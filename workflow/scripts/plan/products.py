@@ -10,6 +10,7 @@ from declared.products.figures import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
 from declared.products.traits import Traits
 from declared.records import RECORD_TABLES
+from declared.responses import EPOCH_TIME
 from environments.identity import environment_stamp
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
@@ -30,6 +31,9 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
         "--replicates", campaign.study.replicates.words if campaign.study.replicates.adaptive else None
     ),
     "precision_target": lambda campaign: ["--rule", json.dumps(rule_fields(campaign.study.replicates))],
+    "response": lambda campaign: _option(
+        "--response", None if campaign.study.response == EPOCH_TIME.name else campaign.study.response
+    ),
     "omitted_tables": lambda campaign: [
         part for name in omitted_tables(campaign) for part in ("--omit", name)
     ],

@@ -11,6 +11,7 @@ from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS
 from declared.products.tables import TABLES, Table
 from declared.records import RECORD_TABLES, RecordTable
+from declared.responses import RESPONSES
 from figures import gallery
 from reference.markdown import block, code, codes, escaped, table
 from reference.settings import value
@@ -65,6 +66,15 @@ LAYOUT = {
 }
 
 
+# What a response needs, by trait or by name.
+NEEDS = {
+    "step_times": "`step_times: true` in the study",
+    "token_sequences": "data sets of sequences of tokens",
+    "target_accuracy": "`target_accuracy` in the study",
+    "energy_per_sample": "[meters](../how-to/energy.md)",
+}
+
+
 def figures_page() -> str:
     """Return the page of figures, with the pictures of figures.gallery."""
     examples = list(gallery.examples())
@@ -97,8 +107,8 @@ def figures_page() -> str:
                     ["`kind`", "the kind of figure, one of those below"],
                     [
                         "`name`",
-                        "name of the files; default: the kind (or y, where it is given), followed by x "
-                        "where x is given",
+                        "name of the files; default: the kind, followed by y and x where they are given "
+                        "(for accuracy, y stands in place of the kind)",
                     ],
                     ["`x`, `y`", "what the axes show"],
                     [
@@ -112,6 +122,23 @@ def figures_page() -> str:
                         "draw only cells with these levels (a level or a list for each factor); intervals "
                         "still use all runs of the study",
                     ],
+                ],
+            ),
+            "## Responses",
+            "Where `y` is a response, the figure shows that of the study's key `response`, by default "
+            "`epoch_time`, unless it names its own. All have the same kind of interval "
+            "([Statistics](../explanation/statistics.md#other-responses)).",
+            table(
+                ["response", "unit", "mean", "meaning", "needs"],
+                [
+                    [
+                        f"`{response.name}`",
+                        response.unit,
+                        "harmonic" if response.is_rate else "arithmetic",
+                        response.meaning.partition(": ")[2],
+                        NEEDS.get(response.name, ", ".join(NEEDS[trait] for trait in response.when)),
+                    ]
+                    for response in RESPONSES.values()
                 ],
             ),
             "Figures never average over a factor: every factor that varies needs an axis, a colour or a "
@@ -136,7 +163,7 @@ def _figure(example: gallery.Example) -> Iterator[str]:
     yield kind.reading
     words = {
         "x": codes(kind.x) if kind.x else "a factor",
-        "y": codes(kind.y or ()),
+        "y": "a [response](#responses)" if kind.of_response else codes(kind.y or ()),
         "colour": "one factor" if kind.one_colour else "factors",
         "facet": "factors",
         "filter": "levels",

@@ -7,8 +7,10 @@ from typing import Any
 
 from common.files import load_yaml
 from declared.products.traits import Traits
+from declared.responses import RESPONSES
 
 FILE = Path(__file__).with_name("figures.yaml")
+OF_RESPONSE = "responses"  # as y in figures.yaml: the names of all responses
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class FigureKind:
     along: Sequence[str] = ()
     along_scale: bool = False
     one_colour: bool = False
+    of_response: bool = False
     of_traces: bool = False
     in_supplement: bool = False
     when: Sequence[str] = ()
@@ -54,6 +57,8 @@ def _kind(name: str, entry: Mapping[str, Any]) -> FigureKind:
     frozen: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
     }
+    if entry.get("y") == OF_RESPONSE:
+        frozen |= {"y": tuple(RESPONSES), "of_response": True}
     return FigureKind(name=name, **frozen)
 
 

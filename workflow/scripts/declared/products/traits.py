@@ -9,6 +9,8 @@ from typing import Any
 
 from declared.factors import scale_of, treatments_of
 
+MIN_HEAT_MAP_CELLS = 12
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -18,6 +20,10 @@ class Traits:
         varied: The factors that vary, without a trace that only tells traced from untraced runs.
         full_design: All combinations of levels are measured.
         target_accuracy: The validation accuracy that the study names, a share.
+        n_cells: Number of cells.
+        fullest_factor: The factor by whose levels a grid of the cells has fewest gaps.
+        token_sequences: The samples of a data set are sequences of tokens.
+        step_times: Runs record the quantiles of their steps.
         next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
         residuals_testable: Cells have replicates, and there are enough runs for tests of residuals.
         regression_predicts: There are more cells than coefficients, so that cells predict each other.
@@ -39,6 +45,10 @@ class Traits:
     varied: Sequence[str]
     full_design: bool = True
     target_accuracy: float | None = None
+    n_cells: int = 0
+    fullest_factor: str = ""
+    token_sequences: bool = False
+    step_times: bool = False
     next_tokens: bool = False
     residuals_testable: bool = True
     regression_predicts: bool = True
@@ -104,3 +114,11 @@ class Traits:
             return []
         x = self.scale if self.scale in factors else factors[-1]
         return [{"name": "interaction", "x": x, "colour": next(name for name in factors if name != x)}]
+
+    @property
+    def heat_maps(self) -> list[dict[str, Any]]:
+        """Return the heat map of a study with many cells."""
+        n_factors = len([name for name in self.varied if name != "framework"])
+        if n_factors < 2 or self.n_cells < MIN_HEAT_MAP_CELLS:
+            return []
+        return [{"name": "heat_map", "x": self.fullest_factor}]

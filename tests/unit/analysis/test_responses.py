@@ -1,0 +1,132 @@
+"""Other responses than epoch time: pooled like it, rates as inverted costs, derived from what runs record."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import cells, effects, time_to_accuracy
+from analysis.batch_scaling import batch_scaling
+from analysis.measured import Records
+from analysis.pooling import pooled, pooled_response
+from analysis.responses import response_notes, with_response
+from common.notes import codes, find_note
+from declared.responses import EPOCH_TIME, RESPONSES
+from support.synthetic import campaign, metered, write_frames
+
+BOUNDS = ["mean", "low", "high"]
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory) -> tuple[pd.DataFrame, pd.DataFrame]:
+    folder = tmp_path_factory.mktemp("responses")
+    records = Records(*write_frames(folder, *metered(*campaign(failures={}))))
+    return records.runs, records.epochs
+
+
+@pytest.fixture(scope="module")
+def runs(frames):
+    return frames[0]
+
+
+def measured(frames, name, target=None):
+    return with_response(frames[0], RESPONSES[name], lambda: frames[1], target)
+
+
+def test_a_rate_is_the_inverse_cost(runs):
+    times = pooled(runs).cell_statistics
+    rates = pooled_response(runs, RESPONSES["throughput"]).cell_statistics
+    samples = float(runs["samples_per_epoch"].iloc[0])
+    assert np.allclose(rates["mean"], samples / times["mean"]), "a harmonic mean"
+    assert np.allclose(rates["low"], samples / times["high"])
+    assert np.allclose(rates["high"], samples / times["low"])
+    assert np.allclose(rates[["cv", "s", "df"]], times[["cv", "s", "df"]])
+
+
+def test_ratios_of_rates_are_those_of_costs_inverted(runs):
+    names = list(pooled(runs).samples)[:6]
+    to, base = names[1:], names[:-1]
+    times = pooled(runs).ratios(to, base)
+    rates = pooled_response(runs, RESPONSES["throughput"]).ratios(to, base)
+    assert np.allclose(rates[["value", "low", "high"]], 1 / times[["value", "high", "low"]].to_numpy())
+    assert np.allclose(rates["p"], times["p"]) and (rates["within_blocks"] == times["within_blocks"]).all()
+
+
+def test_differences_of_rates_are_of_harmonic_means(runs):
+    pooling = pooled_response(runs, RESPONSES["throughput"])
+    names = list(pooling.samples)[:6]
+    rows, means = pooling.differences(names[1:], names[:-1]), pooling.cell_statistics.loc[names, "mean"]
+    assert np.allclose(rows["value"], np.diff(means))
+    relative = (rows["high"] - rows["value"]) / means.to_numpy()[1:]
+    on_log_scale = np.log(pooling.ratios(names[1:], names[:-1]).eval("high / value"))
+    assert np.allclose(relative, on_log_scale, rtol=0.5), "of the size that the delta method gives"
+
+
+def test_epoch_time_is_pooled_as_ever(runs):
+    assert pooled_response(runs, EPOCH_TIME) is pooled(runs)
+
+
+def test_responses_are_derived_from_what_runs_record(frames):
+    runs = frames[0]
+    per_device = measured(frames, "throughput_per_device")["throughput_samples_s_device"]
+    assert np.allclose(per_device, runs["throughput_samples_s"] / runs["replicas"])
+    on_gpu = runs.assign(device_memory_peak_bytes=[7.0, *[None] * (len(runs) - 1)])
+    memory = measured((on_gpu, frames[1]), "memory")["rank_memory_bytes"]
+    assert memory.tolist() == [7.0, *runs["memory_peak_bytes"].iloc[1:].astype(float)]
+    energy = measured(frames, "energy_per_sample")["energy_per_sample_j"]
+    assert np.allclose(energy, runs["energy_package_j"] / runs["samples_per_epoch"])
+
+
+def test_time_to_accuracy_needs_all_runs_of_a_cell(frames):
+    runs, epochs = frames
+    summary = time_to_accuracy.summarize(runs, epochs, target := 0.7).set_index("cell")
+    times = measured(frames, "time_to_accuracy", target)
+    means = times.groupby("cell")["time_to_accuracy_s"].mean().reindex(summary.index)
+    assert 0 < means.notna().sum() < len(means)
+    assert np.allclose(means, summary["time_to_accuracy_s"], equal_nan=True)
+    note = find_note(response_notes(times, RESPONSES["time_to_accuracy"]), "cells-without-response")
+    assert sorted(note.facts["cells"]) == sorted(means.index[means.isna()])
+
+
+def test_notes_say_whose_energy_it_is(frames):
+    notes = response_notes(measured(frames, "energy_per_sample"), RESPONSES["energy_per_sample"])
+    assert codes(notes) == ["response", "whose-energy"]
+    assert find_note(notes, "whose-energy").facts == {"scope": "package"}
+
+
+def test_the_table_of_cells_begins_with_the_response(frames):
+    response = RESPONSES["memory"]
+    table = cells.table(measured(frames, "memory"), response)
+    headings = list(table.display)
+    assert headings.index(response.label) == headings.index("n") + 1 < headings.index(EPOCH_TIME.label)
+    pooling = pooled_response(measured(frames, "memory"), response)
+    expected = pooling.cell_statistics.reindex(table.data["cell"])
+    assert np.allclose(table.data[[f"rank_memory_bytes_{part}" for part in BOUNDS]], expected[BOUNDS])
+
+
+def test_the_table_of_effects_has_ratios_of_the_response(runs):
+    table = effects.table(runs, response=RESPONSES["throughput"])
+    data = table.data
+    assert np.allclose(data["response_ratio"], 1 / data["ratio"])
+    assert np.allclose(data["response_ratio_low"], 1 / effects.build_rows(runs)["ratio_high"])
+    assert np.allclose(data["response_p_holm"], data["p_holm"], equal_nan=True)
+    assert "throughput: ratio" in table.display
+    plain = effects.table(runs)
+    assert plain.data.equals(data.drop(columns=[name for name in data if name.startswith("response_")]))
+
+
+@pytest.mark.parametrize(
+    ("local_batch", "effective_batch", "kind"),
+    [
+        ([16, 16, 16], [16, 32, 64], "weak scaling"),
+        ([16, 8, 4], [16, 16, 16], "strong scaling"),
+        ([16, 12, 10], [16, 24, 40], None),
+    ],
+)
+def test_scaling_is_named_by_the_batch_that_is_kept(runs, local_batch, effective_batch, kind):
+    scaled = runs.drop_duplicates("cell").iloc[[0, 0, 0]].assign(
+        cell=["a", "b", "c"], nodes=[1, 2, 4], replicas=[1, 2, 4], batch_size=16,
+        local_batch=local_batch, effective_batch=effective_batch,
+    )  # fmt: skip
+    note = batch_scaling(scaled, "nodes")
+    assert (note and note.facts["kind"]) == kind and (note is None or "16" in note)
+    assert batch_scaling(scaled.iloc[:1], "nodes") is None, "one scale"

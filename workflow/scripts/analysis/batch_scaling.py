@@ -1,0 +1,44 @@
+"""Say whether a study scales weakly or strongly: which batch stays the same over nodes or devices.
+
+Strong scaling keeps the samples of an optimizer step (the global batch), weak scaling those of a replica (the
+local batch). An epoch has the same samples in both.
+"""
+
+import pandas as pd
+
+from analysis.measured import level_text, varying
+from common.notes import Note
+
+FIXED_BATCHES = (
+    ("effective_batch", "strong", "global batch size {}"),
+    ("local_batch", "weak", "batch size {} per replica"),
+)
+
+
+def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
+    """Return which batch the kind of scaling over a factor keeps; None if it is neither strong nor weak.
+
+    The fact `kind` names the kind: strong scaling, weak scaling or, if the batch scope varies, both.
+    """
+    cells = runs.drop_duplicates("cell")
+    other_factors = [name for name in varying(cells) if name != factor]
+    groups = [group for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False)]
+    series = [group for group in groups if group["replicas"].nunique() > 1]
+    kinds = [
+        next(((kind, text) for column, kind, text in FIXED_BATCHES if len(set(group[column])) == 1), ("", ""))
+        for group in series
+    ]
+    if ("", "") in kinds:
+        return None
+    parts: dict[str, str] = {}
+    for kind, text in dict.fromkeys(kinds):
+        members = [group for group, named in zip(series, kinds, strict=True) if named == (kind, text)]
+        sizes = [level_text(size) for size in sorted({int(group["batch_size"].iloc[0]) for group in members})]
+        listed = " or ".join(filter(None, [", ".join(sizes[:-1]), sizes[-1]]))
+        parts[kind] = text.format(listed)
+    if not parts:
+        return None
+    sentence = "; ".join(f"{kind} scaling: {text}" for kind, text in parts.items())
+    return Note(
+        "batch-scaling", f"{sentence[0].upper()}{sentence[1:]}.", kind=f"{' and '.join(parts)} scaling"
+    )

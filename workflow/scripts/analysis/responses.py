@@ -1,0 +1,76 @@
+"""Measure the responses of `declared.responses`: derive columns of runs that runs.csv does not have."""
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+
+from analysis import energy, time_to_accuracy
+from analysis.measured import successful
+from common.notes import Note
+from common.text import number_of
+from declared.responses import RESPONSES, Response
+
+DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY, TIME_TO_ACCURACY = (
+    RESPONSES[name]
+    for name in (
+        "throughput_per_device",
+        "token_throughput_per_device",
+        "memory",
+        "energy_per_sample",
+        "time_to_accuracy",
+    )
+)
+
+
+def with_response(
+    runs: pd.DataFrame, response: Response, epochs: Callable[[], pd.DataFrame], target: float | None = None
+) -> pd.DataFrame:
+    """Return the runs with the column of a response, NaN where a run has none.
+
+    Args:
+        runs: Runs of a study.
+        response: The response.
+        epochs: Returns the epochs of the runs.
+        target: Validation accuracy of the time to accuracy.
+    """
+    if response.column in runs:
+        return runs
+    return runs.assign(**{response.column: _derive(runs, response, epochs, target)})
+
+
+def _derive(
+    runs: pd.DataFrame, response: Response, epochs: Callable[[], pd.DataFrame], target: float | None
+) -> pd.Series:
+    if response in (DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT):
+        total = runs[response.column.removesuffix("_device")].astype(float)
+        return total / runs["replicas"].astype(float)
+    if response == MEMORY:
+        resident = runs["memory_peak_bytes"].astype(float)
+        return runs["device_memory_peak_bytes"].astype(float).fillna(resident)
+    if response == ENERGY:
+        scope = energy.choose_scope(runs)
+        by_run = energy.energy_of_runs(runs, scope)[ENERGY.column] if scope else pd.Series(dtype=float)
+        return by_run.reindex(runs.index)
+    accuracies = time_to_accuracy.accuracy_of_runs(runs, epochs(), target or math.nan)
+    missed = set(accuracies.loc[accuracies[TIME_TO_ACCURACY.column].isna(), "cell"])
+    reached = accuracies[~accuracies["cell"].isin(missed)].set_index("run_id")[TIME_TO_ACCURACY.column]
+    return runs["run_id"].map(reached).astype(float)
+
+
+def response_notes(runs: pd.DataFrame, response: Response) -> list[str]:
+    """Return what a caption says about the response: its meaning, whose energy, and which cells lack it.
+
+    Args:
+        runs: Runs with the response's column.
+        response: The response.
+    """
+    notes: list[str] = [Note("response", response.meaning, response=response.name)]
+    if response == ENERGY and (scope := energy.choose_scope(runs)):
+        notes.append(Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope))
+    ok = successful(runs)
+    measured = set(ok.loc[ok[response.column].notna(), "cell"])
+    if lacking_cells := [cell for cell in dict.fromkeys(ok["cell"]) if cell not in measured]:
+        text = f"Without {response.title}: {number_of(len(lacking_cells), 'cell')}."
+        notes.append(Note("cells-without-response", text, cells=lacking_cells))
+    return notes

@@ -1,0 +1,165 @@
+"""Declare the responses of studies: the measured quantities that figures and tables compare.
+
+Epoch time is the default. A study names another one under `response`, a figure under `y`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """A measured column and how it is compared and displayed.
+
+    Attributes:
+        name: Its name in studies; "" if figures and studies cannot choose it.
+        column: Column in runs.csv, or one that `analysis.responses` derives from others.
+        title: Title without unit.
+        unit: Displayed unit.
+        meaning: One sentence for captions and the reference.
+        is_rate: Whether more is better and means are harmonic; else it is a cost with arithmetic means.
+        scaling_power: Power of the number of replicas to which the ideal is proportional; None without one.
+        minimum: Smallest possible value, in the column's unit.
+        maximum: Largest possible value.
+        unit_multiplier: Factor from the column's unit to the displayed one.
+        digits: Significant digits displayed.
+        when: Traits that a study needs (declared.products.traits).
+        hint: What gives a study these traits.
+    """
+
+    column: str
+    title: str
+    unit: str
+    name: str = ""
+    meaning: str = ""
+    is_rate: bool = False
+    scaling_power: int | None = None
+    minimum: float = 0.0
+    maximum: float = math.inf
+    unit_multiplier: float = 1.0
+    digits: int = 3
+    when: tuple[str, ...] = ()
+    hint: str = ""
+
+    @property
+    def label(self) -> str:
+        """Title with the displayed unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether values are limited by more than being positive, so that no interval is on the log scale."""
+        return self.minimum > 0 or self.maximum < math.inf
+
+    @property
+    def heading(self) -> str:
+        """Title as the start of a sentence."""
+        return self.title[:1].upper() + self.title[1:]
+
+
+_STEP_TIMES: dict[str, Any] = {
+    "unit": "ms",
+    "unit_multiplier": 1e3,
+    "when": ("step_times",),
+    "hint": "add step_times: true to the study",
+}
+_TOKENS: dict[str, Any] = {
+    "when": ("token_sequences",),
+    "hint": "its data sets are no sequences of tokens; take throughput",
+}
+_DECLARED = (
+    Response(
+        name="epoch_time",
+        column="epoch_time_s",
+        title="epoch time",
+        unit="s",
+        meaning="Epoch time: wall time of one pass over the training samples, without validation.",
+        scaling_power=-1,
+    ),
+    Response(
+        name="throughput",
+        column="throughput_samples_s",
+        title="throughput",
+        unit="samples/s",
+        meaning="Throughput: training samples per second on all devices together; means are harmonic.",
+        is_rate=True,
+        scaling_power=1,
+    ),
+    Response(
+        name="throughput_per_device",
+        column="throughput_samples_s_device",
+        title="throughput per device",
+        unit="samples/s",
+        meaning="Throughput per device: training samples per second, divided by devices; means are harmonic.",
+        is_rate=True,
+        scaling_power=0,
+    ),
+    Response(
+        name="token_throughput",
+        column="throughput_tokens_s",
+        title="throughput",
+        unit="tokens/s",
+        meaning="Throughput: training tokens per second on all devices together; means are harmonic.",
+        is_rate=True,
+        scaling_power=1,
+        **_TOKENS,
+    ),
+    Response(
+        name="token_throughput_per_device",
+        column="throughput_tokens_s_device",
+        title="throughput per device",
+        unit="tokens/s",
+        meaning="Throughput per device: training tokens per second, divided by devices; means are harmonic.",
+        is_rate=True,
+        scaling_power=0,
+        **_TOKENS,
+    ),
+    Response(
+        name="step_time",
+        column="step_time_median_s",
+        title="median step time",
+        meaning="Step time: median over the training steps of a run, slowest rank of each step.",
+        **_STEP_TIMES,
+    ),
+    Response(
+        name="step_time_p95",
+        column="step_time_p95_s",
+        title="95 % quantile of step time",
+        meaning="Step time: 95 % of a run's training steps take no longer, slowest rank of each step.",
+        **_STEP_TIMES,
+    ),
+    Response(
+        name="memory",
+        column="rank_memory_bytes",
+        title="peak memory per rank",
+        unit="MiB",
+        meaning=(
+            "Memory: peak allocation of a rank on its GPU; on CPUs its peak resident set, including program "
+            "and libraries."
+        ),
+        unit_multiplier=2**-20,
+    ),
+    Response(
+        name="energy_per_sample",
+        column="energy_per_sample_j",
+        title="energy per sample",
+        unit="mJ",
+        meaning="Energy per sample: energy of an epoch divided by its training samples.",
+        unit_multiplier=1e3,
+    ),
+    Response(
+        name="time_to_accuracy",
+        column="time_to_accuracy_s",
+        title="time to accuracy",
+        unit="s",
+        meaning=(
+            "Time to accuracy: training until the end of the first epoch whose validation accuracy reaches "
+            "the target; cells in which a run never reaches it have no value."
+        ),
+        when=("target_accuracy",),
+        hint="add target_accuracy: 0.9 to the study",
+    ),
+)
+RESPONSES = {response.name: response for response in _DECLARED}
+EPOCH_TIME = RESPONSES["epoch_time"]

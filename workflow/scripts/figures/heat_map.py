@@ -1,0 +1,188 @@
+"""Draw a heat map of a response: one field per cell, with its mean and its interval in figures."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from analysis import tables
+from analysis.measured import (
+    Records,
+    axis_label,
+    cell_levels,
+    level_text,
+    levels_in_order,
+    successful,
+    treatment_text,
+    varying,
+)
+from common.notes import Note
+from declared.factors import WORK
+from declared.figures import Declared
+from figures import panels, style
+from figures.view import NOT_RECORDED, View, build_response_view
+
+COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
+COLOUR_ENDS = 0.12, 0.98  # of the scale, without its darkest part
+LOG_FROM_RATIO = 5
+FIELD_INCHES = 0.31
+AROUND_FIELDS_INCHES = 0.75  # height of the axis below the fields and of the scale of colours
+MIN_FIELD_WIDTH_IN = 0.9
+CHARACTER_INCHES = 0.06
+DARK_BELOW = 0.5  # luminance of a field whose text is white
+LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
+MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
+EMPTY_CHARACTERS = 14  # per line, in a field without a value
+SINGLE_RUN = "†"
+HEADING = "{} of every cell. Numbers: means with 95 % intervals; lighter: larger."
+SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
+EMPTY_FIELDS = Note("empty-fields", "White fields: cells that the study does not have.")
+
+
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with panels by data set and model and by `facet`, and its caption."""
+    view = build_response_view(records, declaration)
+    if view.ok.empty:
+        return panels.empty_figure(view.runs, view.missing_cause)
+    x = str(declaration.x)
+    columns = levels_in_order(view.runs, x)
+    panel_in = len(columns) * MIN_FIELD_WIDTH_IN
+    view, names = _place_factors(view, panel_in)
+    row_levels = _ordered_rows(view, names)
+    labels = [_row_text(levels) for levels in row_levels]
+    height_in = len(row_levels) * FIELD_INCHES
+    label_in = CHARACTER_INCHES * max(map(len, labels))
+    across = _panels_across(label_in, panel_in)
+    view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
+    panel_levels = view.panels
+    n_columns = min(len(panel_levels), across)
+    n_rows = math.ceil(len(panel_levels) / n_columns)
+    is_wide = label_in + n_columns * panel_in > style.COLUMN_INCHES
+    width = style.PAGE_INCHES if is_wide else style.COLUMN_INCHES
+    figure = style.new_figure(
+        width, n_rows * (height_in + panels.titles_height(panel_levels)) + AROUND_FIELDS_INCHES
+    )
+    axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels))
+    norm = _norm(view)
+    colours = ScalarMappable(
+        norm, ListedColormap(matplotlib.colormaps[COLOURS](np.linspace(*COLOUR_ENDS, 256)))
+    )
+    is_logarithmic = isinstance(norm, LogNorm)
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        planned = panels.rows_at(view.runs, levels)
+        for y, row in enumerate(row_levels):
+            for place, level in enumerate(columns):
+                _draw_field(ax, (place, y), view, panels.rows_at(planned, row | {x: level}), colours)
+        ax.set_title(panels.panel_title(levels))
+        ax.set_xlim(-0.5, len(columns) - 0.5)
+        ax.set_ylim(len(row_levels) - 0.5, -0.5)
+        ax.set_xticks(range(len(columns)), [level_text(level) for level in columns])
+        ax.set_yticks(range(len(row_levels)), labels)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    for ax in axes[-n_columns:]:
+        ax.set_xlabel(axis_label(view.runs, x))
+    bar = figure.colorbar(colours, ax=axes, location="bottom", aspect=60, pad=0.02, fraction=0.04)
+    bar.set_label(view.response.label)
+    bar.outline.set_visible(False)
+    if is_logarithmic:
+        panels.set_round_ticks(bar.ax.xaxis, panels.MANY_TICKS)
+    drawn = view.ok.groupby("cell").size()
+    n_fields = len(panel_levels) * len(row_levels) * len(columns)
+    return figure, view.caption(
+        Note("heading", HEADING.format(view.response.heading), response=view.response.name),
+        Note("single-runs", SINGLE_RUNS, cells=int((drawn == 1).sum())) if (drawn == 1).any() else "",
+        EMPTY_FIELDS if n_fields > view.runs["cell"].nunique() else "",
+        notes=[
+            *view.response_notes,
+            Note("logarithmic-colours", "The colour scale is logarithmic.") if is_logarithmic else "",
+        ],
+    )
+
+
+def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
+    """Return the view with its panels, and the factors whose combinations are rows.
+
+    Rows are series, panels all other factors. If panels, each `panel_in` wide, need more than one row of
+    panels, their factors become rows as far as these fit a page, the last ones first, but for `facet` of the
+    declaration and for model and data set, whose times differ most.
+    """
+    names = [name for name in view.colour if name in varying(view.runs)]
+    facet, fixed = list(view.facet), view.declaration.facet or WORK
+    while movable := [name for name in facet if name not in fixed]:
+        rows = _ordered_rows(view, names)
+        label_in = CHARACTER_INCHES * max((len(_row_text(row)) for row in rows), default=0)
+        n_rows = len(_ordered_rows(view, [*names, movable[-1]]))
+        is_one_row = view.runs.groupby(facet, dropna=False).ngroups <= _panels_across(label_in, panel_in)
+        if is_one_row or n_rows * FIELD_INCHES > panels.PAGE_PANELS_INCHES:
+            break
+        facet.remove(movable[-1])
+        names.append(movable[-1])
+    return replace(view, colour=["framework"], facet=facet), names
+
+
+def _panels_across(label_in: float, panel_in: float) -> int:
+    """Return how many panels of this width fit a page beside labels of rows."""
+    return max(1, int((style.PAGE_INCHES - label_in - 0.15) / panel_in))
+
+
+def _ordered_rows(view: View, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the levels of each row, in the order of tables."""
+    return [dict(row) for row in cell_levels(view.runs)[list(names)].drop_duplicates().to_dict("records")]
+
+
+def _row_text(levels: dict[str, Any]) -> str:
+    framework = levels.get("framework", "")
+    treatment = treatment_text({name: level for name, level in levels.items() if name != "framework"})
+    return ", ".join(part for part in (framework, treatment) if part)
+
+
+def _norm(view: View) -> Normalize:
+    """Return the scale of colours of the drawn means; logarithmic if these span LOG_FROM_RATIO."""
+    means = [view.estimate(cell).value for cell in dict.fromkeys(view.ok["cell"])]
+    least, largest = min(means), max(means)
+    return (LogNorm if largest / least > LOG_FROM_RATIO else Normalize)(least, largest)
+
+
+def _draw_field(
+    ax: Axes, place: tuple[int, int], view: View, planned: pd.DataFrame, colours: ScalarMappable
+) -> None:
+    """Draw one cell of the study: its colour, its mean, and its interval or the mark of a single run."""
+    if planned.empty:
+        return
+    x, y = place
+    measured = view.measured(planned)
+    if measured.empty:
+        text = panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
+        text = textwrap.fill(text, EMPTY_CHARACTERS)
+        ax.text(x, y, text, ha="center", va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
+        return
+    estimate = view.estimate(str(measured["cell"].iloc[0]))
+    shade = colours.to_rgba(np.array([estimate.value]))[0]
+    ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.0))
+    ink = "white" if float(np.dot(shade[:3], LUMINANCE)) < DARK_BELOW else style.INK
+    value, _, bounds = tables.interval(estimate).partition(" [")
+    if len(measured) == 1:
+        ax.text(x, y, f"{value}{SINGLE_RUN}", ha="center", va="center", color=ink)
+        return
+    ax.text(x, y + MEAN_OFFSET, value, ha="center", va="center", color=ink)
+    if bounds:
+        ax.text(
+            x,
+            y + INTERVAL_OFFSET,
+            f"[{bounds}",
+            ha="center",
+            va="center",
+            color=ink,
+            fontsize=style.SMALL_FONT_SIZE,
+        )
