@@ -1,8 +1,8 @@
 """Leave out who measured a study and where, for double-blind review: `anonymous: true` in the study.
 
-Names of hosts, users, sites and authors become HOST-1, USER, SITE and AUTHOR, and a path becomes PATH with its
-last part. Names are those of the study, its records, its site and this machine. A folder below /home or /Users
-is the name of a user, too. Folders of the operating system, such as /usr/lib, tell nobody's name and stay.
+Names of hosts, users, sites and authors become HOST-1, USER, SITE and AUTHOR; a path becomes PATH, with the
+name of its file. Names are those of the study, its records, its site and this machine. A folder of a path may
+be the name of a user, so none is kept; folders of the operating system, such as /usr/lib, stay.
 """
 
 import contextlib

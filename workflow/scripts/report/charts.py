@@ -156,7 +156,7 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
 
 
 def factor_chart(view: View, declaration: Declared) -> Chart:
-    """Return means over the levels of a factor, as `figures.by_factor` and `figures.interaction` draw them."""
+    """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
     x, is_interaction = str(declaration.x), declaration.kind == "interaction"
     words = cell_words(view.study)
     scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
