@@ -119,8 +119,8 @@ def build_charts(material: Material) -> dict[str, Chart]:
     charts = {}
     for picture in material.pictures:
         declaration = drawn.get(picture.name)
-        if declaration is None or declaration.kind not in BUILDERS:
-            continue
+        if declaration is None or declaration.kind not in BUILDERS or declaration.y is not None:
+            continue  # of the responses, epoch time alone has a chart
         chart = BUILDERS[declaration.kind](build_view(material.runs, declaration), declaration)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
