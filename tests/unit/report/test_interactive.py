@@ -190,6 +190,7 @@ def test_figures_are_saved_as_they_were_drawn(
     behaviour = {"behavior": "allow", "downloadPath": str(tmp_path)}
     opened.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
     stem = campaign_files.figures[NAMES.index("by_nodes")]
+    drawn(opened, "by_nodes")
     for suffix in ("png", "svg", "pdf"):
         button = element(opened, f"[data-save='by_nodes.{suffix}']")
         opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
@@ -233,7 +234,7 @@ def test_without_script_pictures_and_contents_are_shown(driver: Any, page: Path)
         assert len(base64.b64decode(picture["data"])) > 10_000
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    shown = "return document.querySelector('#figure-by_nodes .picture').checkVisibility()"
+    shown = "return document.querySelector('#figure-scaling .picture').checkVisibility()"
     assert driver.execute_script(shown) and driver.execute_script(
         "return document.getElementById('contents').open && !document.documentElement.dataset.ready"
     )
