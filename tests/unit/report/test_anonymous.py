@@ -6,9 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from common.files import CHECKOUT
+from common.files import CHECKOUT, load_yaml
 from declared.study import Author, Study, load_study
 from plan import campaign as plan_campaign
+from report import paper
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.material import read_picture
 from support.html_page import Page
@@ -130,3 +131,30 @@ def test_a_picture_with_a_name_has_no_other_file(in_folder, names: Anonymizer) -
     picture = read_picture(files.figures[0], names.scrub)
     assert set(picture.files) == {"svg"} and b"<text>HOST</text>" in picture.files["svg"]
     assert set(read_picture(files.figures[1], names.scrub).files) == {"svg", "png", "pdf"}
+
+
+def test_no_planted_name_is_in_the_papers_sources(
+    in_folder, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = anonymous_files(in_folder, study, monkeypatch)
+    monkeypatch.setattr(paper, "load_study", lambda name: study)
+    out = files.results / "paper"
+    out.mkdir()
+    (out / "main.tex").write_text("Ada Lovelacia\n")
+    paper.main(
+        study="quickstart",
+        site="local",
+        runs=files.runs_csv,
+        figures=files.figures,
+        tables=files.tables,
+        out=out,
+    )
+    sources = {file.name: file.read_text().lower() for file in out.rglob("*.tex")}
+    assert sources.pop("main.tex") == "ada lovelacia\n" and len(sources) > 10
+    plain = {name: text.replace(r"\allowbreak{}", "") for name, text in sources.items()}
+    description = load_yaml(CHECKOUT / "config" / "sites" / "local.yaml")["description"].lower()
+    leaked = [(name, one) for one in [*PLANTED, description] for name, text in plain.items() if one in text]
+    assert leaked == []
+    copied = [(out / "figures" / f"{stem.name}.pdf").read_bytes() for stem in files.figures]
+    drawn = [stem.with_suffix(".pdf").read_bytes() for stem in files.figures]
+    assert copied[0] == drawn[0] and copied[1] != drawn[1] and copied[1].startswith(b"%PDF")

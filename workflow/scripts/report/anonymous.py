@@ -10,7 +10,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ from typing import Any
 import pandas as pd
 
 from analysis.measured import distinct_names
-from common.files import CHECKOUT, node_name
+from common.files import CHECKOUT, load_yaml, node_name, write_text, written_whole
+from common.latex import latex_text
 from declared.site import Site
 from declared.study import Study
+from figures import panels, style
 
 HOST, USER, SITE, AUTHOR, PATH, ADDRESS = "HOST", "USER", "SITE", "AUTHOR", "PATH", "ADDRESS"
-NO_AUTHORS = "Anonymous authors"
+DESCRIPTION = "its description is left out for review"
+LEFT_OUT = "left out for review, because it names hosts"
 # Names that identify nobody, and occur as ordinary words.
 COMMON_NAMES = frozenset(
     [
@@ -117,6 +120,37 @@ class Anonymizer:
 
 
 NOT_ANONYMOUS = Anonymizer(active=False)
+BREAK = r"\allowbreak{}"
+
+
+def scrub_sources(folder: Path, figures: Sequence[Path], names: Anonymizer) -> None:
+    """Remove names from the sources of a paper in `folder`, but from main.tex, which its author writes.
+
+    A figure that shows a name is replaced by an empty one.
+
+    Args:
+        folder: The paper's folder.
+        figures: The figures that were copied into it, without their suffixes.
+        names: What is left out.
+    """
+    printed = {latex_text(name): word for name, word in names.words.items()}
+    in_latex = replace(names, words={**names.words, **printed})
+    for file in sorted(folder.rglob("*.tex")):
+        if file.name != "main.tex":
+            lines = file.read_text(encoding="utf-8").split("\n")
+            write_text(file, "\n".join(_scrub_line(line, in_latex) for line in lines))
+    for stem in figures:
+        if names.has_name(Path(f"{stem}.svg").read_text(encoding="utf-8")):
+            empty = style.new_figure(style.COLUMN_INCHES, 1)
+            panels.write_remark(empty.subplots(), LEFT_OUT)
+            with written_whole(folder / "figures" / f"{stem.name}.pdf") as partial:
+                empty.savefig(partial, format="pdf", metadata={"CreationDate": None})
+
+
+def _scrub_line(line: str, names: Anonymizer) -> str:
+    """Return a line of LaTeX without names; one without any keeps its places for breaks."""
+    plain = line.replace(BREAK, "")
+    return names.scrub(plain) if names.has_name(plain) else line
 
 
 def anonymizer(study: Study, site: Site | None, runs: pd.DataFrame) -> Anonymizer:
@@ -129,6 +163,8 @@ def anonymizer(study: Study, site: Site | None, runs: pd.DataFrame) -> Anonymize
         words |= dict.fromkeys([host, host.partition(".")[0]], f"{HOST}-{place}")
     sites = {*runs["site"].dropna(), *([site.name] if site else [])}
     accounts = [site.scheduler.account] if site and site.scheduler.account else []
+    if site:
+        words[" ".join(str(load_yaml(site.file)["description"]).split())] = DESCRIPTION
     words |= (
         dict.fromkeys(sites, SITE)
         | dict.fromkeys([*_users(), *accounts], USER)

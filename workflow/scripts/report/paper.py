@@ -28,6 +28,7 @@ from declared.datasets import load_dataset
 from declared.site import load_site
 from declared.study import Study, load_study
 from report import content
+from report.anonymous import anonymizer, scrub_sources
 from report.latex import figure, first_sentence, references, see, to_latex
 from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
 
@@ -275,6 +276,9 @@ def main(
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)
+    names = anonymizer(facts.study, facts.site, facts.runs)
+    if names.active:
+        scrub_sources(out, figures, names)
 
 
 if __name__ == "__main__":
