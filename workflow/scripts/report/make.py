@@ -31,7 +31,6 @@ from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import build_charts
 from report.checkout import State
 from report.every_run import Table
-from report.latex import first_sentence
 from report.libraries import Libraries
 from report.material import Material, StageTable, column, current_rows, read_picture, read_table_files
 from report.packing import block, json_element, json_text
@@ -137,7 +136,6 @@ def render_page(
         program=Markup(program),  # noqa: S704 (ours)
         program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
         sort_key=sort_key,
-        first_sentence=first_sentence,
     )
 
 
