@@ -161,7 +161,7 @@ async function draw_figure(box) {
       chart.series.forEach((_, number_of) => glyphs[number_of].push(...series_glyphs(Bokeh, figure, chart, panel, number_of, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
       if (columns > 1 && first) title.style.paddingLeft = `${label_px}px`;
-      const frame = make("div");
+      const frame = make("div", { className: "panel-frame" });
       frame.addEventListener("click", () => {
         const [run] = pointed.flatMap((runs_at) => runs_at());
         if (run) location.hash = address_of(run);
