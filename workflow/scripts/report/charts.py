@@ -1,6 +1,6 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
-Cells, series, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
+Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
 `analysis.speedup`); nothing is estimated here.
 """
 
@@ -13,9 +13,11 @@ import pandas as pd
 
 from analysis import tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_words, level_text, successful, title_with_unit
+from analysis.measured import axis_label, cell_words, level_text
+from analysis.responses import with_response
 from analysis.speedup import build_rows
 from declared.figures import Declared
+from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows
 from figures.panels import Series
 from figures.scaling import QUANTITIES
@@ -31,7 +33,7 @@ MARKERS = {
 }  # fmt: skip
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
-EPOCH_TIME = "epoch time (s)"
+RUN_DIGITS = 4  # of the value of a run
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Point:
         text: Value and interval with their unit.
         cell: The cell in words.
         n: Its number of runs.
-        runs: Name, replicate and value of each run; empty for ratios.
+        is_single: Its interval rests on the spread of other cells, because it has one run.
+        runs: Name, replicate, value and its text of each run; empty for ratios.
     """
 
     series: int
@@ -67,7 +70,8 @@ class Point:
     text: str
     cell: str
     n: int
-    runs: list[tuple[str, int, float]] = field(default_factory=list)
+    is_single: bool = False
+    runs: list[tuple[str, int, float, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Chart:
         horizontal: Values are on the x axis, and each row is a cell.
         axis: What the axis of cells shows; empty for rows of cells.
         ticks: Position and label of each level, or of each row.
-        width: Length of the axis of cells.
+        limits: Ends of the axis of cells.
         run_offset: Distance of runs from their mean.
         joined: Means are joined from level to level.
         logarithmic: The axis of values is logarithmic at first.
@@ -100,7 +104,7 @@ class Chart:
     horizontal: bool
     axis: str
     ticks: list[tuple[float, str]]
-    width: float
+    limits: tuple[float, float]
     run_offset: float
     joined: bool
     logarithmic: bool
@@ -119,12 +123,19 @@ def build_charts(material: Material) -> dict[str, Chart]:
     charts = {}
     for picture in material.pictures:
         declaration = drawn.get(picture.name)
-        if declaration is None or declaration.kind not in BUILDERS or declaration.y is not None:
-            continue  # of the responses, epoch time alone has a chart
-        chart = BUILDERS[declaration.kind](build_view(material.runs, declaration), declaration)
+        if declaration is None or declaration.kind not in BUILDERS:
+            continue
+        chart = BUILDERS[declaration.kind](_view(material, declaration), declaration)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
+
+
+def _view(material: Material, declaration: Declared) -> View:
+    """Return what a figure draws, of its response."""
+    response = RESPONSES.get(declaration.y or "", EPOCH_TIME)
+    runs = with_response(material.runs, response, lambda: material.epochs, declaration.target)
+    return build_view(runs, declaration, response)
 
 
 def cells_chart(view: View, _declaration: Declared) -> Chart:
@@ -139,13 +150,13 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
             for y, (series, scale_levels, _) in enumerate(view.rows)
             for cell_runs in _by_cell(panels.rows_at(series.select(panel_runs), scale_levels))
         ]
-        chart_panels.append(Panel(panels.panel_title(levels), EPOCH_TIME, points))
+        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
     ticks = [(float(y), label) for y, (_, _, label) in enumerate(view.rows)]
     return Chart(
         horizontal=True,
         axis="",
         ticks=ticks,
-        width=float(len(ticks)),
+        limits=(len(ticks) - 0.4, -0.6),
         run_offset=rows.REPLICATE_OFFSET,
         joined=False,
         logarithmic=False,
@@ -177,15 +188,15 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
             for index, series in enumerate(view.series)
             for cell_runs in _by_cell(series.select(panel_runs))
         ]
-        chart_panels.append(Panel(panels.panel_title(levels), EPOCH_TIME, points))
+        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
     return Chart(
         horizontal=False,
-        axis=title_with_unit(x),
+        axis=axis_label(view.runs, x),
         ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
-        width=scale.width,
+        limits=scale.limits,
         run_offset=scale.replicate_offset,
         joined=scale.numeric or is_interaction,
-        logarithmic=is_interaction,
+        logarithmic=is_interaction or (scale.doubling and x in lines.SCALE_FACTORS),
         series=_series_lines(view.series),
         panels=chart_panels,
         source="cells",
@@ -219,6 +230,7 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
                     ),
                     " %" if "%" in quantity else "",
                     words[row["cell"]],
+                    is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
                 for index, one_series in enumerate(series)
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
@@ -228,7 +240,7 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
         horizontal=False,
         axis="nodes" if (ratios["replicas"] == ratios["nodes"]).all() else "replicas",
         ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
-        width=scale.width,
+        limits=scale.limits,
         run_offset=0.0,
         joined=True,
         logarithmic=False,
@@ -239,25 +251,34 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
 
 
 def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the successful runs of each cell."""
-    for _, cell_runs in successful(runs).groupby("cell", sort=False):
+    """Yield the runs of each cell."""
+    for _, cell_runs in runs.groupby("cell", sort=False):
         yield cell_runs
 
 
 def _mean_point(
     view: View, series: int, place: float, cell_runs: pd.DataFrame, words: Mapping[str, str]
 ) -> Point:
-    """Return the mean epoch time of a cell, with its runs."""
+    """Return the mean response of a cell, with its runs."""
     cell = str(cell_runs["cell"].iloc[0])
-    values = cell_runs[["run_id", "replicate", "epoch_time_s"]].itertuples(index=False, name=None)
-    runs = [(str(run_id), int(replicate), float(value)) for run_id, replicate, value in values]
-    return replace(_point(series, place, view.pooling.cell_mean(cell), " s", words[cell]), runs=runs)
+    unit = f" {view.response.unit}" if view.response.unit else ""
+    runs = [
+        (str(run_id), int(replicate), float(value), f"{tables.number(value, RUN_DIGITS)}{unit}")
+        for run_id, replicate, value in zip(
+            cell_runs["run_id"], cell_runs["replicate"], view.values(cell_runs), strict=True
+        )
+    ]
+    estimate = view.estimate(cell)
+    point = _point(series, place, estimate, unit, words[cell], is_single=estimate.n == 1)
+    return replace(point, runs=runs)
 
 
-def _point(series: int, place: float, estimate: Estimate, unit: str, cell: str) -> Point:
+def _point(series: int, place: float, estimate: Estimate, unit: str, cell: str, *, is_single: bool) -> Point:
     low, high = (None if np.isnan(bound) else float(bound) for bound in (estimate.low, estimate.high))
     text = f"{tables.interval(estimate)}{unit}"
-    return Point(series, float(place), float(estimate.value), low, high, text, cell, int(estimate.n))
+    return Point(
+        series, float(place), float(estimate.value), low, high, text, cell, int(estimate.n), bool(is_single)
+    )
 
 
 def _series_lines(series: Sequence[Series]) -> list[Line]:

@@ -54,7 +54,7 @@ function columns_of(chart, width, label_px) {
 
 function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, label_px, first }) {
   const places = chart.ticks.map(([place]) => place);
-  const cells = chart.horizontal ? [places.length - 0.4, -0.6] : [-chart.width / 7, (chart.width * 6) / 7];
+  const cells = [...chart.limits];
   const axis_type = logarithmic ? "log" : "linear";
   const along = chart.horizontal
     ? { x_range: range, y_range: cells, x_axis_type: axis_type, x_axis_label: panel.quantity }
@@ -80,7 +80,7 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
 }
 
 const CELL_TOOLTIP = [["series", "@series"], ["cell", "@cell"], ["value [95 % interval]", "@text"], ["runs", "@n"]];
-const RUN_TOOLTIP = [["run", "@run"], ["replicate", "@replicate"], ["epoch time", "@value{0.0000} s"], ["mean of its cell [95 % interval]", "@text"]];
+const run_tooltip = (quantity) => [["run", "@run"], ["replicate", "@replicate"], [quantity.replace(/ \(.*\)$/, ""), "@shown"], ["mean of its cell [95 % interval]", "@text"]];
 
 // The glyphs of one series in one panel. `pointed` gets a function that returns the runs at the pointer.
 function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed) {
@@ -94,7 +94,7 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
   const glyphs = [];
   const floor = logarithmic ? 1e-12 : -Infinity;
   for (const single of [false, true]) {
-    const barred = points.filter((point) => point.low !== null && (point.n === 1) === single && point.high !== point.low);
+    const barred = points.filter((point) => point.low !== null && point.is_single === single && point.high !== point.low);
     if (!barred.length) continue;
     const place = barred.map((point) => point.place);
     const [low, high] = [barred.map((point) => Math.max(point.low, floor)), barred.map((point) => point.high)];
@@ -111,13 +111,13 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
   const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : "white" });
   glyphs.push(mean);
   const tools = [new Bokeh.HoverTool({ renderers: [mean], tooltips: CELL_TOOLTIP, visible: false })];
-  const runs = points.flatMap((point) => point.runs.map(([run, replicate, value]) => ({ run, replicate, value, place: point.place + chart.run_offset, text: point.text })));
+  const runs = points.flatMap((point) => point.runs.map(([run, replicate, value, shown_value]) => ({ run, replicate, value, shown: shown_value, place: point.place + chart.run_offset, text: point.text })));
   if (runs.length) {
     const all = (key) => runs.map((run) => run[key]);
-    const ticks = source({ ...swap(all("place"), all("value")), run: all("run"), replicate: all("replicate"), value: all("value"), text: all("text") });
+    const ticks = source({ ...swap(all("place"), all("value")), run: all("run"), replicate: all("replicate"), shown: all("shown"), text: all("text") });
     const tick = figure.scatter(...fields, { source: ticks, marker: "dash", angle: chart.horizontal ? Math.PI / 2 : 0, size: 8, line_color: colour, line_width: 1.5 });
     glyphs.push(tick);
-    tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: RUN_TOOLTIP, visible: false }));
+    tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: run_tooltip(panel.quantity), visible: false }));
     pointed.push(() => ticks.inspected.indices.map((row) => runs[row].run));
   }
   figure.add_tools(...tools);
@@ -133,7 +133,9 @@ async function draw_figure(box) {
   const [panels_box, legend_box] = [live.querySelector(".panels"), live.querySelector(".legend")];
   const button = (action) => box.querySelector(`[data-action=${action}]`);
   const hidden = new Set();
-  const state = { logarithmic: chart.logarithmic, all: chart.panels.length <= MAX_PANELS, width: 0 };
+  const values = chart.panels.flatMap((panel) => panel.points.map((point) => point.value));
+  const spans = Math.max(...values) > data.log_from * Math.min(...values);
+  const state = { logarithmic: chart.logarithmic || spans, all: chart.panels.length <= MAX_PANELS, width: 0 };
   let views = [];
   let glyphs = [];
 
