@@ -21,7 +21,7 @@ rule report:
         phases=PRODUCTS.record_files("phases"),
         study=f"config/studies/{STUDY}.yaml",
         site=f"config/sites/{SITE}.yaml",
-        figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),
+        figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "pdf", "caption.md"]),
         tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md", "tex"]),
         changed=changed("report", code("report.make")),
     output:

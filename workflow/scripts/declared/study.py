@@ -241,6 +241,11 @@ class StudyKeys(Keys):
     authors: tuple[Author, ...] = key(
         "authors of the study, for CITATION.cff and the RO-Crate of the archive", default=(), min_length=1
     )
+    anonymous: bool = key(
+        "leave names of hosts, users, sites and authors, and paths, out of the report and of the paper, for "
+        "double-blind review",
+        default=False,
+    )
     licence: Maybe[str] = optional(
         "licence of the study's records, figures and tables: an SPDX identifier such as CC-BY-4.0",
         pattern=r"^[A-Za-z0-9.+-]+\Z",

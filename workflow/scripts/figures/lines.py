@@ -73,6 +73,12 @@ class Scale:
         """Return the distance between a mean and the ticks of its runs."""
         return 0.5 * self.gap
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the ends of the axis."""
+        margin = max(self.width / 7, 0.5 * (self.n_series + 1) * self.gap)
+        return -margin, max(self.positions.values()) + margin
+
     def axis_note(self, name: str) -> str:
         """Return the note on the axis of `name` for the caption."""
         return (
@@ -86,8 +92,7 @@ class Scale:
             ax.axvspan(
                 place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0
             )
-        margin = max(self.width / 7, 0.5 * (self.n_series + 1) * self.gap)
-        ax.set_xlim(-margin, max(self.positions.values()) + margin)
+        ax.set_xlim(*self.limits)
         ax.set_xticks(
             list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions]
         )

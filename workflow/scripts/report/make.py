@@ -4,8 +4,9 @@ Every number comes from a table, apart from those that check the twelve rules.
 """
 
 import base64
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -26,6 +27,8 @@ from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
+from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
+from report.charts import build_charts
 from report.checkout import State
 from report.every_run import Table
 from report.libraries import Libraries
@@ -35,27 +38,45 @@ from report.setting import Grid
 from report.text import clean
 from report.twelve_rules import Verdict
 
-PAGE, STYLE, PROGRAM = "page.html.jinja", "page.css", "page.js"
+PAGE, STYLE, PROGRAMS = (
+    "page.html.jinja",
+    "page.css",
+    ("page.js", "page_tables.js", "page_figures.js", "page_start.js"),
+)
 RUNS_IN_BLOCK = 16  # compressed together, because neighbouring runs are similar
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
 MAX_REASONS = 50
 RUNS_PER_REASON = 3
+PAGE_ROWS = 10  # of a table; the program shows tables of more than LONG_ROWS in pages
+LONG_ROWS = 15
+OPEN_FIGURES = 4  # of the paper's, with the first, which is beside the answer; others are folded
+OPEN_TABLES = ("cells", "effects")
+FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
+PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= ?%)")
 OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
-# The page needs top-level await, DecompressionStream and <dialog>.
-BROWSERS = "Chrome or Edge 89, Firefox 113, Safari 16.4 or newer"
+# The program needs top-level await, DecompressionStream and <dialog>; the style sheet light-dark().
+BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 
 
 def render_page(
-    material: Material, campaign: Campaign, records: str, state: State, carried: Libraries
+    material: Material,
+    campaign: Campaign,
+    records: str,
+    state: State,
+    carried: Libraries,
+    names: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML."""
+    """Return the page as HTML, without the names that an anonymous study leaves out."""
     runs = material.runs
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
-    program = (Path(__file__).parent / PROGRAM).read_text(encoding="utf-8")
+    program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
-    return _template().render(
+    charts = build_charts(material)
+    tables = [table_grid(table) for table in material.tables.values()]
+    tables.sort(key=lambda table: table.name not in OPEN_TABLES)
+    return _template(names.scrub).render(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
@@ -69,7 +90,6 @@ def render_page(
         replication=design.replication(runs, material.study.replicates),
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
-        shortfall=conditions.shortfall_note(runs),
         facts=setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
@@ -81,14 +101,24 @@ def render_page(
         summary=twelve_rules.summary(verdicts),
         pictures=material.pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
-        explained=[
-            (name, table.table.title, table.table.notes_elsewhere)
-            for name, table in material.tables.items()
-            if table.table.notes_elsewhere
-        ],
-        tables=[table_grid(table) for table in material.tables.values()],
+        explained={name: table.table.notes_elsewhere for name, table in material.tables.items()},
+        tables=tables,
+        figure_numbers={picture.name: number for number, picture in enumerate(material.pictures, 1)},
+        table_numbers={table.name: number for number, table in enumerate(tables, 1)},
+        open_figures=open_figures(material),
+        open_tables=set(OPEN_TABLES),
+        long_rows=LONG_ROWS,
+        charts=charts,
+        charts_data={
+            name: block(json_text(names.scrub_all(chart.to_json()))) for name, chart in charts.items()
+        },
+        files={
+            f"{picture.name}.{suffix}": block(content)
+            for picture in material.pictures
+            for suffix, content in picture.files.items()
+        },
         sources={
-            table.name: block(json_text({"csv": table.csv, "latex": table.latex}))
+            table.name: block(json_text(names.scrub_all({"csv": table.csv, "latex": table.latex})))
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
@@ -97,15 +127,15 @@ def render_page(
         reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,
         versions=carried.versions,
-        page_data=json_element(page_data(material, table)),
-        blocks=run_blocks(every_run.run_details(material, campaign)),
+        page_data=json_element(names.scrub_all(page_data(material, table))),
+        blocks=run_blocks(map(names.scrub_all, every_run.run_details(material, campaign))),
         tables_script=block(carried.tables),
         charts_scripts=[block(text) for text in carried.charts],
         style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),  # noqa: S704 (ours)
         tables_style=Markup(carried.tables_style),  # noqa: S704 (checked when loaded)
         program=Markup(program),  # noqa: S704 (ours)
         program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
-        series=build_view(runs, OVERVIEW).series_description,
+        sort_key=sort_key,
     )
 
 
@@ -123,7 +153,21 @@ def page_data(material: Material, table: Table) -> dict[str, Any]:
         "palette": [series_style.colour for series_style in style.TREATMENT_STYLES],
         "other_colour": OTHER_COLOUR,
         "log_from": panels.LOG_FROM_RATIO,
+        "page_rows": PAGE_ROWS,
     }
+
+
+def open_figures(material: Material) -> set[str]:
+    """Return the figures that are not folded: the first ones of the study's paper."""
+    study, drawn = material.study, [picture.name for picture in material.pictures]
+    chosen = [name for name in study.paper.chosen_figures(study.drawn()) if name in drawn]
+    return set([*drawn[:1], *(name for name in chosen if name not in drawn[:1])][:OPEN_FIGURES])
+
+
+def sort_key(text: str) -> str:
+    """Return the first number of a text, by which its column is sorted; empty for none."""
+    match = FIRST_NUMBER.search(text)
+    return match[0].replace(",", "").replace("−", "-") if match else ""
 
 
 def run_blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
@@ -142,15 +186,41 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
     return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
 
 
-def failure_reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
+def failure_reasons(material: Material) -> Grid:
     """Return status, reason, number of runs and the first of them, the most frequent first."""
     failed = unsuccessful(material.every_run)
-    groups = failed.assign(reason=[one_line(reason) or "no reason is given" for reason in failed["reason"]])
+    reasons = [one_line(reason) or "no reason is given" for reason in failed["reason"]]
+    groups = failed.assign(reason=reasons, alike=[PERCENTAGE.sub("%", reason) for reason in reasons])
     rows = [
-        (str(status), str(reason), len(runs), runs["run_id"].head(RUNS_PER_REASON).tolist())
-        for (status, reason), runs in groups.groupby(["status", "reason"], sort=True)
+        (
+            str(status),
+            merge_percentages(runs["reason"]),
+            len(runs),
+            runs["run_id"].head(RUNS_PER_REASON).tolist(),
+        )
+        for (status, _), runs in groups.groupby(["status", "alike"], sort=True)
     ]
-    return sorted(rows, key=lambda group: -group[2])[:MAX_REASONS]
+    header = ["status", "reason", "runs", "which"]
+    texts = [
+        [
+            status,
+            reason,
+            str(count),
+            ", ".join([*names, *([f"{count - len(names)} more"] if count > len(names) else [])]),
+        ]
+        for status, reason, count, names in sorted(rows, key=lambda group: -group[2])[:MAX_REASONS]
+    ]
+    return Grid("Runs that did not succeed, by reason.", header, texts, ("status", "reason", "which"))
+
+
+def merge_percentages(reasons: Iterable[str]) -> str:
+    """Return reasons that differ only in percentages as one, with the range of each percentage."""
+    ranges = [
+        f"{min(values, key=float)} to {max(values, key=float)}" if len(set(values)) > 1 else values[0]
+        for values in zip(*(PERCENTAGE.findall(reason) for reason in reasons), strict=True)
+    ]
+    first, texts = next(iter(reasons)), iter(ranges)
+    return PERCENTAGE.sub(lambda _: next(texts), first)
 
 
 def table_grid(table: StageTable) -> Grid:
@@ -167,13 +237,13 @@ def table_grid(table: StageTable) -> Grid:
     )
 
 
-def _template() -> Any:
-    """Return the page's template, which escapes and cleans all text."""
+def _template(scrub: Callable[[str], str] = str) -> Any:
+    """Return the page's template, which scrubs, cleans and escapes all text."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         finalize=lambda value: (
-            clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+            clean(scrub(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
         ),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -183,12 +253,16 @@ def _template() -> Any:
 
 
 def read_material(
-    campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]
+    campaign: Campaign,
+    files: Records,
+    figures: Sequence[Path],
+    tables: Sequence[Path],
+    names: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
     """Read what a report needs."""
     runs = files.runs
     pictures, stage_tables = (
-        [read_picture(stem) for stem in figures],
+        [read_picture(stem, names.scrub) for stem in figures],
         [read_table_files(stem) for stem in tables],
     )
     empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
@@ -239,8 +313,9 @@ def main(
         raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
-    material = read_material(campaign, files, figures, tables)
-    write_text(out, render_page(material, campaign, records, state, libraries.load()))
+    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run)
+    material = read_material(campaign, files, figures, tables, names)
+    write_text(out, render_page(material, campaign, records, state, libraries.load(), names))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Read what a report is based on: study, runs, epochs, figures and tables."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,17 @@ FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, s
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for the page: image as a data URL, size in CSS pixels, caption, and notes printed apart."""
+    """A figure for the page.
+
+    Attributes:
+        name: Its name.
+        image: The picture as a data URL.
+        width: Its width in CSS pixels.
+        height: Its height in CSS pixels.
+        caption: Its caption.
+        notes: Notes printed apart.
+        files: Contents of its files by suffix (svg, png, pdf), to be saved.
+    """
 
     name: str
     image: str
@@ -37,6 +47,7 @@ class Picture:
     height: int
     caption: str
     notes: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def first_sentence(self) -> str:
@@ -132,18 +143,24 @@ def read_table_files(stem: Path) -> StageTable:
     return StageTable(stem.name, tables.read(stem), csv, latex)
 
 
-def read_picture(stem: Path) -> Picture:
-    """Read the figure in `stem`.svg, .png and .caption.md.
+def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
+    """Read the figure in `stem`.svg, .png, .pdf and .caption.md.
 
-    The PNG if the SVG is large and the PNG smaller.
+    Its image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the text of the SVG, the
+    other files, which have the same text, are left out.
     """
     caption, _, notes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
-    vector, raster = Path(f"{stem}.svg"), Path(f"{stem}.png")
-    text = _read(vector).replace(FONT, FONTS)
+    vector = Path(f"{stem}.svg")
+    original = _read(vector)
+    scrubbed = scrub(original)
+    text = scrubbed.replace(FONT, FONTS)
     width_in, height_in = _svg_size(text, vector)
+    files = {"svg": scrubbed.encode()}
+    if scrubbed == original:
+        files |= {suffix: _read_bytes(Path(f"{stem}.{suffix}")) for suffix in ("png", "pdf")}
     kind, raw = "svg+xml", text.encode()
-    if len(raw) > LARGE_SVG_BYTES and raster.stat().st_size < len(raw):
-        kind, raw = "png", raster.read_bytes()
+    if len(raw) > LARGE_SVG_BYTES and len(files.get("png", raw)) < len(raw):
+        kind, raw = "png", files["png"]
     image = f"data:image/{kind};base64,{base64.b64encode(raw).decode('ascii')}"
     return Picture(
         stem.name,
@@ -152,6 +169,7 @@ def read_picture(stem: Path) -> Picture:
         round(height_in * PIXELS_PER_INCH),
         caption,
         notes,
+        files,
     )
 
 
@@ -173,8 +191,12 @@ def _svg_size(svg: str, file: Path) -> tuple[float, float]:
 
 
 def _read(file: Path) -> str:
+    return _read_bytes(file).decode("utf-8", errors="replace")
+
+
+def _read_bytes(file: Path) -> bytes:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return file.read_bytes()
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)

@@ -27,7 +27,8 @@ def json_element(value: Any) -> Markup:
     return Markup(json_text(value))  # noqa: S704 (nothing in it can end the element)
 
 
-def block(text: str) -> Markup:
-    """Return `text` compressed (gzip, without a date), in base64, for a script element of data."""
-    raw = gzip.compress(text.encode("utf-8", errors="replace"), compresslevel=9, mtime=0)
+def block(content: str | bytes) -> Markup:
+    """Return `content` compressed (gzip, without a date), in base64, for a script element of data."""
+    raw = content if isinstance(content, bytes) else content.encode("utf-8", errors="replace")
+    raw = gzip.compress(raw, compresslevel=9, mtime=0)
     return Markup(base64.b64encode(raw).decode("ascii"))  # noqa: S704 (letters, digits, + / =)

@@ -1,10 +1,11 @@
-// The page's program: the table of runs with its filters, the chart of them, and what opens on a click.
-// All text of others is set as text, never as HTML.
+// The page's program, which page_tables.js, page_figures.js and page_start.js continue. Here: the table of runs with its filters, the
+// chart of them, and what opens on a click. All text of others is set as text, never as HTML.
 
 const data = JSON.parse(document.getElementById("page-data").textContent);
 const by = (id) => document.getElementById(id);
 const place = Object.fromEntries(data.columns.map((column, index) => [column.name, index]));
 const number = new Map(data.rows.map((row, index) => [row[place.run_id], index]));
+const page_rows = matchMedia("(max-width: 45rem)").matches ? data.page_rows / 2 : data.page_rows; // a row is a list there
 const NOT_OK = "not ok";
 const NO_LEVEL = "–";
 
@@ -23,11 +24,12 @@ function trouble(text) {
 
 // Packed blocks and the libraries in them.
 
-async function unpack(id) {
+function unpacked(id) {
   const bytes = Uint8Array.from(atob(by(id).textContent), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
+
+const unpack = (id) => unpacked(id).text();
 
 function once(load) {
   const loaded = new Map();
@@ -67,6 +69,12 @@ async function details(id) {
 }
 
 // The table of runs.
+
+const legend_button = (name, swatch, toggle) => {
+  const button = make("button", { type: "button", attributes: { "aria-pressed": "true" } }, swatch, String(name));
+  button.addEventListener("click", () => button.setAttribute("aria-pressed", String(toggle())));
+  return button;
+};
 
 const shown = (value, column) =>
   value === null ? NO_LEVEL : column.decimals !== null ? value.toFixed(column.decimals).replace("-", "−") : String(value);
@@ -109,8 +117,8 @@ async function table_of_runs() {
     order: [[place.order, "asc"]],
     autoWidth: false,
     deferRender: true,
-    pageLength: 25,
-    lengthMenu: [25, 50, 100, { label: "all", value: -1 }],
+    pageLength: page_rows,
+    lengthMenu: [page_rows, 50, 100, { label: "all", value: -1 }],
     layout: { topStart: null, topEnd: null, bottomStart: ["info", "pageLength"], bottomEnd: "paging" },
     language: { info: "_START_ to _END_ of _TOTAL_ runs", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no run", lengthMenu: "show _MENU_", zeroRecords: "No run matches the search and the filters." },
   });
@@ -203,19 +211,23 @@ function plain(Bokeh, options) {
   });
   for (const axis of figure.axes) axis.setv(AXIS);
   for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? "#e4e7eb" : null;
-  for (const axis of figure.xaxes) axis.ticker = new Bokeh.BasicTicker({ min_interval: 1, num_minor_ticks: 0 });
   return figure;
 }
 
-// A logarithmic axis has its marks at 1, 2 and 5, as plain numbers.
-function marked(Bokeh, figure, low, high) {
+function whole_numbers(Bokeh, figure) {
+  for (const axis of figure.xaxes) axis.ticker = new Bokeh.BasicTicker({ min_interval: 1, num_minor_ticks: 0 });
+}
+
+// A logarithmic axis has its marks at 1, 2 and 5, and at more digits where it is short, as plain numbers.
+function marked(Bokeh, axes, grids, low, high) {
+  const digits = high / low < 4 ? [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8] : [1, 2, 5];
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    ticks.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
+    ticks.push(...digits.map((digit) => Number((digit * 10 ** power).toPrecision(2))));
   }
   const ticker = new Bokeh.FixedTicker({ ticks });
-  for (const axis of figure.yaxes) axis.setv({ ticker, formatter: new Bokeh.PrintfTickFormatter({ format: "%g" }) });
-  for (const grid of figure.ygrids) grid.ticker = ticker;
+  for (const axis of axes) axis.setv({ ticker, formatter: new Bokeh.PrintfTickFormatter({ format: "%g" }) });
+  for (const grid of grids) grid.ticker = ticker;
 }
 
 async function chart_of_runs(table) {
@@ -260,19 +272,14 @@ async function chart_of_runs(table) {
     by("legend").replaceChildren(...groups.map(({ group, colour, glyph }) => {
       const swatch = make("span", { className: "swatch" });
       swatch.style.background = colour;
-      const button = make("button", { type: "button", attributes: { "aria-pressed": "true" } }, swatch, String(group));
-      button.addEventListener("click", () => {
-        glyph.visible = !glyph.visible;
-        button.setAttribute("aria-pressed", String(glyph.visible));
-      });
-      return button;
+      return legend_button(group, swatch, () => (glyph.visible = !glyph.visible));
     }));
   }
 
   async function draw() {
     const last = drawn_rows.reduce((most, row) => Math.max(most, row[place.order]), 1);
     const figure = plain(Bokeh, {
-      height: 340,
+      height: 280,
       tools: "pan,box_zoom,reset",
       active_drag: null,
       toolbar_location: "above",
@@ -283,7 +290,8 @@ async function chart_of_runs(table) {
       y_range: log ? [low / 1.3, high * 1.3] : [0, high * 1.06],
     });
     figure.toolbar.logo = null;
-    if (log) marked(Bokeh, figure, low, high);
+    whole_numbers(Bokeh, figure);
+    if (log) marked(Bokeh, figure.yaxes, figure.ygrids, low, high);
     groups = grouped(by("colour").value).map((group) => glyphs(figure, group));
     legend();
     view?.remove();
@@ -317,6 +325,7 @@ async function curves(epochs, into) {
     const frame = make("div", { className: "drawn", attributes: { role: "img", "aria-label": `${title} by epoch; the numbers are below` } });
     into.append(make("div", {}, make("h4", { textContent: title }), frame));
     const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch" });
+    whole_numbers(Bokeh, figure);
     for (const [name, label, colour] of there) {
       const values = epochs[name].map((value) => (value ?? NaN) * (name.endsWith("accuracy") ? 100 : 1));
       const source = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values } });
@@ -404,58 +413,4 @@ function closing() {
     if (location.hash.startsWith("#run=")) history.replaceState(null, "", "#runs");
   });
   window.addEventListener("hashchange", route);
-}
-
-// Sources of tables.
-
-const source = once(async (name) => JSON.parse(await unpack(`source-${name}`)));
-
-function sources_of_tables() {
-  for (const button of document.querySelectorAll("[data-csv]")) {
-    button.addEventListener("click", async () => {
-      const address = URL.createObjectURL(new Blob([(await source(button.dataset.csv)).csv], { type: "text/csv" }));
-      make("a", { href: address, download: `${button.dataset.csv}.csv` }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 1000);
-    });
-  }
-  for (const box of document.querySelectorAll("[data-latex]")) {
-    const text = box.querySelector("pre");
-    box.addEventListener("toggle", async () => {
-      if (box.open && !text.textContent) text.textContent = (await source(box.dataset.latex)).latex;
-    });
-    box.querySelector("[data-copy]").addEventListener("click", async (event) => {
-      getSelection().selectAllChildren(text); // so that it can be copied by hand where the browser does not let us
-      await navigator.clipboard?.writeText(text.textContent).then(() => { event.target.textContent = "Copied"; }, () => {});
-    });
-  }
-}
-
-// On paper the table has all runs that search and filters leave, not a page of them.
-
-function printing(table) {
-  let length = null;
-  window.addEventListener("beforeprint", () => {
-    length = table.page.len();
-    table.page.len(-1).draw(false);
-  });
-  window.addEventListener("afterprint", () => {
-    if (length !== null) table.page.len(length).draw(false);
-    length = null;
-  });
-}
-
-try {
-  sources_of_tables();
-  closing();
-  const table = await table_of_runs();
-  let chart = { refresh() {} };
-  filters(table, () => chart.refresh());
-  printing(table);
-  route();
-  document.documentElement.dataset.ready = "table";
-  chart = await chart_of_runs(table);
-  document.documentElement.dataset.ready = "all";
-} catch (error) {
-  trouble(`The chart and the table of runs cannot be shown in this browser: ${error.message}`);
-  throw error;
 }

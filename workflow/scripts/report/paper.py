@@ -32,6 +32,7 @@ from declared.paper import DEFAULT_CLASS
 from declared.site import load_site
 from declared.study import load_study
 from report import content, document
+from report.anonymous import anonymizer, scrub_sources
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
@@ -349,6 +350,9 @@ def main(
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)
+    names = anonymizer(facts.study, facts.site, facts.runs)
+    if names.active:
+        scrub_sources(out, figures, names)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,325 @@
+"""Figures of the page can be explored, saved and printed; the page is readable in the dark, at any width, and
+by those who do not see it.
+"""
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.measured import successful
+from analysis.pooling import pooled
+from analysis.tables import interval
+from support.accessibility import violations
+from support.opened_page import element, painted, resize, texts, undisturbed, wait
+from support.reports import CampaignFiles
+from support.synthetic import campaign
+
+CAPTION = "Epoch time: markers are means. Replicates are independent runs, n = 3 per cell.\n\nA note on it."
+NAMES = ("overview", "by_batch_size", "by_nodes", "scaling", "interaction", "residuals")
+DDP = [200, 66, 10]  # the colour of pytorch-ddp
+
+
+@pytest.fixture(scope="module")
+def campaign_files(in_folder) -> CampaignFiles:
+    files = in_folder(*campaign(), pictures=dict.fromkeys(NAMES, CAPTION))
+    files.leave_records()
+    return files
+
+
+@pytest.fixture(scope="module")
+def page(campaign_files: CampaignFiles) -> Path:
+    return campaign_files.report()
+
+
+@pytest.fixture
+def opened(driver: Any, page: Path):
+    driver.execute_script("try { localStorage.clear(); } catch {}")
+    with undisturbed(driver, page) as watched:
+        resize(watched, 1400)
+        yield watched
+
+
+def drawn(driver: Any, name: str) -> str:
+    """Show a figure, and return the selector of its panels once they are drawn."""
+    panels = f"#figure-{name} .panels"
+    driver.execute_script(
+        "const figure = document.querySelector(arguments[0]); "
+        "if (figure.matches('details')) figure.open = true; figure.scrollIntoView({block: 'center'});",
+        f"#figure-{name}",
+    )
+    wait(driver, f"document.querySelectorAll('{panels} .panel').length > 0")
+    end = time.monotonic() + 20
+    while not (points := painted(driver, panels)) or points != painted(driver, panels):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return panels
+
+
+FIND = """
+const [inside, colour] = arguments;
+const canvases = [];
+const look = (node) => {
+  if (node.tagName === "CANVAS") canvases.push(node);
+  for (const child of [...(node.shadowRoot?.children ?? []), ...node.children]) look(child);
+};
+look(document.querySelector(inside).querySelector(".panel"));
+for (const canvas of canvases.filter((one) => one.width && one.height)) {
+  const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.drawImage(canvas, 0, 0);
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+  const is = (x, y) => colour.every((part, index) => Math.abs(data[4 * (y * canvas.width + x) + index] - part) < 3);
+  for (let y = 3; y < canvas.height - 3; y += 1) for (let x = 3; x < canvas.width - 3; x += 1) {
+    if ([-2, 0, 2].every((dx) => [-2, 0, 2].every((dy) => is(x + dx, y + dy)))) {
+      const box = canvas.getBoundingClientRect();
+      return [box.left + x * box.width / canvas.width, box.top + y * box.height / canvas.height];
+    }
+  }
+}
+return null;
+"""
+TOOLTIP = """
+const found = [];
+const look = (node) => {
+  if (node.classList?.contains("bk-Tooltip") && getComputedStyle(node).display !== "none") found.push(node);
+  for (const child of [...(node.shadowRoot?.children ?? []), ...node.children]) look(child);
+};
+look(document.body);
+const text = (node) => [...node.childNodes].map((child) => child.nodeType === 3 ? child.data : child.tagName === "STYLE" ? "" : text(child)).join(" ")
+  + (node.shadowRoot ? text(node.shadowRoot) : "");
+return found.map(text).join(" | ");
+"""
+
+
+def marker(driver: Any, panels: str) -> list[float] | None:
+    """Return where in the window a marker of pytorch-ddp is, in the first panel."""
+    place: list[float] | None = driver.execute_script(FIND, panels, DDP)
+    return place
+
+
+def point_at(driver: Any, x: float, y: float) -> str:
+    """Move the mouse, and return what the tooltips say."""
+    for step in (3, 0):
+        event = {"type": "mouseMoved", "x": x + step, "y": y}
+        driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+        time.sleep(0.1)
+    text: str = driver.execute_script(TOOLTIP)
+    return text
+
+
+def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: CampaignFiles) -> None:
+    panels = drawn(opened, "overview")
+    end, text = time.monotonic() + 10, ""
+    while "value" not in text:
+        assert time.monotonic() < end
+        x, y = marker(opened, panels) or (0, 0)
+        text = point_at(opened, x, y + 3)
+    ok = successful(campaign_files.runs)
+    cells = ok[(ok["framework"] == "pytorch-ddp")]["cell"].unique()
+    means = pooled(campaign_files.runs)
+    assert any(f"{interval(means.cell_mean(cell))} s" in text for cell in cells), text
+    assert "pytorch-ddp" in text
+
+
+def test_a_run_shows_its_replicate_and_opens(opened: Any) -> None:
+    panels = drawn(opened, "overview")
+    place = marker(opened, panels)
+    assert place is not None
+    x, y = place
+    for step in range(-40, 60):
+        text = point_at(opened, x + step, y + 11)
+        if "replicate" in text:
+            break
+    assert "pytorch-ddp.small-cnn.digits" in text and "mean of its cell" in text
+    for kind in ("mousePressed", "mouseReleased"):
+        event = {"type": kind, "x": x + step, "y": y + 11, "button": "left", "buttons": 1, "clickCount": 1}
+        opened.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+    wait(opened, "document.getElementById('run').open")
+    assert opened.execute_script("return location.hash").startswith("#run=pytorch-ddp")
+
+
+def test_the_legend_hides_a_series(opened: Any) -> None:
+    panels = drawn(opened, "by_nodes")
+    before = painted(opened, panels)
+    button = next(
+        button
+        for button in opened.find_elements("css selector", "#figure-by_nodes .legend button")
+        if button.text == "pytorch-ddp"
+    )
+    assert marker(opened, panels)
+    button.click()
+    time.sleep(0.5)
+    assert button.get_attribute("aria-pressed") == "false" and marker(opened, panels) is None
+    assert painted(opened, panels) < before
+    button.click()
+    time.sleep(0.5)
+    assert button.get_attribute("aria-pressed") == "true" and marker(opened, panels)
+
+
+def test_the_axis_of_values_becomes_logarithmic(opened: Any) -> None:
+    panels = drawn(opened, "by_batch_size")
+    switch = element(opened, "#figure-by_batch_size [data-action=logarithmic]")
+    assert switch.get_attribute("aria-pressed") == "false"
+    linear = marker(opened, panels)
+    switch.click()
+    wait(
+        opened, "document.querySelector('#figure-by_batch_size [aria-pressed=true][data-action=logarithmic]')"
+    )
+    time.sleep(1)
+    logarithmic = marker(opened, panels)
+    assert linear and logarithmic and abs(linear[1] - logarithmic[1]) > 2
+    drawn(opened, "interaction")
+    assert (
+        element(opened, "#figure-interaction [data-action=logarithmic]").get_attribute("aria-pressed")
+        == "true"
+    )
+
+
+def test_speed_up_and_efficiency_have_panels(opened: Any) -> None:
+    panels = drawn(opened, "scaling")
+    assert len(texts(opened, f"{panels} .panel")) % 2 == 0
+    assert painted(opened, f"{panels} .panel:last-child") > 200
+
+
+def test_figures_are_saved_as_they_were_drawn(
+    opened: Any, campaign_files: CampaignFiles, tmp_path: Path
+) -> None:
+    behaviour = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+    stem = campaign_files.figures[NAMES.index("by_nodes")]
+    drawn(opened, "by_nodes")
+    for suffix in ("png", "svg", "pdf"):
+        button = element(opened, f"[data-save='by_nodes.{suffix}']")
+        opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+        saved, end = tmp_path / f"by_nodes.{suffix}", time.monotonic() + 20
+        while not saved.exists():
+            assert time.monotonic() < end, suffix
+            time.sleep(0.05)
+        assert saved.read_bytes() == Path(f"{stem}.{suffix}").read_bytes()
+
+
+def test_the_picture_can_be_shown_and_is_printed(opened: Any) -> None:
+    drawn(opened, "by_nodes")
+    shown = (
+        "return [...document.querySelectorAll('#figure-by_nodes :is(.live, .picture)')]"
+        ".map((e) => e.checkVisibility())"
+    )
+    assert opened.execute_script(shown) == [True, False]
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert opened.execute_script(shown) == [False, True]
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    element(opened, "#figure-by_nodes [data-action=picture]").click()
+    assert opened.execute_script(shown) == [False, True]
+
+
+def test_all_is_unfolded_on_paper(opened: Any) -> None:
+    folded = "return document.querySelectorAll('main details:not([open]):not(.source)').length"
+    before = opened.execute_script(folded)
+    assert before > 10
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert opened.execute_script(folded) == 0
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert opened.execute_script(folded) == before
+
+
+def test_without_script_pictures_and_contents_are_shown(driver: Any, page: Path) -> None:
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        driver.get(page.as_uri())
+        picture = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+        assert len(base64.b64decode(picture["data"])) > 10_000
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    shown = "return document.querySelector('#figure-scaling .picture').checkVisibility()"
+    assert driver.execute_script(shown) and driver.execute_script(
+        "return document.getElementById('contents').open && !document.documentElement.dataset.ready"
+    )
+
+
+def lightness(driver: Any) -> int:
+    """Return the sum of red, green and blue of the page's background."""
+    colour: str = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(","))
+
+
+def prefer(driver: Any, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    time.sleep(0.2)
+
+
+def test_it_is_dark_where_that_is_preferred_or_chosen(opened: Any) -> None:
+    assert lightness(opened) > 700
+    prefer(opened, "dark")
+    assert lightness(opened) < 100
+    button = element(opened, "#theme")
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert lightness(opened) > 700
+    prefer(opened, "light")
+    button.click()
+    assert lightness(opened) < 100 and button.get_attribute("aria-pressed") == "true"
+
+
+def test_contents_stay_beside_the_text_or_fold(opened: Any) -> None:
+    opened.execute_script("document.getElementById('methods').scrollIntoView()")
+    beside = "const nav = document.querySelector('body > nav').getBoundingClientRect(); return nav.top >= -1"
+    assert opened.execute_script(beside) and opened.execute_script(
+        "return document.getElementById('contents').open"
+    )
+    resize(opened, 400)
+    wait(opened, "!document.getElementById('contents').open")
+
+
+def test_a_link_opens_what_is_folded(opened: Any) -> None:
+    hidden = "return document.querySelector('#table-regression td').checkVisibility()"
+    assert not opened.execute_script(hidden)
+    opened.execute_script("location.hash = '#table-regression'")
+    wait(opened, "document.getElementById('table-regression').open")
+    assert opened.execute_script(hidden)
+    wait(opened, "document.querySelector('#table-regression table.dataTable')")
+
+
+def first_numbers(driver: Any, place: int) -> list[float]:
+    cells = texts(driver, f"#table-effects tbody td:nth-child({place})")
+    return [float(text.split(" ")[0].replace("−", "-")) for text in cells if text != "–"]
+
+
+def test_a_result_table_is_sorted_searched_and_paged(opened: Any) -> None:
+    wait(opened, "document.querySelector('#table-effects table.dataTable')")
+    titles = [text.strip() for text in texts(opened, "#table-effects thead th")]
+    place = titles.index("ratio") + 1
+    assert len(texts(opened, "#table-effects tbody tr")) == 10
+    header = element(opened, f"#table-effects thead th:nth-child({place})")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", header)
+    header.click()
+    wait(opened, "document.querySelector('#table-effects th[aria-sort=ascending]')")
+    values = first_numbers(opened, place)
+    assert values == sorted(values) and len(set(values)) > 3
+    element(opened, "#table-effects input[type=search]").send_keys("horovod-pytorch → ")
+    rows = texts(opened, "#table-effects tbody tr")
+    assert rows and all("horovod-pytorch" in row and "→" in row for row in rows)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_rule_of_accessibility_is_broken(opened: Any, width: int, scheme: str) -> None:
+    prefer(opened, scheme)
+    resize(opened, width)
+    opened.execute_script("document.querySelectorAll('main details').forEach((e) => { e.open = true; })")
+    drawn(opened, "interaction")
+    assert violations(opened) == []
+    opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
+    wait(opened, "document.querySelectorAll('#run .drawn').length === 3")
+    assert violations(opened) == []
+
+
+def test_no_width_moves_sideways(opened: Any) -> None:
+    for width in (400, 800, 1400):
+        resize(opened, width)
+        time.sleep(0.4)
+        assert opened.execute_script("return document.documentElement.scrollWidth") == width

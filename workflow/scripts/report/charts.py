@@ -1,0 +1,309 @@
+"""Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
+
+Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
+`analysis.speedup`); nothing is estimated here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import tables
+from analysis.intervals import Estimate
+from analysis.measured import axis_label, cell_words, level_text
+from analysis.responses import with_response
+from analysis.speedup import build_rows
+from declared.figures import Declared
+from declared.responses import EPOCH_TIME, RESPONSES
+from figures import lines, panels, rows
+from figures.panels import Series
+from figures.scaling import QUANTITIES
+from figures.style import SeriesStyle
+from figures.view import View, build_view
+from report.material import Material
+
+# Marker and line of a style in Matplotlib, and as BokehJS calls them.
+MARKERS = {
+    "o": "circle", "s": "square", "^": "triangle", "v": "inverted_triangle", "D": "diamond", "d": "diamond",
+    "P": "plus", "X": "x", "*": "star", "p": "hex", "h": "hex", "8": "hex", ">": "square_pin",
+    "<": "triangle_pin",
+}  # fmt: skip
+DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
+PIXELS_PER_POINT = 1.4
+RUN_DIGITS = 4  # of the value of a run
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series as the page draws it; `dash` has lengths in pixels."""
+
+    name: str
+    colour: str
+    marker: str
+    filled: bool
+    dash: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell in a panel.
+
+    Attributes:
+        series: Index of its series.
+        place: Its position on the axis of cells.
+        value: Its mean, or ratio of means; low and high are its interval, None without one.
+        text: Value and interval with their unit.
+        cell: The cell in words.
+        n: Its number of runs.
+        is_single: Its interval rests on the spread of other cells, because it has one run.
+        runs: Name, replicate, value and its text of each run; empty for ratios.
+    """
+
+    series: int
+    place: float
+    value: float
+    low: float | None
+    high: float | None
+    text: str
+    cell: str
+    n: int
+    is_single: bool = False
+    runs: list[tuple[str, int, float, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel: its title, what its axis of values shows, its points, and the ideal value by position."""
+
+    title: str
+    quantity: str
+    points: list[Point]
+    ideal: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure.
+
+    Attributes:
+        horizontal: Values are on the x axis, and each row is a cell.
+        axis: What the axis of cells shows; empty for rows of cells.
+        ticks: Position and label of each level, or of each row.
+        limits: Ends of the axis of cells.
+        run_offset: Distance of runs from their mean.
+        joined: Means are joined from level to level.
+        logarithmic: The axis of values is logarithmic at first.
+        series: The series.
+        panels: The panels.
+        source: The table with the same numbers.
+    """
+
+    horizontal: bool
+    axis: str
+    ticks: list[tuple[float, str]]
+    limits: tuple[float, float]
+    run_offset: float
+    joined: bool
+    logarithmic: bool
+    series: list[Line]
+    panels: list[Panel]
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the chart as the page's program reads it."""
+        return asdict(self)
+
+
+def build_charts(material: Material) -> dict[str, Chart]:
+    """Return the charts of the pictures whose kind has one, by name."""
+    drawn = {figure.name: figure for figure in material.study.drawn()}
+    charts = {}
+    for picture in material.pictures:
+        declaration = drawn.get(picture.name)
+        if declaration is None or declaration.kind not in BUILDERS:
+            continue
+        chart = BUILDERS[declaration.kind](_view(material, declaration), declaration)
+        if any(panel.points for panel in chart.panels):
+            charts[picture.name] = chart
+    return charts
+
+
+def _view(material: Material, declaration: Declared) -> View:
+    """Return what a figure draws, of its response."""
+    response = RESPONSES.get(declaration.y or "", EPOCH_TIME)
+    runs = with_response(material.runs, response, lambda: material.epochs, declaration.target)
+    return build_view(runs, declaration, response)
+
+
+def cells_chart(view: View, _declaration: Declared) -> Chart:
+    """Return a row per cell, as `figures.overview` draws it."""
+    words = cell_words(view.study)
+    indices = {series.name: index for index, series in enumerate(view.series)}
+    chart_panels = []
+    for levels in panels.nonempty_panels(view.panels, view.ok):
+        panel_runs = panels.rows_at(view.ok, levels)
+        points = [
+            _mean_point(view, indices[series.name], float(y), cell_runs, words)
+            for y, (series, scale_levels, _) in enumerate(view.rows)
+            for cell_runs in _by_cell(panels.rows_at(series.select(panel_runs), scale_levels))
+        ]
+        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
+    ticks = [(float(y), label) for y, (_, _, label) in enumerate(view.rows)]
+    return Chart(
+        horizontal=True,
+        axis="",
+        ticks=ticks,
+        limits=(len(ticks) - 0.4, -0.6),
+        run_offset=rows.REPLICATE_OFFSET,
+        joined=False,
+        logarithmic=False,
+        series=_series_lines(view.series),
+        panels=chart_panels,
+        source="cells",
+    )
+
+
+def factor_chart(view: View, declaration: Declared) -> Chart:
+    """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
+    x, is_interaction = str(declaration.x), declaration.kind == "interaction"
+    words = cell_words(view.study)
+    scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
+    shifts = panels.dodge_offsets(
+        [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
+    )
+    chart_panels = []
+    for levels in lines.drawable_panels(view, x, is_interaction):
+        panel_runs = panels.rows_at(view.ok, levels)
+        points = [
+            _mean_point(
+                view,
+                index,
+                scale.positions[cell_runs[x].iloc[0]] + shifts[series.name],
+                cell_runs,
+                words,
+            )
+            for index, series in enumerate(view.series)
+            for cell_runs in _by_cell(series.select(panel_runs))
+        ]
+        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
+    return Chart(
+        horizontal=False,
+        axis=axis_label(view.runs, x),
+        ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
+        limits=scale.limits,
+        run_offset=scale.replicate_offset,
+        joined=scale.numeric or is_interaction,
+        logarithmic=is_interaction or (scale.doubling and x in lines.SCALE_FACTORS),
+        series=_series_lines(view.series),
+        panels=chart_panels,
+        source="cells",
+    )
+
+
+def scaling_chart(view: View, _declaration: Declared) -> Chart:
+    """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
+    words = cell_words(view.study)
+    ratios = build_rows(view.study)
+    ratios = ratios[ratios["speedup"].notna() & ratios["cell"].isin(set(view.ok["cell"]))]
+    multi_replica = ratios[ratios["replicas"] > 1]
+    series = [one_series for one_series in view.series if len(one_series.select(multi_replica))]
+    replicas = sorted({*ratios["replicas"], 1})
+    scale = lines.number_scale(replicas, len(series))
+    shifts = panels.dodge_offsets([one_series.name for one_series in series], scale.gap)
+    chart_panels = []
+    for name, (quantity, unit) in QUANTITIES.items():
+        ideal = [
+            (float(place), float(level) if name == "speedup" else unit)
+            for level, place in scale.positions.items()
+        ]
+        for levels in panels.nonempty_panels(view.panels, multi_replica):
+            panel_rows = panels.rows_at(ratios, levels)
+            points = [
+                _point(
+                    index,
+                    scale.positions[row["replicas"]] + shifts[one_series.name],
+                    Estimate(
+                        unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
+                    ),
+                    " %" if "%" in quantity else "",
+                    words[row["cell"]],
+                    is_single=row["n"] == 1 or row["baseline_n"] == 1,
+                )
+                for index, one_series in enumerate(series)
+                for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
+            ]
+            chart_panels.append(Panel(panels.panel_title(levels), quantity, points, ideal))
+    return Chart(
+        horizontal=False,
+        axis="nodes" if (ratios["replicas"] == ratios["nodes"]).all() else "replicas",
+        ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
+        limits=scale.limits,
+        run_offset=0.0,
+        joined=True,
+        logarithmic=False,
+        series=_series_lines(series),
+        panels=chart_panels,
+        source="speedup",
+    )
+
+
+def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the runs of each cell."""
+    for _, cell_runs in runs.groupby("cell", sort=False):
+        yield cell_runs
+
+
+def _mean_point(
+    view: View, series: int, place: float, cell_runs: pd.DataFrame, words: Mapping[str, str]
+) -> Point:
+    """Return the mean response of a cell, with its runs."""
+    cell = str(cell_runs["cell"].iloc[0])
+    unit = f" {view.response.unit}" if view.response.unit else ""
+    runs = [
+        (str(run_id), int(replicate), float(value), f"{tables.number(value, RUN_DIGITS)}{unit}")
+        for run_id, replicate, value in zip(
+            cell_runs["run_id"], cell_runs["replicate"], view.values(cell_runs), strict=True
+        )
+    ]
+    estimate = view.estimate(cell)
+    point = _point(series, place, estimate, unit, words[cell], is_single=estimate.n == 1)
+    return replace(point, runs=runs)
+
+
+def _point(series: int, place: float, estimate: Estimate, unit: str, cell: str, *, is_single: bool) -> Point:
+    low, high = (None if np.isnan(bound) else float(bound) for bound in (estimate.low, estimate.high))
+    text = f"{tables.interval(estimate)}{unit}"
+    return Point(
+        series, float(place), float(estimate.value), low, high, text, cell, int(estimate.n), bool(is_single)
+    )
+
+
+def _series_lines(series: Sequence[Series]) -> list[Line]:
+    return [
+        Line(
+            one_series.name,
+            one_series.style.colour,
+            MARKERS.get(one_series.style.marker, "circle"),
+            one_series.style.filled,
+            _dash(one_series.style),
+        )
+        for one_series in series
+    ]
+
+
+def _dash(style: SeriesStyle) -> tuple[float, ...]:
+    """Return the line pattern of a style in pixels; empty for a solid line."""
+    if isinstance(style.line, str):
+        return DASHES[style.line]
+    return tuple(round(PIXELS_PER_POINT * length, 1) for length in style.line[1])
+
+
+BUILDERS: Mapping[str, Callable[[View, Declared], Chart]] = {
+    "overview": cells_chart,
+    "by_factor": factor_chart,
+    "interaction": factor_chart,
+    "scaling": scaling_chart,
+}

@@ -1,0 +1,237 @@
+// Main figures, drawn from the data of their pictures: values at the pointer, series hidden by the legend, a linear or a logarithmic
+// axis of values. The picture is what is printed, and what is shown without this program.
+
+const MAX_PANELS = 6; // drawn at first
+const ROW_PX = 24;
+const CHARACTER_PX = 6.6;
+const PANEL_PX = 230; // of a panel over levels
+const MIN_PANEL_PX = 240;
+const GAP_PX = 16;
+const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
+const SVG = "http://www.w3.org/2000/svg";
+const MARKER_PATHS = {
+  square: "M9 2h6v6h-6z",
+  triangle: "M12 1.5l4 7h-8z",
+  inverted_triangle: "M12 8.5l4-7h-8z",
+  diamond: "M12 .5l4 4.5-4 4.5-4-4.5z",
+  plus: "M12 1v8M8 5h8",
+  x: "M9 2l6 6M15 2l-6 6",
+};
+
+function swatch_of({ colour, marker, filled, dash }) {
+  const svg = document.createElementNS(SVG, "svg");
+  const part = (name, attributes) => {
+    const element = document.createElementNS(SVG, name);
+    Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+    svg.append(element);
+  };
+  Object.entries({ viewBox: "0 0 24 10", width: 24, height: 10, class: "swatch line", "aria-hidden": "true" }).forEach(([key, value]) => svg.setAttribute(key, value));
+  part("path", { d: "M0 5h24", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") });
+  const fill = { fill: filled ? colour : "white", stroke: colour, "stroke-width": 1.5 };
+  if (MARKER_PATHS[marker]) part("path", { d: MARKER_PATHS[marker], ...fill });
+  else part("circle", { cx: 12, cy: 5, r: 3.5, ...fill });
+  return svg;
+}
+
+// The range of the axis of values: from 0, or around what is drawn; panels of one quantity share it.
+function range_of(panels, quantity, logarithmic) {
+  const points = panels.filter((panel) => panel.quantity === quantity).flatMap((panel) => panel.points);
+  const values = points.flatMap(({ value, runs }) => [value, ...runs.map((run) => run[2])]);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const bounds = (name, start, pick) => points.reduce((one, point) => (point[name] === null ? one : pick(one, point[name])), start);
+  const high = Math.min(bounds("high", most, Math.max), MAX_REACH * most);
+  if (!logarithmic) return [0, 1.06 * high];
+  const low = Math.max(bounds("low", least, Math.min), least / MAX_REACH);
+  const room = (high / low) ** 0.04 * 1.02;
+  return [low / room, high * room];
+}
+
+function columns_of(chart, width, label_px) {
+  const per_quantity = chart.panels.filter((panel) => panel.quantity === chart.panels[0].quantity).length;
+  const fitting = Math.floor((width - label_px + GAP_PX) / (MIN_PANEL_PX * (chart.horizontal ? 0.75 : 1) + GAP_PX));
+  return Math.max(1, Math.min(per_quantity, fitting, 4));
+}
+
+function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, label_px, first }) {
+  const places = chart.ticks.map(([place]) => place);
+  const cells = [...chart.limits];
+  const axis_type = logarithmic ? "log" : "linear";
+  const along = chart.horizontal
+    ? { x_range: range, y_range: cells, x_axis_type: axis_type, x_axis_label: panel.quantity }
+    : { x_range: cells, y_range: range, y_axis_type: axis_type, x_axis_label: chart.axis, y_axis_label: first ? panel.quantity : null };
+  const coarse = matchMedia("(pointer: coarse)").matches; // there a drag scrolls the page
+  const figure = plain(Bokeh, {
+    sizing_mode: "fixed",
+    width,
+    height,
+    tools: coarse ? "" : [new Bokeh.BoxZoomTool({ dimensions: chart.horizontal ? "width" : "both" })],
+    ...(coarse ? {} : { active_drag: "auto" }),
+    ...along,
+    ...(chart.horizontal ? { min_border_left: first ? label_px : GAP_PX / 2 } : {}),
+  });
+  const [cell_axis] = chart.horizontal ? figure.yaxes : figure.xaxes;
+  cell_axis.setv({ ticker: new Bokeh.FixedTicker({ ticks: places }), major_label_overrides: new Map(chart.ticks) });
+  if (chart.horizontal && !first) cell_axis.major_label_text_font_size = "0px";
+  const values = chart.horizontal ? [figure.xaxes, figure.xgrids] : [figure.yaxes, figure.ygrids];
+  for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? "#e4e7eb" : null;
+  if (logarithmic) marked(Bokeh, ...values, range[0], range[1]);
+  else for (const axis of values[0]) axis.ticker = new Bokeh.BasicTicker({ desired_num_ticks: 5, num_minor_ticks: 0 });
+  return figure;
+}
+
+const CELL_TOOLTIP = [["series", "@series"], ["cell", "@cell"], ["value [95 % interval]", "@text"], ["runs", "@n"]];
+const run_tooltip = (quantity) => [["run", "@run"], ["replicate", "@replicate"], [quantity.replace(/ \(.*\)$/, ""), "@shown"], ["mean of its cell [95 % interval]", "@text"]];
+
+// The glyphs of one series in one panel. `pointed` gets a function that returns the runs at the pointer.
+function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed) {
+  const { name, colour, marker, filled, dash } = chart.series[index];
+  const points = panel.points.filter((point) => point.series === index);
+  if (!points.length) return [];
+  const swap = (cell, value) => (chart.horizontal ? { x: value, y: cell } : { x: cell, y: value });
+  const fields = [{ field: "x" }, { field: "y" }];
+  const of = (key) => points.map((point) => point[key]);
+  const source = (columns) => new Bokeh.ColumnDataSource({ data: columns });
+  const glyphs = [];
+  const floor = logarithmic ? 1e-12 : -Infinity;
+  for (const single of [false, true]) {
+    const barred = points.filter((point) => point.low !== null && point.is_single === single && point.high !== point.low);
+    if (!barred.length) continue;
+    const place = barred.map((point) => point.place);
+    const [low, high] = [barred.map((point) => Math.max(point.low, floor)), barred.map((point) => point.high)];
+    const [start, end] = [swap(place, low), swap(place, high)];
+    const bars = source({ x: start.x, y: start.y, x1: end.x, y1: end.y });
+    glyphs.push(figure.segment({ field: "x" }, { field: "y" }, { field: "x1" }, { field: "y1" }, { source: bars, line_color: colour, line_width: 1.8, line_dash: { value: single ? "dashed" : "solid" } }));
+  }
+  if (chart.joined && points.length > 1) {
+    const along = [...points].sort((one, other) => one.place - other.place);
+    const line = source({ x: along.map((point) => point.place), y: along.map((point) => point.value) });
+    glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
+  }
+  const means = source({ ...swap(of("place"), of("value")), series: points.map(() => name), cell: of("cell"), text: of("text"), n: of("n") });
+  const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : "white" });
+  glyphs.push(mean);
+  const tools = [new Bokeh.HoverTool({ renderers: [mean], tooltips: CELL_TOOLTIP, visible: false })];
+  const runs = points.flatMap((point) => point.runs.map(([run, replicate, value, shown_value]) => ({ run, replicate, value, shown: shown_value, place: point.place + chart.run_offset, text: point.text })));
+  if (runs.length) {
+    const all = (key) => runs.map((run) => run[key]);
+    const ticks = source({ ...swap(all("place"), all("value")), run: all("run"), replicate: all("replicate"), shown: all("shown"), text: all("text") });
+    const tick = figure.scatter(...fields, { source: ticks, marker: "dash", angle: chart.horizontal ? Math.PI / 2 : 0, size: 8, line_color: colour, line_width: 1.5 });
+    glyphs.push(tick);
+    tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: run_tooltip(panel.quantity), visible: false }));
+    pointed.push(() => ticks.inspected.indices.map((row) => runs[row].run));
+  }
+  figure.add_tools(...tools);
+  return glyphs;
+}
+
+const drawn_figures = new Map();
+
+async function draw_figure(box) {
+  const Bokeh = await charts();
+  const chart = JSON.parse(await unpack(`chart-${box.dataset.figure}`));
+  const live = box.querySelector(".live");
+  const [panels_box, legend_box] = [live.querySelector(".panels"), live.querySelector(".legend")];
+  const button = (action) => box.querySelector(`[data-action=${action}]`);
+  const hidden = new Set();
+  const values = chart.panels.flatMap((panel) => panel.points.map((point) => point.value));
+  const spans = Math.max(...values) > data.log_from * Math.min(...values);
+  const state = { logarithmic: chart.logarithmic || spans, all: chart.panels.length <= MAX_PANELS, width: 0 };
+  let views = [];
+  let glyphs = [];
+
+  async function draw() {
+    state.width = panels_box.clientWidth;
+    const drawn = state.all ? chart.panels : chart.panels.slice(0, MAX_PANELS);
+    const longest = Math.max(...chart.ticks.map(([, label]) => label.length));
+    const label_px = chart.horizontal ? Math.round(Math.min(longest * CHARACTER_PX + 14, 0.6 * state.width)) : 0;
+    const columns = columns_of(chart, state.width, label_px);
+    const inner = Math.floor((state.width - label_px - (columns - 1) * GAP_PX) / columns);
+    views.forEach((view) => view.remove());
+    panels_box.replaceChildren();
+    glyphs = chart.series.map(() => []);
+    views = [];
+    for (const [index, panel] of drawn.entries()) {
+      const first = index % columns === 0;
+      const range = range_of(chart.panels, panel.quantity, state.logarithmic);
+      const size = { width: Math.min(inner, 560) + (chart.horizontal && first ? label_px : 0), height: chart.horizontal ? chart.ticks.length * ROW_PX + 56 : PANEL_PX };
+      const figure = panel_figure(Bokeh, chart, panel, { range, logarithmic: state.logarithmic, label_px, first, ...size });
+      const pointed = [];
+      if (panel.ideal.length) {
+        const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
+        figure.line({ field: "x" }, { field: "y" }, { source, line_color: "#777777", line_dash: [8, 4] });
+      }
+      chart.series.forEach((_, number_of) => glyphs[number_of].push(...series_glyphs(Bokeh, figure, chart, panel, number_of, state.logarithmic, pointed)));
+      const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
+      if (columns > 1 && first) title.style.paddingLeft = `${label_px}px`;
+      const frame = make("div", { className: "panel-frame" });
+      frame.addEventListener("click", () => {
+        const [run] = pointed.flatMap((runs_at) => runs_at());
+        if (run) location.hash = address_of(run);
+      });
+      const panel_box = make("div", { className: "panel" }, title, frame);
+      panel_box.style.width = `${size.width}px`;
+      panels_box.append(panel_box);
+      views.push(await Bokeh.Plotting.show(figure, frame));
+    }
+    hidden.forEach((number_of) => glyphs[number_of].forEach((glyph) => { glyph.visible = false; }));
+    button("logarithmic").setAttribute("aria-pressed", String(state.logarithmic));
+    button("more").hidden = state.all;
+    button("more").textContent = `Show all ${chart.panels.length} panels`;
+  }
+
+  legend_box.replaceChildren(...chart.series.map((series, number_of) => legend_button(series.name, swatch_of(series), () => {
+    if (!hidden.delete(number_of)) hidden.add(number_of);
+    glyphs[number_of].forEach((glyph) => { glyph.visible = !hidden.has(number_of); });
+    return !hidden.has(number_of);
+  })));
+  button("logarithmic").addEventListener("click", () => { state.logarithmic = !state.logarithmic; draw(); });
+  button("reset").addEventListener("click", draw);
+  button("more").addEventListener("click", () => { state.all = true; draw(); });
+  button("picture").addEventListener("click", () => {
+    const picture = box.classList.toggle("drawn-live") === false;
+    button("picture").setAttribute("aria-pressed", String(picture));
+    if (!picture && panels_box.clientWidth !== state.width) draw();
+  });
+  live.hidden = false;
+  box.classList.add("drawn-live");
+  await draw();
+  return {
+    resize() {
+      if (panels_box.clientWidth && panels_box.clientWidth !== state.width) draw();
+    },
+  };
+}
+
+const figure_once = once(async (box) => {
+  const figure = await draw_figure(box);
+  drawn_figures.set(box, figure);
+});
+
+// Figures are drawn when they come near the part of the page that is seen, so that a page of many opens quickly.
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    near.unobserve(entry.target);
+    figure_once(entry.target).catch((error) => trouble(`Figure ${entry.target.dataset.figure} cannot be drawn: ${error.message}`));
+  }
+}, { rootMargin: "600px" });
+
+function draw_near() {
+  for (const box of document.querySelectorAll("[data-figure]")) if (box.querySelector(".live") && is_shown(box.querySelector(".live")) && !drawn_figures.has(box)) near.observe(box);
+}
+
+function files_of_figures() {
+  const types = { svg: "image/svg+xml", png: "image/png", pdf: "application/pdf" };
+  for (const button of document.querySelectorAll("[data-save]")) {
+    const name = button.dataset.save;
+    button.addEventListener("click", async () => save(name, await unpacked(`file-${name}`).blob(), types[name.split(".").pop()]));
+  }
+}
+
+function resizing() {
+  let waiting = 0;
+  window.addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => drawn_figures.forEach((figure) => figure.resize()), 200);
+  });
+}

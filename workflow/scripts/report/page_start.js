@@ -1,0 +1,66 @@
+// The start: colours, contents, tables, figures, and then the chart of runs, for which the largest library is unpacked.
+
+const THEME = "ringside-theme";
+
+function remembered(value) {
+  try {
+    if (value !== undefined) localStorage.setItem(THEME, value);
+    return localStorage.getItem(THEME);
+  } catch {
+    return null; // a page from a file may not remember anything
+  }
+}
+
+function theme() {
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  const button = by("theme");
+  let chosen = remembered();
+  const apply = () => {
+    const dark = chosen ? chosen === "dark" : preferred.matches;
+    document.documentElement.classList.toggle("dark", dark);
+    document.documentElement.classList.toggle("light", !dark);
+    button.setAttribute("aria-pressed", String(dark));
+  };
+  button.addEventListener("click", () => {
+    chosen = document.documentElement.classList.contains("dark") ? "light" : "dark";
+    remembered(chosen);
+    apply();
+  });
+  preferred.addEventListener("change", apply);
+  button.hidden = false;
+  apply();
+}
+
+function contents() {
+  const wide = matchMedia("(min-width: 75rem)");
+  const fold = () => { by("contents").open = wide.matches; };
+  wide.addEventListener("change", fold);
+  fold();
+  by("contents").addEventListener("click", (event) => {
+    if (event.target.closest("a") && !wide.matches) by("contents").open = false;
+  });
+}
+
+try {
+  theme();
+  contents();
+  sources_of_tables();
+  files_of_figures();
+  closing();
+  folding();
+  resizing();
+  const table = await table_of_runs();
+  frame(by("run-table"));
+  let chart = { refresh() {} };
+  filters(table, () => chart.refresh());
+  printing(table);
+  route();
+  await sort_shown();
+  document.documentElement.dataset.ready = "table";
+  draw_near();
+  chart = await chart_of_runs(table);
+  document.documentElement.dataset.ready = "all";
+} catch (error) {
+  trouble(`Charts and tables cannot be shown in this browser: ${error.message}`);
+  throw error;
+}
