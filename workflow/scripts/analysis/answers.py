@@ -1,9 +1,9 @@
 """Answer a study's question in sentences that a colleague would say.
 
-Three sentences open a report or a paper: which level of the factor that the study asks about is fastest, where
-and by how much; which factor changes epoch time most; and what the data cannot tell. Further sentences give
-the range of every factor. Factors that define the work, such as the model, never come first on their own: a
-larger model taking longer is no answer.
+Three sentences open a report or a paper: which level of the factor that the study asks about is fastest,
+where and by how much; which factor changes epoch time most; and what the data cannot tell. Further sentences
+give the range of every factor. Factors that define the work, such as the model, never come first on their
+own: a larger model taking longer is no answer.
 
 A ratio is a mean epoch time over another one, with its simultaneous interval, which excludes 1 if and only if
 the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
@@ -44,7 +44,8 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison. Brackets: simultaneous 95 % intervals, which exclude 1 (100 %) only for "
+    "All else is equal in each comparison. Brackets: simultaneous 95 % intervals, which exclude 1 (100 %) "
+    "only for "
     "differences that are significant (p < 0.05 after Holm correction over the comparisons of a factor). "
     "Extremes among many comparisons tend to be exaggerated (selection bias)."
 )
@@ -190,7 +191,7 @@ def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) 
     """Return the ranking of a factor's levels in each configuration in which two or more were measured."""
     means = pooled(runs).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
-    # What only one of two strategies needs, such as microbatches, makes no other configuration (`effects.cell_pairs`).
+    # Factors of one strategy only, such as microbatches, make no other configuration (`effects.cell_pairs`).
     other_factors = varying(runs, but=[factor, *(NEEDS if factor == "parallelism" else ())])
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
@@ -212,7 +213,7 @@ def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) 
 
 
 def cell_contexts(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
-    """Return for each cell the levels of the varying factors, except those in `but`, as sentences have them."""
+    """Return the levels of the varying factors of each cell in words, except those in `but`."""
     names = varying(runs, but=but)
     return {row["cell"]: _context(row, names) for _, row in cell_levels(runs).iterrows()}
 
@@ -333,7 +334,7 @@ def _fastest_words(factor: str, levels: Sequence[str], is_certain: bool) -> str:
 
 
 def _rival_words(rankings: Sequence[Ranking]) -> str:
-    """Return to what the fastest levels were compared, as the end of a clause; "" for the only other level."""
+    """Return with what the fastest levels were compared, as the end of a clause; "" for the only other."""
     if max(len(set(ranking.levels)) for ranking in rankings) == 2:
         return ""
     leads = [(ranking.lead, ranking.cells[1]) for ranking in rankings if ranking.lead]
@@ -355,7 +356,7 @@ def _lead_words(lead: Contrast, is_named: bool) -> str:
 
 
 def _level_words(factor: str, level: Any) -> str:
-    """Return a level as it stands in a sentence: `2 nodes`, `accumulation over 4 batches`, `fit training loop`."""
+    """Return a level as a sentence has it: `2 nodes`, `accumulation over 4 batches`, `fit training loop`."""
     text = level_text(level)
     if factor == "sync_every":
         return "no accumulation" if text == "1" else f"accumulation over {text} batches"
@@ -517,9 +518,10 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ha
     n, tightest, widest = len(ordered), *(_slowdown(contrast) for contrast in (ordered[0], ordered[-1]))
     none_equal = ", and none is equal within the study's margin" if has_margin and not n_equal else ""
     subject = "The one comparison" if n_tested == 1 else f"{n} of {n_tested} comparisons"
-    text = f"{subject} {'shows' if n == 1 else 'show'} no significant difference after Holm correction{none_equal}"
+    shown = f"{'shows' if n == 1 else 'show'} no significant difference after Holm correction"
+    text = f"{subject} {shown}{none_equal}"
     if n_equal:
-        text = f"{equal}, and {n} {'shows' if n == 1 else 'show'} no significant difference after Holm correction"
+        text = f"{equal}, and {n} {shown}"
     if n > 1:
         return (
             f"{text}: the data are compatible with slowdowns of up to {tightest} in the tightest of them and "

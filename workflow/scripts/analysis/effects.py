@@ -35,7 +35,8 @@ THROTTLED = Note(
 ADJUSTED = Note(
     "ratios-adjusted",
     (
-        "Ratio, adjusted: for machine speed (see the table adjusted), with a 95 % interval for this comparison "
+        "Ratio, adjusted: for machine speed (see the table adjusted), with a 95 % interval for this "
+        "comparison "
         "alone; p and verdict are those of the plain ratio."
     ),
 )
@@ -387,8 +388,10 @@ def _shared_session_text(sessions: float) -> str:
 def _correction_note(data: pd.DataFrame) -> Note:
     compared = conditions.comparison_note(data["within_blocks"])
     text = (
-        f"{compared} Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 only if "
-        "p is below 0.05 after Holm correction. A round bracket marks a bound that excludes 1 and rounds to it."
+        f"{compared} Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 "
+        "only if "
+        "p is below 0.05 after Holm correction. A round bracket marks a bound that excludes 1 and rounds "
+        "to it."
     )
     return Note("intervals-simultaneous", text.strip(), notes=[compared])
 

@@ -253,11 +253,11 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
 
     The bounds are Bonferroni's, which cover all n ratios of the family with a probability of 95 % or more:
     log half-width t(df, 1 - 0.05 / 2n) in place of t(df, 0.975). Holm's step-down rejects more than they do.
-    Where it does, the interval ends at 1 without including it, as do the bounds that are compatible with Holm's
-    method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). Verdicts, too, are all true
-    with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the worst case.
-    Ratios of arithmetic means are centred a little off the logarithms that are tested, so an interval that is
-    not rejected is extended to 1 where needed.
+    Where it does, the interval ends at 1 without including it, as do the bounds that are compatible with
+    Holm's method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). Verdicts, too, are
+    all true with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the
+    worst case. Ratios of arithmetic means are centred a little off the logarithms that are tested, so an
+    interval that is not rejected is extended to 1 where needed.
 
     Args:
         ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as of

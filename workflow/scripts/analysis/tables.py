@@ -182,7 +182,8 @@ class _Layout:
 def latex(table: Table, label: str, wrap_to_column: bool = False) -> str:
     """Return the table for LaTeX with booktabs; as longtable beyond a page, in landscape if it is wide.
 
-    A table floats in a column if it fits there, else across the page. Without rows it is a comment that says why.
+    A table floats in a column if it fits there, else across the page. Without rows it is a comment that says
+    why.
 
     Args:
         table: The table.
@@ -320,7 +321,7 @@ def _column_layout(table: Table, is_wrapped: bool) -> _Layout | None:
 
 
 def fits_float(table: Table, max_rows: int) -> bool:
-    """Return whether a table has at most `max_rows` lines and fits upright on a page, so that it can float."""
+    """Return whether a table has at most `max_rows` lines and fits a page upright, so that it can float."""
     layout = _layout(table)
     return not layout.is_landscape and _count_lines(table, layout) <= max_rows
 

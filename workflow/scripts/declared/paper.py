@@ -38,7 +38,8 @@ class Paper(Keys):
         "shares and time_to_accuracy (or accuracy over wall time), and others in place of those that it lacks"
     )
     tables: Maybe[Unique[tuple[str, ...]]] = optional(
-        "names of tables, in this order; default: the means of all cells (from the table `cells`), `anova` and "
+        "names of tables, in this order; default: the means of all cells (from the table `cells`), `anova` "
+        "and "
         "the other tables of main results, as far as each fits on a part of a page"
     )
     document_class: Maybe[ClassName] = optional(

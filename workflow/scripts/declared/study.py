@@ -223,7 +223,8 @@ class StudyKeys(Keys):
         "then tests which cells are equal within it"
     )
     answer: Maybe[str] = optional(
-        "factor about which the answer of report and paper speaks first; default: the first one of `factors` that "
+        "factor about which the answer of report and paper speaks first; default: the first one of "
+        "`factors` that "
         "varies, other than model and dataset"
     )
     factors: dict[str, Any] = key(

@@ -198,7 +198,8 @@ class Campaign:
         older = [name for name, path in self.records.items() if name in recorded and not os.path.exists(path)]
         notes = []
         if older:
-            text = f"records of {number_of(len(older), 'run')} are of an older setting: they are kept, but not used"
+            n_older = number_of(len(older), "run")
+            text = f"records of {n_older} are of an older setting: they are kept, but not used"
             notes.append(Note("older-setting", text, runs=len(older)))
         if left_over := recorded - possible:
             text = (

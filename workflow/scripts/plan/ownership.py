@@ -49,7 +49,8 @@ def refuse_second() -> NoReturn:
     raise InputError(
         "already-running",
         "another Snakemake is running in this checkout",
-        hint="wait until it ends (./ringside status shows how long), draw the runs so far (./ringside preview), "
+        hint="wait until it ends (./ringside status shows how long), draw the runs so far (./ringside "
+        "preview), "
         "or use a second clone",
     )
 

@@ -1,7 +1,8 @@
 """Record a session in a terminal, and draw it as an animated SVG for README and documentation.
 
-The recording is an asciicast (https://docs.asciinema.org/manual/asciicast/v2/): `asciinema play FILE` plays it. All
-output is that of the real commands; only the path of the checkout and the name of the machine are replaced.
+The recording is an asciicast (https://docs.asciinema.org/manual/asciicast/v2/): `asciinema play FILE` plays
+it. All output is that of the real commands; only the path of the checkout and the name of the machine are
+replaced.
 """
 
 import fcntl
@@ -187,7 +188,8 @@ def draw(cast: str) -> str:
             top = last - ROWS + 1
             scrolls.append(f"{_percent(at, length)}{{transform:translateY({-top * LINE_PX}px)}}")
     texts = [
-        f'<text x="{piece.left * CHARACTER_PX:.1f}" y="{piece.line * LINE_PX + 14}" class="{names[piece.at]}" '
+        f'<text x="{piece.left * CHARACTER_PX:.1f}" y="{piece.line * LINE_PX + 14}" '
+        f'class="{names[piece.at]}" '
         f'fill="{piece.colour}" textLength="{len(piece.text) * CHARACTER_PX:.1f}">{escape(piece.text)}</text>'
         for piece in pieces
     ]

@@ -84,7 +84,8 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
-        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next fastest one to "
+        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next "
+        "fastest one to "
         "which the table effects compares it."
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
@@ -120,7 +121,10 @@ def extremes(material: Material) -> Grid | None:
             )
             if len(means) == 1:
                 break
-    caption = f"Fastest and slowest configuration by mean epoch time, with a 95 % interval for each row alone. {SELECTION_NOTE}"
+    caption = (
+        "Fastest and slowest configuration by mean epoch time, with a 95 % interval for each row alone. "
+        f"{SELECTION_NOTE}"
+    )
     return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
 
 

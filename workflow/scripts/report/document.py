@@ -1,8 +1,8 @@
 """Describe the LaTeX classes of papers: packages, authors and what Debian has to install.
 
-A class comes from Debian: article from texlive-latex-recommended, acmart and IEEEtran from texlive-publishers,
-acmart with packages of texlive-latex-extra. Without texlive-fonts-extra (500 MB), acmart's own fonts are
-replaced by Times and Helvetica.
+A class comes from Debian: article from texlive-latex-recommended, acmart and IEEEtran from
+texlive-publishers, acmart with packages of texlive-latex-extra. Without texlive-fonts-extra (500 MB),
+acmart's own fonts are replaced by Times and Helvetica.
 """
 
 import re
@@ -33,14 +33,16 @@ COMMON_COMMANDS = r"""\emergencystretch=3em
 \setcounter{totalnumber}{6}
 \makeatletter
 \renewcommand{\fps@table}{!htp}
-\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi} % tables that float stay before those that do not
+% Tables that float stay before those that do not.
+\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi}
 \newcommand{\longtables}[1]{\if@twocolumn\onecolumn#1\twocolumn\else#1\fi} % which do not break across columns
 \makeatother
 \newsavebox{\ringsidebox}
 \newcommand{\fitgraphics}[1]{%
   \sbox{\ringsidebox}{\includegraphics{#1}}%
   \ifdim\wd\ringsidebox>\linewidth \sbox{\ringsidebox}{\resizebox{\linewidth}{!}{\usebox{\ringsidebox}}}\fi
-  \ifdim\ht\ringsidebox>0.66\textheight \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
+  \ifdim\ht\ringsidebox>0.66\textheight
+    \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
   \usebox{\ringsidebox}}
 \newenvironment{fittedfigure}[1]{%
   \sbox{\ringsidebox}{\includegraphics{#1}}%
@@ -161,7 +163,8 @@ def check_class(main: Path, name: ClassName) -> None:
             f"is of class {written}, but the study's paper is of class {name}",
             file=display_path(main),
             got=written,
-            hint=f"set paper: {{class: {written}}}, or rename the file, run the command again and copy your text",
+            hint=f"set paper: {{class: {written}}}, or rename the file, run the command again and copy "
+            "your text",
         )
 
 

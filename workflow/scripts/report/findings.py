@@ -1,7 +1,7 @@
 """State in numbers what each figure of a paper shows, from the study's runs and tables.
 
-A finding is a sentence that refers to its figure by FIGURE. Kinds of figures without an entry in FINDINGS have
-none, and the paper asks its author for one.
+A finding is a sentence that refers to its figure by FIGURE. Kinds of figures without an entry in FINDINGS
+have none, and the paper asks its author for one.
 """
 
 import math

@@ -146,7 +146,7 @@ class Facts:
     @property
     def anonymous(self) -> bool:
         """Return whether nothing may say who made the study, or where."""
-        return bool(getattr(self.study, "anonymous", False))
+        return self.study.anonymous
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -825,7 +825,7 @@ def _missing_cells_note(runs: pd.DataFrame) -> Note:
 
 
 def _repeats_note(runs: pd.DataFrame) -> str:
-    """Say how many runs took several attempts, and by how much the limit of other CPU time changed meanwhile."""
+    """Say how many runs were repeated, and by how much the limit of other CPU time changed meanwhile."""
     is_repeated = runs["attempt"].fillna(1) > 1
     limits = [
         sorted(set(part["max_other_cpu_share"].dropna())) for part in (runs[~is_repeated], runs[is_repeated])
@@ -838,7 +838,8 @@ def _repeats_note(runs: pd.DataFrame) -> str:
     if [len(part) for part in limits] == [1, 1] and limits[0] != limits[1]:
         facts["limits"] = old, new = limits[0][0], limits[1][0]
         changed = (
-            f" after the site's limit of other processes' CPU time was {'raised' if new > old else 'lowered'} "
+            " after the site's limit of other processes' CPU time was "
+            f"{'raised' if new > old else 'lowered'} "
             f"from {100 * old:.3g} to {100 * new:.3g}~\\%"
         )
     else:
@@ -891,12 +892,12 @@ def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
 
 def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
     """Render what `_reasons` returns; reasons that differ only in numbers become one with their ranges."""
-    alike: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    reasons_by_pattern: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for (status, reason), count in counts.items():
-        alike.setdefault((status, _NUMBER.sub("#", reason)), []).append((reason, count))
+        reasons_by_pattern.setdefault((status, _NUMBER.sub("#", reason)), []).append((reason, count))
     merged = {
         (status, _merge_numbers([reason for reason, _ in group])): sum(count for _, count in group)
-        for (status, _), group in alike.items()
+        for (status, _), group in reasons_by_pattern.items()
     }
     ordered = sorted(merged.items(), key=lambda entry: -entry[1])
     parts = [f"{count} {status} ({reason})" for (status, reason), count in ordered]

@@ -152,7 +152,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
 def results(facts: Facts, contents: Contents, answer: Answer) -> str:
     """Return the answer in sentences, then each figure with what it shows."""
     names = list(contents.paper.captions)
-    # A figure across the page appears on the next page at the earliest, so it comes one paragraph before its own.
+    # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
     discussions = [
         "\n".join([*inputs[place + 1 : place + 2], _discuss(name, contents.findings.get(name))])
@@ -196,18 +196,18 @@ def caption_notes(notes: Mapping[str, str]) -> str:
 
 def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
     """Return commands that input tables: those that float first, then those in `long`."""
-    floats, others = (
+    floats, long_tables = (
         [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
         for is_long in (False, True)
     )
-    return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *others, "}\n"] if others else [])])
+    return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *long_tables, "}\n"] if long_tables else [])])
 
 
 def means_table(cells: Table) -> Table:
     """Return the table of cells with the columns that a paper needs: factors, runs and main responses."""
     names = list(cells.display)
-    shown = [*names[: names.index("n") + 1], *(name for name in names if name in MEANS_COLUMNS)]
-    return replace(cells, display=cells.display[shown], notes=cells.notes[-1:])
+    columns = [*names[: names.index("n") + 1], *(name for name in names if name in MEANS_COLUMNS)]
+    return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
 def site_name(runs: pd.DataFrame, configured: str) -> str:

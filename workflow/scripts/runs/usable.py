@@ -62,7 +62,7 @@ def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
         outcomes: Status and reason of each run of the design.
 
     Returns:
-        A sentence without a full stop. Facts: usable, runs, and causes, the number of runs by name of a cause.
+        A sentence without a full stop. Facts: usable, runs, and causes (number of runs by name of a cause).
     """
     pairs = list(outcomes)
     causes = Counter(find_cause(status, reason) for status, reason in pairs if status != "ok")
