@@ -39,5 +39,5 @@ def violations(driver: Any) -> list[Any]:
     """Return the rules of WCAG 2.2, levels A and AA, that the open page breaks, with the elements."""
     # Through the protocol, because the page's policy allows no script that is not its own.
     driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe(), "returnByValue": True})
-    found: list[Any] = driver.execute_async_script(CHECK, STANDARDS)
-    return found
+    violations: list[Any] = driver.execute_async_script(CHECK, STANDARDS)
+    return violations

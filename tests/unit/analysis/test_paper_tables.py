@@ -290,9 +290,9 @@ def test_table_floats_in_column_where_it_fits():
 
 
 def test_table_fits_a_float_by_lines_and_width():
-    def of(rows, columns):
+    def make_table(rows, columns):
         frame = pd.DataFrame({f"column {place}": ["1.234 [1.000, 1.500]"] * rows for place in range(columns)})
         return tables.Table("T", frame, frame)
 
-    assert tables.fits_float(of(20, 4), 20)
-    assert not tables.fits_float(of(21, 4), 20) and not tables.fits_float(of(3, 20), 20)
+    assert tables.fits_float(make_table(20, 4), 20)
+    assert not tables.fits_float(make_table(21, 4), 20) and not tables.fits_float(make_table(3, 20), 20)

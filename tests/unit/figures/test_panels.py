@@ -63,10 +63,10 @@ def scaled(cells: dict[str, list[float]], times: list[float], **options):
     """Return a panel with the intervals of these cells, and its notes."""
     frame = pd.DataFrame(cells)
     ax = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES).subplots()
-    look = style.framework_style("pytorch-ddp")
+    series_style = style.framework_style("pytorch-ddp")
     for place, cell in enumerate(frame.itertuples()):
         runs = pd.Series([cell.low, cell.high] if cell.n > 1 else [cell.high])
-        panels.draw_interval(ax, look, place, Estimate(cell.high, cell.low, cell.high), runs, 0.2)
+        panels.draw_interval(ax, series_style, place, Estimate(cell.high, cell.low, cell.high), runs, 0.2)
     return ax, panels.scale_value_axis(ax, pd.Series(times), frame, **options)
 
 

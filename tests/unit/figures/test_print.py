@@ -68,9 +68,9 @@ def visible_texts(figure: Figure) -> list[Text]:
     ]
 
 
-def is_apart(one: Bbox, other: Bbox, tolerance: float) -> bool:
+def is_apart(first: Bbox, second: Bbox, tolerance: float) -> bool:
     """Return whether two boxes overlap by no more than `tolerance` in one direction."""
-    shared = Bbox.intersection(one, other)
+    shared = Bbox.intersection(first, second)
     return shared is None or min(shared.width, shared.height) <= tolerance
 
 
@@ -93,8 +93,8 @@ def test_figure_can_be_printed(kind: str, tmp_path: Path) -> None:
     assert [name for name, box in boxes if not (page.contains(*box.min) and page.contains(*box.max))] == []
     overlapping = [
         (name, other_name)
-        for (name, box), (other_name, other) in itertools.combinations(boxes, 2)
-        if not is_apart(box, other, OVERLAP_POINTS * pixels)
+        for (name, box), (other_name, other_box) in itertools.combinations(boxes, 2)
+        if not is_apart(box, other_box, OVERLAP_POINTS * pixels)
     ]
     assert overlapping == []
     words = sum(len(note.split()) for note in caption.below)

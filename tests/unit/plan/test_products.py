@@ -137,9 +137,11 @@ def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
     single = replace(campaign.study.replicates, at_least=1, at_most=1)
     study = replace(campaign.study, factors=factors, replicates=single, exclude=())
     omitted = {"speedup", "scaling", "checks", "residuals", "regression", "regression_cells"}
-    few = replace(campaign, study=study)
-    assert omitted <= set(products.omitted_tables(few))
-    assert not omitted & {name.rsplit("/", 1)[-1].split(".")[0] for name in products_of(few).table_files}
+    small_campaign = replace(campaign, study=study)
+    assert omitted <= set(products.omitted_tables(small_campaign))
+    assert not omitted & {
+        name.rsplit("/", 1)[-1].split(".")[0] for name in products_of(small_campaign).table_files
+    }
 
 
 def test_published_tables_have_what_lies_beside_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -267,11 +267,15 @@ def test_sentence_has_one_mark_at_its_end(text: str, ended: str) -> None:
 
 
 def test_appendix_opens_with_title_and_question(tmp_path: Path) -> None:
-    kept = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
-    study = replace(kept.study, title="DDP or Horovod?", question="Which is faster?")
+    available_campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
+    study = replace(available_campaign.study, title="DDP or Horovod?", question="Which is faster?")
     runs = read_runs(write_frames(tmp_path, *campaign())[0])
     sections = appendix.appendix_sections(
-        replace(kept, study=study), runs, count_costs(kept, runs), state(), "./remake"
+        replace(available_campaign, study=study),
+        runs,
+        count_costs(available_campaign, runs),
+        state(),
+        "./remake",
     )
     assert next(sections).paragraphs[0] == "DDP or Horovod? Which is faster?"
 

@@ -114,8 +114,8 @@ def test_no_planted_name_is_in_the_page(in_folder, study: Study, monkeypatch: py
         if name.startswith(("block-", "source-", "chart-")) or name.endswith("svg")
     ]
     unpacked = [page.unpacked(name) for name in packed]
-    shown = "\n".join([page.text, page.scripts["page-data"], *unpacked]).lower()
-    assert [name for name in [*PLANTED, str(CHECKOUT), str(Path.home())] if name.lower() in shown] == []
+    page_text = "\n".join([page.text, page.scripts["page-data"], *unpacked]).lower()
+    assert [name for name in [*PLANTED, str(CHECKOUT), str(Path.home())] if name.lower() in page_text] == []
     assert "HOST-1" in page.text and "HOST-2: rank" not in page.text
     assert len(packed) > 10 and "file-residuals.png" not in page.scripts
     assert {"file-epoch_time.png", "file-epoch_time.pdf", "file-residuals.svg"} <= set(page.scripts)
@@ -153,7 +153,12 @@ def test_no_planted_name_is_in_the_papers_sources(
     assert sources.pop("main.tex") == "ada lovelacia\n" and len(sources) > 10
     plain = {name: text.replace(r"\allowbreak{}", "") for name, text in sources.items()}
     description = load_yaml(CHECKOUT / "config" / "sites" / "local.yaml")["description"].lower()
-    leaked = [(name, one) for one in [*PLANTED, description] for name, text in plain.items() if one in text]
+    leaked = [
+        (name, planted)
+        for planted in [*PLANTED, description]
+        for name, text in plain.items()
+        if planted in text
+    ]
     assert leaked == []
     copied = [(out / "figures" / f"{stem.name}.pdf").read_bytes() for stem in files.figures]
     drawn = [stem.with_suffix(".pdf").read_bytes() for stem in files.figures]

@@ -204,16 +204,16 @@ def test_figures_are_saved_as_they_were_drawn(
 
 def test_the_picture_can_be_shown_and_is_printed(opened: Any) -> None:
     drawn(opened, "by_nodes")
-    shown = (
+    visibility_script = (
         "return [...document.querySelectorAll('#figure-by_nodes :is(.live, .picture)')]"
         ".map((e) => e.checkVisibility())"
     )
-    assert opened.execute_script(shown) == [True, False]
+    assert opened.execute_script(visibility_script) == [True, False]
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert opened.execute_script(shown) == [False, True]
+    assert opened.execute_script(visibility_script) == [False, True]
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     element(opened, "#figure-by_nodes [data-action=picture]").click()
-    assert opened.execute_script(shown) == [False, True]
+    assert opened.execute_script(visibility_script) == [False, True]
 
 
 def test_all_is_unfolded_on_paper(opened: Any) -> None:
@@ -234,8 +234,8 @@ def test_without_script_pictures_and_contents_are_shown(driver: Any, page: Path)
         assert len(base64.b64decode(picture["data"])) > 10_000
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    shown = "return document.querySelector('#figure-scaling .picture').checkVisibility()"
-    assert driver.execute_script(shown) and driver.execute_script(
+    visibility_script = "return document.querySelector('#figure-scaling .picture').checkVisibility()"
+    assert driver.execute_script(visibility_script) and driver.execute_script(
         "return document.getElementById('contents').open && !document.documentElement.dataset.ready"
     )
 
@@ -267,8 +267,10 @@ def test_it_is_dark_where_that_is_preferred_or_chosen(opened: Any) -> None:
 
 def test_contents_stay_beside_the_text_or_fold(opened: Any) -> None:
     opened.execute_script("document.getElementById('methods').scrollIntoView()")
-    beside = "const nav = document.querySelector('body > nav').getBoundingClientRect(); return nav.top >= -1"
-    assert opened.execute_script(beside) and opened.execute_script(
+    sticky_script = (
+        "const nav = document.querySelector('body > nav').getBoundingClientRect(); return nav.top >= -1"
+    )
+    assert opened.execute_script(sticky_script) and opened.execute_script(
         "return document.getElementById('contents').open"
     )
     resize(opened, 400)

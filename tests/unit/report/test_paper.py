@@ -268,23 +268,23 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     assert (times["fastest"], times["slowest"]) == (means.idxmin(), means.idxmax())
     assert times["ratio"] == pytest.approx(means.max() / means.min())
     scaled = speedup[speedup["replicas"] == 2]["speedup"]
-    found = facts_of_finding("scaling")
-    assert (found["replicas"], found["least"], found["greatest"]) == (2, scaled.min(), scaled.max())
+    finding = facts_of_finding("scaling")
+    assert (finding["replicas"], finding["least"], finding["greatest"]) == (2, scaled.min(), scaled.max())
     rows = effects[(effects["factor"] == "batch_size") & (effects["from"] == "16") & (effects["to"] == "64")]
-    found = facts_of_finding("by_factor", x="batch_size")
-    assert (found["least"].value, found["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
-    assert found["tested"] == len(rows) and found["shown"] == int((rows["p_holm"] < 0.05).sum())
+    finding = facts_of_finding("by_factor", x="batch_size")
+    assert (finding["least"].value, finding["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
+    assert finding["tested"] == len(rows) and finding["shown"] == int((rows["p_holm"] < 0.05).sum())
     row = anova[anova["term"] == "framework × nodes"].iloc[0]
-    found = facts_of_finding("interaction", x="nodes", colour=("framework",))
-    assert (found["share"], found["p"]) == (row["share"], row["p"])
+    finding = facts_of_finding("interaction", x="nodes", colour=("framework",))
+    assert (finding["share"], finding["p"]) == (row["share"], row["p"])
     accuracy = cells["validation_accuracy_mean"]
-    found = facts_of_finding("accuracy", x="wall_time")
-    assert (found["least"], found["greatest"]) == (accuracy.min(), accuracy.max())
-    found = facts_of_finding("shares")
-    assert 0 <= found["least"] < found["greatest"] <= 1
+    finding = facts_of_finding("accuracy", x="wall_time")
+    assert (finding["least"], finding["greatest"]) == (accuracy.min(), accuracy.max())
+    finding = facts_of_finding("shares")
+    assert 0 <= finding["least"] < finding["greatest"] <= 1
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
-    nothing = Evidence(facts.runs.assign(status="missing"), evidence.tables)
-    assert find_finding(Declared(name="overview", kind="overview"), nothing) is None
+    empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
+    assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
 
 
 def test_network_finding_names_extremes_of_frameworks() -> None:

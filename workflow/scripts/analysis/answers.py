@@ -518,10 +518,10 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ha
     n, tightest, widest = len(ordered), *(_slowdown(contrast) for contrast in (ordered[0], ordered[-1]))
     none_equal = ", and none is equal within the study's margin" if has_margin and not n_equal else ""
     subject = "The one comparison" if n_tested == 1 else f"{n} of {n_tested} comparisons"
-    shown = f"{'shows' if n == 1 else 'show'} no significant difference after Holm correction"
-    text = f"{subject} {shown}{none_equal}"
+    conclusion = f"{'shows' if n == 1 else 'show'} no significant difference after Holm correction"
+    text = f"{subject} {conclusion}{none_equal}"
     if n_equal:
-        text = f"{equal}, and {n} {shown}"
+        text = f"{equal}, and {n} {conclusion}"
     if n > 1:
         return (
             f"{text}: the data are compatible with slowdowns of up to {tightest} in the tightest of them and "

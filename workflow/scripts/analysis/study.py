@@ -189,8 +189,8 @@ def main(
         omit: tables to leave out, because the study has nothing that they would show
     """
     if unknown := sorted(set(omit) - set(TABLES)):
-        problem, known = f"'{unknown[0]}' is no table", alternatives(unknown[0], TABLES)
-        raise InputError("unknown-name", problem, file="--omit", got=unknown[0], **known)
+        problem, choices = f"'{unknown[0]}' is no table", alternatives(unknown[0], TABLES)
+        raise InputError("unknown-name", problem, file="--omit", got=unknown[0], **choices)
     every = read_runs(runs)
     measured = timing_runs(every)
     network_rows = read_table(network, "network") if network else None

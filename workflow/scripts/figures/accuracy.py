@@ -449,8 +449,8 @@ def _draw_curve(
         step = max(1, math.ceil(len(x) / MAX_BARS))
         offset = 0 if is_single else place * BAR_OFFSET
         ax.vlines((x + offset)[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
-    few = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
-    if len(few):
+    epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
+    if len(epochs_of_few_runs):
         shift = place * SINGLE_EPOCH_OFFSET * is_single
         dots: dict[str, Any] = {
             "linestyle": "none",
@@ -458,7 +458,12 @@ def _draw_curve(
             "markersize": DOT_SIZE,
             "markeredgewidth": 0,
         }
-        ax.plot(few["x"] + shift, quantity.scale * few[response].astype(float), color=colour, **dots)
+        ax.plot(
+            epochs_of_few_runs["x"] + shift,
+            quantity.scale * epochs_of_few_runs[response].astype(float),
+            color=colour,
+            **dots,
+        )
     marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
     line = {"linestyle": series.style.line, "linewidth": 0.8}
     ax.plot(x, quantity.scale * means["value"].to_numpy(), **marker | line)

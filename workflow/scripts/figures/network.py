@@ -142,9 +142,9 @@ def _deviations_note(deviations: Sequence[float]) -> str:
     """Say how far the fits are from the measured times; "" without a fit."""
     if not deviations:
         return ""
-    least, most = min(deviations), max(deviations)
-    text = f"Thin lines: fits of latency and bandwidth, off by up to {100 * most:.0f} %."
-    return Note("fits-deviate", text, least=least, most=most)
+    least, greatest = min(deviations), max(deviations)
+    text = f"Thin lines: fits of latency and bandwidth, off by up to {100 * greatest:.0f} %."
+    return Note("fits-deviate", text, least=least, most=greatest)
 
 
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | None:

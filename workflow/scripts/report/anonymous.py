@@ -170,13 +170,13 @@ def anonymizer(study: Study, site: Site | None, runs: pd.DataFrame) -> Anonymize
         | dict.fromkeys([*_users(), *accounts], USER)
         | dict.fromkeys(_authors(study), AUTHOR)
     )
-    kept = {
+    distinctive_words = {
         name: word
         for name, word in words.items()
         if len(name) >= MIN_NAME_CHARACTERS and name.lower() not in COMMON_NAMES and not name.isdigit()
     }
     folders = {str(path) for path in (CHECKOUT, Path.cwd(), Path.home())} - {"/"}
-    return Anonymizer(kept, sorted(folders, key=len, reverse=True))
+    return Anonymizer(distinctive_words, sorted(folders, key=len, reverse=True))
 
 
 def _users() -> Iterator[str]:

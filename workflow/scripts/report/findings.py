@@ -103,7 +103,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
     if rows.empty:
         return _range_of_times(figure, evidence)
     least, greatest = (Estimate(*rows.iloc[at][RATIO]) for at in (0, -1))
-    where = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
+    contexts = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
     tested = rows["p_holm"].dropna() if "p_holm" in rows else pd.Series(dtype=float)
     n_shown = int((tested < SIGNIFICANCE_LEVEL).sum())
@@ -114,8 +114,8 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
     )
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {_change_text(least)}{where[0]}"
-        + (f" to {_change_text(greatest)}{where[1]}" if len(rows) > 1 else "")
+        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}"
+        + (f" to {_change_text(greatest)}{contexts[1]}" if len(rows) > 1 else "")
         + f" ({FIGURE}){counts}.",
         factor=factor,
         least=least,
@@ -271,12 +271,12 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
         f"{tables.number(row['bandwidth_bytes_s'] / 1e6)} MB/s ({row['framework']})"
         for row in (by_bandwidth.iloc[0], by_bandwidth.iloc[-1])
     ]
-    several = len(rows) > 1
+    has_range = len(rows) > 1
     return Note(
         "network-range",
         f"On {n_nodes} nodes, the fitted latency of all-reduce is "
-        f"{' to '.join(latencies) if several else latencies[0]} and its bus bandwidth "
-        f"{' to '.join(rates) if several else rates[0]} ({FIGURE}).",
+        f"{' to '.join(latencies) if has_range else latencies[0]} and its bus bandwidth "
+        f"{' to '.join(rates) if has_range else rates[0]} ({FIGURE}).",
         nodes=n_nodes,
         latencies_s=[float(by_latency["latency_s"].iloc[at]) for at in (0, -1)],
         bandwidths_bytes_s=[float(by_bandwidth["bandwidth_bytes_s"].iloc[at]) for at in (0, -1)],
