@@ -195,6 +195,12 @@ def test_figures_show_the_response_of_the_study_unless_they_name_their_own(tmp_p
     assert [from_json(figure.to_json()) for figure in drawn] == drawn
 
 
+def test_line_of_json_lacks_a_key_that_its_kind_needs() -> None:
+    with pytest.raises(InputError) as caught:
+        from_json('{"kind": "heat_map"}')
+    assert (caught.value.code, caught.value.key) == ("missing-key", "x")
+
+
 def test_a_heat_map_has_the_columns_that_leave_fewest_gaps(tmp_path: Path) -> None:
     figures = {figure.name: figure for figure in study(tmp_path, batch_size=[8, 16, 32])}
     assert figures["heat_map"].x == "batch_size", "pytorch-single has one level of nodes and of sync_every"

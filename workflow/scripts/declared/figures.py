@@ -115,6 +115,9 @@ def from_json(text: str) -> Declared:
         raise InputError(
             "unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_allowed_keys(kind)
         )
+    for key in KINDS[kind].needs:
+        if key not in entry:
+            raise InputError("missing-key", f"is missing: {kind} needs it", file="--figure", key=key)
     return _read(kind, entry)
 
 
