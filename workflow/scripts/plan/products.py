@@ -34,9 +34,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
     "response": lambda campaign: _option(
         "--response", None if campaign.study.response == EPOCH_TIME.name else campaign.study.response
     ),
-    "omitted_tables": lambda campaign: [
-        part for name in omitted_tables(campaign) for part in ("--omit", name)
-    ],
+    "omitted_tables": lambda campaign: ["--omit", *names] if (names := omitted_tables(campaign)) else [],
 }
 
 
