@@ -409,11 +409,6 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
             "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: "
             f"{', '.join(changes)}."
         )
-    elif analysis.partly and any(ok[name].nunique() == 2 for name in varying(ok)):
-        notes.append(
-            "There are no effects q: with missing cells, coefficients of factors with two levels have "
-            "another meaning."
-        )
     if analysis.partly:
         names = [
             f"{name} ({available} of {nominal} degrees of freedom)"

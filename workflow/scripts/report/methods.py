@@ -3,6 +3,7 @@
 Every sentence is LaTeX. Statements that captions and table notes make, too, come from the same functions.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -549,8 +550,19 @@ def _workload(facts: Facts) -> Iterator[str]:
     yield Note(
         "same-samples",
         "Every framework reads the same samples in the same order. Every replica reads an equal share of "
-        "each epoch and makes the same number of steps. Samples that do not fill a step (at most 2~\\% of "
-        "all) are left out of an epoch, and the epoch time is scaled to all samples.",
+        f"each epoch and makes the same number of steps. {_dropped_samples_sentence(facts.ok)}",
+    )
+
+
+def _dropped_samples_sentence(ok: pd.DataFrame) -> str:
+    """Return how many samples of an epoch were left out because they do not fill a step."""
+    dropped_share = (1 - ok["samples_trained"] / ok["samples_per_epoch"]).max()
+    if dropped_share == 0:
+        return "No sample is left out of an epoch."
+    extent = "" if math.isnan(dropped_share) else f" (at most {100 * dropped_share:.2g}~\\% of all)"
+    return (
+        f"Samples that do not fill a step{extent} are left out of an epoch, and the epoch time is scaled to "
+        "all samples."
     )
 
 
@@ -681,11 +693,16 @@ def _measurement(facts: Facts) -> Iterator[str]:
     yield Note(
         "epochs",
         f"A run has {epochs} epochs, {warm_up_text}; its epoch time is the arithmetic mean of the others. "
-        "Runs of the study do not overlap. CPU time of other processes is measured. A run is invalid if it "
-        "exceeds the site's limit, if its gradients did not use the site's network, if its ranks were not "
+        "Runs of the study do not overlap. CPU time of other processes is measured. A run is invalid if "
+        f"{_load_condition(facts.ok)}its gradients did not use the site's network, if its ranks were not "
         "placed as planned, or if its loss is not finite.",
         **counts,
     )
+
+
+def _load_condition(ok: pd.DataFrame) -> str:
+    """Return the limit of background load as a condition; empty where no load makes a run invalid."""
+    return "" if (ok["max_other_cpu_share"] >= 1).all() else "it exceeds the site's limit, if "
 
 
 def _network(facts: Facts) -> Iterator[str]:
