@@ -17,6 +17,7 @@ from declared.datasets import DatasetKeys
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
+from plan.identity import unsupported_reason
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
@@ -121,6 +122,17 @@ def test_study_to_be_traced_is_complete_and_can_be_planned(tmp_path: Path) -> No
     (tmp_path / "my-study.yaml").write_text(text)
     runs = plan_design(load_study("my-study", tmp_path), load_site("local"))
     assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)
+
+
+def test_study_on_a_node_with_eight_gpus_can_be_planned(tmp_path: Path) -> None:
+    for name, file, text in examples():
+        if name == "docs/how-to/accelerators.md":
+            (tmp_path / Path(file).name).write_text(text)
+    site = load_site("my-node", tmp_path)
+    runs = plan_design(load_study("my-study", tmp_path), site)
+    assert (site.device, site.nodes, site.ranks_per_node, len(runs)) == ("cuda", 1, 8, 5 * 2 * 4)
+    assert {run.levels["devices_per_node"] for run in runs} == {1, 2, 4, 8}
+    assert {unsupported_reason(site, run.levels) for run in runs} == {None}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The built site, opened from its folder: the search finds pages, and a phone shows them whole."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ PAGES = {
     "index.md": f"# Home\n\n```sh\n{COMMAND}\n```\n\n| key | meaning | default | more |\n| --- | --- | --- | --- |\n"
     "| `time_to_accuracy` | time until an accuracy is reached | `resnet34-devices-small` | a text of many words |\n",
     "second.md": "# Second\n\nA quagga is a zebra.\n",
+    "development/decisions/0001-quagga.md": "# Third\n\nA quagga is a quagga.\n",
 }
 
 
@@ -31,7 +33,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     docs = folder / "docs"
     docs.mkdir()
     for name, text in PAGES.items():
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
         (docs / name).write_text(text)
+    meta = Path("development", "decisions", ".meta.yml")
+    shutil.copy(CHECKOUT / "docs" / meta, docs / meta)
     shutil.copy(CHECKOUT / "docs" / "site.css", docs)
     shutil.copytree(CHECKOUT / "docs" / "javascripts", docs / "javascripts")
     real = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text())
@@ -66,6 +71,21 @@ def test_search_finds_a_page_from_the_folder_without_a_network(site: Path, drive
     )
 
 
+def test_records_of_decisions_are_ranked_low(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    boosts = {entry["location"].partition("#")[0]: entry.get("boost") for entry in index["docs"]}
+    assert boosts == {"index.html": None, "second.html": None, "development/decisions/0001-quagga.html": 0.3}
+
+
+def test_stacked_cells_are_named_by_their_headings(site: Path, driver: Any) -> None:
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    driver.get((site / "index.html").as_uri())
+    labels = driver.execute_script(
+        "return [...document.querySelectorAll('td')].map((cell) => getComputedStyle(cell, '::before').content)"
+    )
+    assert labels[0] == "none" and ["meaning" in labels[1], "default" in labels[2]] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("defect", "expression"),
     [
@@ -73,6 +93,11 @@ def test_search_finds_a_page_from_the_folder_without_a_network(site: Path, drive
         (
             "name is broken",
             "[...document.querySelectorAll('td code')].some((code) => code.getClientRects().length > 1)",
+        ),
+        (
+            "column is cut",
+            "[...document.querySelectorAll('table')].some((table) => table.getBoundingClientRect().right > innerWidth"
+            " || table.scrollWidth > table.clientWidth)",
         ),
         (
             "command is cut",
