@@ -192,7 +192,10 @@ def test_a_caption_says_what_every_caption_must(name, drawings, csv):
     runs, intervals = Records(*csv).runs, name not in WITHOUT_INTERVALS
     assert len(apart) <= 1 and "\n" not in below and "\n" not in "".join(apart)
     assert len(below.split()) <= 45
-    assert conditions.run_counts_note(runs, intervals) in below and conditions.setting_note(runs) in below
+    assert conditions.run_counts_note(runs, intervals) in below
+    setting = conditions.setting_note(runs)
+    brief = [setting.facts["brief"], *setting.facts["notes"][1:]]
+    assert setting in below or " ".join(brief) in below
     assert ("95 %" in below) == intervals, "of what is not drawn nothing is said"
 
 
@@ -649,8 +652,11 @@ def test_estimate_of_a_bad_fit_is_left_out(treated, tmp_path):
     assert names_in(figure.legends[0])[-1] == "ideal" and "estimate-drawn" not in codes(caption.notes)
     left_out = find_note(caption.notes, "estimates-left-out").facts["deviations"]
     assert left_out == {"tensorflow-multiworker": pytest.approx(1 / 3)}
-    _, of_network = drawn_by(Declared("network", "network"), records)
-    assert find_note(of_network.below, "fits-deviate").facts["most"] == pytest.approx(1 / 3)
+    figure, of_network = drawn_by(Declared("network", "network"), records)
+    not_drawn = find_note(of_network.below, "fits-not-drawn").facts["deviations"]
+    assert not_drawn == {"tensorflow-multiworker": pytest.approx(1 / 3)}
+    assert "fits-deviate" not in codes(of_network.notes)
+    assert not [line for ax in figure.axes for line in ax.lines if len(line.get_xdata()) == 100]
 
 
 def test_markers_of_the_network_are_joined_and_fits_are_thin(treated, tmp_path):
@@ -771,6 +777,44 @@ def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
         (line,) = [line for line in ax.lines if line.get_color() == custom.style.colour]
         assert line.get_xdata()[-1] == pytest.approx(end)
         assert ax.get_xlim()[1] > end
+
+
+def test_intervals_over_time_stand_at_their_markers(tmp_path):
+    runs, epochs = campaign(replicates=3, failures={})
+    slow = epochs["run_id"].str.contains("horovod") & (epochs["epoch"] == 1)
+    even = drawn_by("accuracy-wall_time", Records(*write_frames(tmp_path, runs, epochs)))[1]
+    epochs.loc[slow, "epoch_time_s"] *= 5
+    figure, caption = drawn_by("accuracy-wall_time", Records(*write_frames(tmp_path, runs, epochs)))
+    drawn_axes = [ax for ax in figure.axes if ax.axison]
+    assert {ax.get_xlim()[0] for ax in drawn_axes} == {0}
+    for ax in drawn_axes:
+        bars = {bar[0, 0] for bars in ax.collections for bar in bars.get_segments()}
+        assert bars and bars <= {x for line in ax.lines for x in line.get_xdata()}
+    assert "first-epoch-warms-up" in codes(caption.notes_elsewhere)
+    assert "first-epoch-warms-up" not in codes(even.notes)
+
+
+@pytest.mark.parametrize(("n_sessions", "band"), [(1, "block"), (2, "session")])
+def test_bands_of_residuals_are_blocks_of_one_session(n_sessions, band, tmp_path):
+    runs, epochs = campaign(failures={})
+    runs["session"] = [f"s{min(block, n_sessions)}" for block in runs["block"]]
+    figure, _ = drawn_by("residuals", Records(*write_frames(tmp_path, runs, epochs)))
+    assert [text.get_text() for text in figure.axes[2].texts] == list({"block": "123", "session": "12"}[band])
+    assert figure.axes[2].get_xlabel() == f"run, in order (bands: {band}s)"
+    markers = {line.get_color(): line.get_marker() for line in figure.axes[0].lines if line.get_label()}
+    baselines = {markers[style.framework_style(name).colour] for name in BASELINES}
+    assert len(baselines) == len(set(BASELINES)) and "o" in set(markers.values())
+
+
+@pytest.mark.parametrize(("share", "stated"), [(0.04, False), (0.748, True)])
+def test_captions_state_a_notable_background_load(share, stated, tmp_path):
+    runs, epochs = campaign(replicates=2, failures={})
+    runs.loc[runs.index[3], "other_cpu_share"] = share
+    records = Records(*write_frames(tmp_path, runs.assign(max_other_cpu_share=1.0), epochs))
+    for name in ("overview", "by_nodes", "heat_map", "scaling"):
+        _, caption = drawn_by(name, records)
+        loads = [note.facts for note in caption.below if getattr(note, "code", "") == "notable-load"]
+        assert loads == ([{"share": share}] if stated else [])
 
 
 @pytest.mark.parametrize(("replicates", "n_bands"), [(2, 0), (3, 3)])

@@ -9,10 +9,22 @@ import pandas as pd
 from analysis.measured import level_text, varying
 from common.notes import Note
 
+KIND_TITLES = {
+    "weak scaling": "weak scaling (fixed batch per replica)",
+    "strong scaling": "strong scaling (fixed global batch)",
+}
 FIXED_BATCHES = (
     ("effective_batch", "strong", "global batch size {}"),
     ("local_batch", "weak", "batch size {} per replica"),
 )
+
+
+def scaling_phrase(scaling: Note | None) -> str:
+    """Return the kind of scaling as a heading continues with it; "" without one."""
+    if scaling is None:
+        return ""
+    kind = scaling.facts["kind"]
+    return f", {KIND_TITLES.get(kind, kind)}"
 
 
 def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:

@@ -38,11 +38,13 @@ _PLACEMENTS = {
     "emulated": "nodes are groups of processes on one machine, so times say nothing about a real network",
 }
 _SHORT_PLACEMENTS = {
-    "distinct-nodes": "distinct nodes",
-    "virtual": "virtual nodes",
-    "emulated": "emulated nodes",
+    "distinct-nodes": "distinct machines",
+    "virtual": "virtual",
+    "emulated": "emulated",
 }
-_SHORT_TIMING_SCOPES = {"ranks": "slowest rank timed", "master": "master timed"}
+_SHORT_BATCH_SCOPES = {"local": "per replica", "global": "global"}
+_BRIEF_BATCH_SCOPES = {"local": "local batch", "global": "global batch"}
+_SHORT_TIMING_SCOPES = {"ranks": "the slowest rank", "master": "the master"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -119,15 +121,26 @@ def _no_runs_note(runs: pd.DataFrame) -> Note:
 def setting_note(runs: pd.DataFrame) -> str:
     """Say in short what was measured where, what restricts all of it, and how many runs are missing.
 
+    The fact `brief` has the first sentence in fewer words, for captions that are too long.
     `methods_notes` has the same in full, and what it omits: software, background load and CPU steal.
     """
     ok = successful(runs)
-    notes = [_scopes_note(runs, ok), algorithms_note(runs)]
+    scopes = _scopes_note(runs, ok)
+    notes = [scopes, algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
-    return paragraph("setting", [*notes, *_missing_notes(runs)])
+    setting = paragraph("setting", [*notes, *_missing_notes(runs)])
+    brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
+    return Note(setting.code, setting, **setting.facts, brief=brief)
+
+
+def load_note(runs: pd.DataFrame) -> str:
+    """Say how much CPU time other processes used during a run; "" up to NOTABLE_OTHER_SHARE."""
+    share = float(successful(runs)["other_cpu_share"].max())
+    text = f"Other processes used up to {100 * share:.0f} % of CPU time."
+    return Note("notable-load", text, share=share) if share > NOTABLE_OTHER_SHARE else ""
 
 
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
@@ -136,13 +149,27 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     if not placements:
         return ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
+    batch_names = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
+    timed = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
+    nodes = " or ".join(_SHORT_PLACEMENTS[name] for name in placements)
     parts = [
-        f"{', '.join(_SHORT_PLACEMENTS[name] for name in placements)}{_bracketed_node_limits(ok)}",
-        *([f"{' and '.join(batches)} batch"] if batches else []),
-        *(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
+        f"nodes are {nodes}{_bracketed_node_limits(ok)}",
+        *([f"batch size is {batch_names}"] if batches else []),
+        *([f"{timed} is timed"] if timing else []),
     ]
     text = "; ".join(parts)
-    facts = {"placements": placements, "batch_scopes": batches, "timing_scopes": timing}
+    brief_parts = [
+        f"{nodes} nodes{_bracketed_node_limits(ok)}".replace("machines nodes", "machines"),
+        " or ".join(_BRIEF_BATCH_SCOPES[name] for name in reversed(batches)),
+        f"{timed.removeprefix('the ')} timed" if timing else "",
+    ]
+    brief = "; ".join(filter(None, brief_parts))
+    facts = {
+        "placements": placements,
+        "batch_scopes": batches,
+        "timing_scopes": timing,
+        "brief": f"{brief[0].upper()}{brief[1:]}.",
+    }
     return Note("scopes", f"{text[0].upper()}{text[1:]}.", **facts)
 
 
@@ -419,7 +446,11 @@ def work_note(runs: pd.DataFrame) -> str:
     if not scopes:
         return ""
     described = "; ".join(descriptions[scope] for scope in scopes)
-    text = f"An epoch has the same number of samples on any number of replicas (strong scaling); {described}."
+    text = (
+        "An epoch has the same samples on any number of replicas, so the ideal epoch time is the baseline's "
+        "divided by the number of replicas, whether the batch per replica is fixed (weak scaling) or the "
+        f"global batch (strong scaling). {described[0].upper()}{described[1:]}."
+    )
     return Note("work-of-an-epoch", text, scopes=scopes)
 
 

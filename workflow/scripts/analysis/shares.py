@@ -20,7 +20,7 @@ PARTS = {
     "startup_s": "start-up",
     "warm_up_s": "warm-up",
     "computation_s": "computation (estimated)",
-    "communication_s": "communication and waiting",
+    "communication_s": "rest: communication, waiting, contention (estimated)",
     "training_s": "training, undivided",
     "validation_s": "validation",
     "rest_s": "other",

@@ -1,7 +1,7 @@
 """Draw training and validation accuracy, or perplexity, over epochs, optimizer steps or wall time."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
@@ -30,13 +31,23 @@ TICK_LABELS_INCHES = 0.15  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
 BAR_OFFSET = 0.012  # of the axis, between the bars of several series
+NOTABLE_START_RATIO = 2  # of the ends of first epochs in one panel, over wall time
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel; more have bars, because their bands would cover each other
 MAX_BARS = 10  # of a series
 MAX_DIFFERENCE = 0.02  # between runs that count as equal, of an accuracy
 MIN_AGREEING_SHARE = 0.9  # of epochs, between series that share a colour
+MAX_COINCIDING_DIFFERENCE = 0.005  # of an accuracy, between curves that are drawn as one: a line's width
+MAX_LABEL_CHARACTERS = 90  # of a legend entry, as wide as a page
 LOG_FROM_RATIO = 5  # of the ends of lines in one panel
 DOT_SIZE = 1.4
+DIFFERING_MARKER: dict[str, Any] = {  # of curves that visibly differ from the others of their colour
+    "marker": "o",
+    "markersize": 2.6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.6,
+    "linewidth": 0.7,
+}
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
 
 
@@ -120,6 +131,9 @@ AXES = {
 HEADING = "{} in training and validation over {}. Lines: means; {}: 95 % t intervals."
 JOINT_HEADING = "{} in training and validation over {}. Lines: means of cells."
 HEADING_WITHOUT_INTERVALS = "{} in training and validation over {}. Lines: means."
+WARM_UP_NOTE = Note(
+    "first-epoch-warms-up", "Lines start at different times because the first epoch includes warm-up."
+)
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
@@ -149,7 +163,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             else Note("no-axis", f"no {x_axis.heading}", axis=x_axis.heading)
         )
         return panels.empty_figure(view.runs, cause)
-    notes = [quantity.explanation, x_axis.explanation]
+    notes = [
+        quantity.explanation,
+        x_axis.explanation,
+        WARM_UP_NOTE if not x_axis.integer and _starts_differ(view, epochs) else "",
+    ]
     recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
     recorded_runs = recorded_runs[recorded_runs > 0]
     spread = _replicate_spread(view, epochs, responses, x_axis, quantity)
@@ -158,10 +176,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             Series(treatment_text(levels), levels, series_style)
             for levels, series_style in zip(view.panels, style.TREATMENT_STYLES, strict=False)
         ]
-        figure = _draw_joint_panels(view, epochs, responses, (x_axis, quantity), joint_series)
+        curves = {cell: _curve(rows, responses) for cell, rows in epochs.groupby("cell")}
+        groups = _coinciding_groups(view, joint_series, curves)
+        differing = _differing_cells(view, joint_series, curves)
+        figure = _draw_joint_panels(responses, (x_axis, quantity), (view, epochs), groups, differing)
         caption = view.caption(
             [_heading_note(JOINT_HEADING, quantity, x_axis), _agreement_note(view, spread)],
-            notes=[_agreeing_share_note(spread), *notes],
+            notes=[_agreeing_share_note(spread), _coinciding_note(groups), *notes],
             with_intervals=False,
             counted=recorded_runs,
         )
@@ -208,6 +229,13 @@ def _replicate_spread(
     return none if spread["x"].any() else spread[responses].max(axis=1)
 
 
+def _starts_differ(view: View, epochs: pd.DataFrame) -> bool:
+    """Return whether the first epochs of a panel end at times that differ by NOTABLE_START_RATIO."""
+    starts = epochs[epochs["epoch"] == epochs["epoch"].min()].groupby("cell")["x"].mean()
+    ends = [starts[starts.index.isin(panels.rows_at(view.ok, levels)["cell"])] for levels in view.panels]
+    return any(of_panel.max() > NOTABLE_START_RATIO * of_panel.min() for of_panel in ends)
+
+
 def _agreement_note(view: View, spread: pd.Series) -> Note:
     """Say which series share a colour, because they agree."""
     names = " and ".join(title(name) for name in view.colour)
@@ -226,30 +254,127 @@ def _agreeing_share_note(spread: pd.Series) -> Note:
     return Note("agreeing-share", text, share=share, limit=MAX_DIFFERENCE)
 
 
+def _curve(rows: pd.DataFrame, responses: Sequence[str]) -> pd.DataFrame:
+    """Return the means of a cell by epoch: its position `x`, and its responses."""
+    return rows.groupby("epoch")[["x", *responses]].mean()
+
+
+def _coincide(curve: pd.DataFrame, other_curve: pd.DataFrame) -> bool:
+    """Return whether two curves have the same positions and nowhere differ by more than a line's width."""
+    if not curve.index.equals(other_curve.index) or not np.allclose(curve["x"], other_curve["x"]):
+        return False
+    return bool(
+        ((curve - other_curve).drop(columns="x").abs().fillna(0) <= MAX_COINCIDING_DIFFERENCE).all(None)
+    )
+
+
+def _panel_cells(view: View, panel: Series, curves: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Return the cell of each series of `view` in a panel, if it has a curve."""
+    panel_runs = panel.select(view.ok)
+    return {
+        series.name: cell
+        for series in view.series
+        for cell in series.select(panel_runs)["cell"].unique()
+        if cell in curves
+    }
+
+
+def _coinciding_groups(
+    view: View, joint_series: Sequence[Series], curves: Mapping[str, pd.DataFrame]
+) -> list[list[Series]]:
+    """Return the panels whose curves coincide, series by series; each group has one legend entry."""
+    groups: list[list[Series]] = []
+    for panel in joint_series:
+        cells = _panel_cells(view, panel, curves)
+        for group in groups:
+            first_cells = _panel_cells(view, group[0], curves)
+            shared = cells.keys() & first_cells.keys()
+            if shared and all(_coincide(curves[cells[name]], curves[first_cells[name]]) for name in shared):
+                group.append(panel)
+                break
+        else:
+            groups.append([panel])
+    return groups
+
+
+def _differing_cells(
+    view: View, joint_series: Sequence[Series], curves: Mapping[str, pd.DataFrame]
+) -> dict[str, str]:
+    """Return the cells whose curve is visibly another one than that of most series of the panel.
+
+    The value is the name of the series.
+    """
+    differing: dict[str, str] = {}
+    for panel in joint_series:
+        cells = _panel_cells(view, panel, curves)
+        agreeing = {
+            name: [own for own in cells if _coincide(curves[cells[own]], curves[cell])]
+            for name, cell in cells.items()
+        }
+        largest: list[str] = max(agreeing.values(), key=len, default=[])
+        differing |= {cell: name for name, cell in cells.items() if name not in largest}
+    return differing
+
+
+def _group_label(group: Sequence[Series]) -> str:
+    """Return the legend entry of panels that coincide."""
+    text = " = ".join(series.name for series in group)
+    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{group[0].name} and {len(group) - 1} more"
+
+
+def _differing_label(differing: Mapping[str, str]) -> str:
+    """Return the legend entry of the series that visibly differ from the others of their colour."""
+    names = list(dict.fromkeys(differing.values()))
+    text = ", ".join(names)
+    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{names[0]} and {len(names) - 1} more"
+
+
+def _coinciding_note(groups: Sequence[Sequence[Series]]) -> str:
+    """Say which panels coincide; "" for none."""
+    names = [[series.name for series in group] for group in groups if len(group) > 1]
+    text = f"Coinciding curves, drawn as one: {'; '.join(map(' = '.join, names))}."
+    return Note("curves-coincide", text, groups=names) if names else ""
+
+
 def _draw_joint_panels(
-    view: View,
-    epochs: pd.DataFrame,
     responses: list[str],
     content: tuple[Axis, Quantity],
-    joint_series: list[Series],
+    data: tuple[View, pd.DataFrame],
+    groups: Sequence[Sequence[Series]],
+    differing: Mapping[str, str],
 ) -> Figure:
-    """Draw a line per cell, training beside validation, with a colour per panel of `view`."""
-    x_axis, quantity = content
+    """Draw a line per cell, training beside validation, with a colour per panel of the view.
+
+    Args:
+        responses: Columns of the panels.
+        content: What is on the axes.
+        data: The view and its epochs.
+        groups: Panels of the view that coincide and share a style.
+        differing: Cells that have markers, because they differ from the others of their colour.
+    """
+    (x_axis, quantity), (view, epochs) = content, data
     width = style.PAGE_INCHES
-    names = [series.name for series in joint_series]
+    entries = [Series(_group_label(group), group[0].levels, group[0].style) for group in groups]
+    marked = (
+        [Line2D([], [], label=_differing_label(differing), color=style.MUTED, **DIFFERING_MARKER)]
+        if differing
+        else []
+    )
+    names = [*(entry.name for entry in entries), *(str(handle.get_label()) for handle in marked)]
     above_in = panels.legend_height(len(names), width, names)
     figure = style.new_figure(width, JOINT_PANEL_INCHES + 0.3 + above_in)
     axes = figure.subplots(1, len(responses), squeeze=False, sharey=True, sharex=True)[0]
     ends = epochs.groupby("cell")["x"].max()
     _set_y_axis(axes[0], quantity, epochs, responses)
     for ax, response in zip(axes, responses, strict=True):
-        for series in joint_series:
+        for series, drawn_style in [(series, group[0].style) for group in groups for series in group]:
             for cell in series.select(view.ok)["cell"].unique():
                 rows = epochs[epochs["cell"] == cell]
                 curve = intervals.means(rows[response], rows["epoch"])
                 x = rows.groupby("epoch")["x"].mean().reindex(curve.index)
-                line = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.7}
-                marker = panels.marker_style(series.style) if len(curve) == 1 else {}
+                line = {"color": drawn_style.colour, "linestyle": drawn_style.line, "linewidth": 0.7}
+                marker = panels.marker_style(drawn_style) if len(curve) == 1 else {}
+                marker |= DIFFERING_MARKER if cell in differing else {}
                 ax.plot(x, quantity.scale * curve["value"], **marker | line)
         ax.set_title(quantity.responses[response])
         ax.grid(True)
@@ -261,7 +386,7 @@ def _draw_joint_panels(
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=2))
     axes[0].set_ylabel(quantity.label)
     figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, joint_series, markers=False)
+    panels.add_legend(figure, entries, marked, markers=False)
     return figure
 
 
@@ -317,7 +442,9 @@ def _draw_panels(
             for position, series in enumerate(view.series):
                 indices = [rows[cell] for cell in series.select(panel_runs)["cell"].unique() if cell in rows]
                 if indices:
-                    place = (position - (len(view.series) - 1) / 2) * (limits[1] - limits[0])
+                    # Neither lines nor bars move on an axis of time, which is measured.
+                    middle = (len(view.series) - 1) / 2
+                    place = (position - middle) * (limits[1] - limits[0]) if x_axis.integer else 0.0
                     _draw_curve(
                         ax,
                         series,
@@ -410,12 +537,17 @@ def _means(epochs: pd.DataFrame, response: str, quantity: Quantity) -> pd.DataFr
 
 
 def _axis_limits(x: pd.Series, *, integer: bool) -> tuple[float, float]:
-    """Return the limits of an axis with a margin; around a single value they are about as wide as it."""
+    """Return the limits of an axis with a margin; those of a quantity that is no count start at 0.
+
+    Around a single count they are about as wide as it.
+    """
     first, last = x.min(), x.max()
     if pd.isna(first):
         return 0.0, 1.0
+    if not integer:
+        return 0.0, (1 + MARGIN) * last
     if not last > first:
-        return (first - 0.5, last + 0.5) if integer else (0.5 * first, 1.5 * last)
+        return first - 0.5, last + 0.5
     return first - MARGIN * (last - first), last + MARGIN * (last - first)
 
 

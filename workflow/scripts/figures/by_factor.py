@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from analysis.batch_scaling import batch_scaling
+from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
@@ -19,7 +19,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     x, view = str(declaration.x), build_response_view(records, declaration)
     joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SCALE_FACTORS else None
-    kind = f", {scaling.facts['kind']}" if scaling else ""
-    heading = f"{view.response.heading} by {title(x)}{kind}. {panels.MARKERS}"
+    heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
     notes = [scaling or "", *view.response_notes, joined]
     return lines.draw(view, x, heading, with_baselines=x in SCALE_FACTORS, notes=notes)

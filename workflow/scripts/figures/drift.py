@@ -271,7 +271,7 @@ def _lost_time_sentence(adjusted: Adjustment) -> str:
 def _blocks_sentence(bands: pd.DataFrame) -> str:
     if len(bands) > MAX_BANDS:
         return "Blocks change too often to be drawn. "
-    return "White and grey bands are blocks, each with a line at its mean. " if len(bands) > 1 else ""
+    return "Every other block is shaded; a line is at the mean of each. " if len(bands) > 1 else ""
 
 
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:

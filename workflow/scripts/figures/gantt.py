@@ -31,9 +31,9 @@ MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "all-reduce: waiting for the slowest rank"
 HOW_TO_READ = (
-    "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: light "
-    "until the slowest rank starts it, then bytes are transferred. The line is the critical path. Drawn: {}, "
-    "around one of median time, of the run with its cell's median step time."
+    "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: it "
+    "waits until the slowest rank starts it, then bytes are transferred. The line is the critical path. "
+    "Drawn: {}, around one of median time, of the run with its cell's median step time."
 )
 RANKS_NOTE = Note(
     "ranks-left-out",

@@ -44,9 +44,9 @@ LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
 EMPTY_CHARACTERS = 14  # per line, in a field without a value
 SINGLE_RUN = "†"
-HEADING = "{} of every cell. Numbers: means with 95 % intervals; lighter: larger."
+HEADING = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
 SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
-EMPTY_FIELDS = Note("empty-fields", "White fields: cells that the study does not have.")
+EMPTY_FIELDS = Note("empty-fields", "Blank fields: cells that the study does not have.")
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:

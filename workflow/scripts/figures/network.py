@@ -1,7 +1,7 @@
 """Draw bus bandwidth of collectives by message size, with the link rate as the upper bound."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from analysis.measured import Records, combination_text
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
+from figures.scaling import MAX_FIT_DEVIATION
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.fit import (
     Fit,
@@ -97,11 +98,14 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
     unfitted: list[str] = []
     deviations: list[float] = []
+    deviating: dict[str, float] = {}  # the largest deviation of fits that are not drawn, by framework
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_rows = panels.rows_at(ok, levels)
         for framework, benchmark in panel_rows.groupby("framework"):
             if (law := _draw_framework(ax, benchmark, str(framework))) is None:
                 unfitted.append(f"{framework} on {combination_text(levels)}")
+            elif law.deviation > MAX_FIT_DEVIATION:
+                deviating[str(framework)] = max(law.deviation, deviating.get(str(framework), 0.0))
             else:
                 deviations.append(law.deviation)
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
@@ -120,6 +124,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     sentences = [
         HEADING.format(collectives_text(network)),
         _deviations_note(deviations),
+        _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
         "" if titled_panels and len(places) > 1 else same_note,
         Note("benchmarks-not-fitted", f"Without a fit: {'; '.join(unfitted)}.", benchmarks=unfitted)
@@ -147,8 +152,20 @@ def _deviations_note(deviations: Sequence[float]) -> str:
     return Note("fits-deviate", text, least=least, most=greatest)
 
 
+def _deviating_note(deviating: Mapping[str, float]) -> str:
+    """Say which frameworks have a fit that is not drawn; "" for none."""
+    if not deviating:
+        return ""
+    names = ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviating.items())
+    text = f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % are not drawn: {names}."
+    return Note("fits-not-drawn", text, deviations=dict(deviating))
+
+
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | None:
-    """Draw one framework's bus bandwidth by message size and its fit; return the fit, None without one."""
+    """Draw one framework's bus bandwidth by message size, and its fit unless it deviates too much.
+
+    Return the fit, None without one.
+    """
     framework_style = style.framework_style(framework)
     by_size = achieved(benchmark)
     for size, estimate in by_size.items():
@@ -166,6 +183,8 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | 
     law = fit(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
         return None
+    if law.deviation > MAX_FIT_DEVIATION:
+        return law
     sizes = np.geomspace(benchmark["bytes"].min(), benchmark["bytes"].max(), 100)
     seconds = law.seconds(sizes)
     rate = (

@@ -523,7 +523,11 @@ def compose_caption(
         with_intervals: State how intervals are computed.
         counted: As in `conditions.run_counts_note`.
     """
-    always = [conditions.run_counts_note(runs, with_intervals, counted), conditions.setting_note(runs)]
+    always = [
+        conditions.run_counts_note(runs, with_intervals, counted),
+        conditions.load_note(runs),
+        conditions.setting_note(runs),
+    ]
     headings = [heading] if isinstance(heading, str) else heading
     single_runs = [detail for detail in details if detail == SINGLE_RUNS]
     return split_caption([*headings, *details, *always], notes, first=[*headings, *always, *single_runs])
@@ -532,19 +536,27 @@ def compose_caption(
 def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
     """Split sentences between the caption below a figure and the notes that are printed apart, each once.
 
-    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit.
+    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit. If the first
+    ones are too long together, notes with a fact `brief` stand there in these fewer words.
     """
-    sentences = _sentences(below)
-    by_weight = dict.fromkeys([*_sentences(first), *sentences])
-    kept_below, words_left = set(), MAX_CAPTION_WORDS
-    for sentence in by_weight:
-        if (words := len(sentence.split())) <= words_left:
-            kept_below.add(sentence)
+    sentences, first_sentences = _sentences(below), _sentences(first)
+    is_tight = sum(len(sentence.split()) for sentence in first_sentences) > MAX_CAPTION_WORDS
+    kept_below, words_left = dict[str, str](), MAX_CAPTION_WORDS
+    for sentence in dict.fromkeys([*first_sentences, *sentences]):
+        text = (_brief(sentence) if is_tight else "") or sentence
+        if (words := len(text.split())) <= words_left:
+            kept_below[sentence] = text
             words_left -= words
     return Caption(
-        [sentence for sentence in sentences if sentence in kept_below],
+        [kept_below[sentence] for sentence in sentences if sentence in kept_below],
         [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(notes)],
     )
+
+
+def _brief(sentence: str) -> str:
+    """Return a note in fewer words, with its code and facts; "" for none."""
+    brief = sentence.facts.get("brief") if isinstance(sentence, Note) else ""
+    return Note(sentence.code, brief, **sentence.facts) if isinstance(sentence, Note) and brief else ""
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:

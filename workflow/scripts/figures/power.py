@@ -26,7 +26,7 @@ SCOPE_STYLES: dict[str, dict[str, Any]] = {
     "device": {"color": "#c8420a", "linestyle": "-."},
 }
 HEADING = "Power over time of the run with the median epoch time of each cell. One line per machine; {}."
-EPOCH_BANDS = "Grey: epochs; validation runs between them."
+EPOCH_BANDS = "Shaded: epochs; validation runs between them."
 IDLE_NOTE = Note("idle-power-drawn", "Dotted: idle power before the session's first run.")
 NO_METER = Note("no-meter", "no run recorded power over time: the machines have no meter")
 

@@ -41,8 +41,8 @@ HEADING = (
 INTERVAL_PHRASE = "and its 95 % interval"
 HOW_TO_READ = (
     "Each marker is a cell on several nodes, once per time it was left out. The axis is logarithmic. "
-    "Intervals: bootstrap over cells. Grey band: 1.96 times the pooled coefficient of variation of a cell's "
-    "mean."
+    "Intervals: bootstrap over cells. Shaded band: 1.96 times the pooled coefficient of variation of a "
+    "cell's mean."
 )
 NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicted")
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells.")
@@ -142,7 +142,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     has_intervals = any("[" in heading for heading in headings)
     sentences = [
         f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
-        Note("noise", f"Grey: noise of the means ({100 * spread:.1f} %).", share=spread)
+        Note("noise", f"Shaded: noise of the means ({100 * spread:.1f} %).", share=spread)
         if np.isfinite(spread)
         else "",
         Note("predictions-beyond-axis", f"Arrows: {n_beyond} beyond the axis.", predictions=n_beyond)

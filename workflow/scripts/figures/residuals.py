@@ -57,7 +57,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     runs, view = records.runs, build_view(records.runs, declaration)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
-    column = "session" if data["session"].notna().all() and len(data) else "block"
+    column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
     how_to_read = HOW_TO_READ.format(order=_order_phrase(data), bands=_bands_phrase(data, column))
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
@@ -68,7 +68,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if data["cell"].isin(cells).any()
     ]
     legend = [
-        Line2D([], [], label=series.name, **DOT_STYLE | {"color": series.style.colour, "markersize": 3})
+        Line2D([], [], label=series.name, **_dot_style(series) | {"markersize": 3})
         for series, _ in dots
         if len(dots) > 1
     ]
@@ -91,7 +91,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     fitted.set_ylabel("residual (%)")
     _draw_dots(order, data["order"], percent, data["outlier"], dots)
     _draw_bands(order, data, column)
-    is_numbered = 1 < data[column].ne(data[column].shift()).sum() <= MAX_NUMBERED_BANDS
+    is_numbered = 1 < _stretches(data, column).max() <= MAX_NUMBERED_BANDS
     order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
     order.set_ylabel("residual (%)")
     for ax in (fitted, order):
@@ -103,20 +103,37 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
 
 
+def _dot_style(series: Series) -> dict[str, Any]:
+    """Return the dots of a series: its colour, and its marker if it is a hollow one, as of a baseline."""
+    dot = DOT_STYLE | {"color": series.style.colour}
+    if series.style.filled:
+        return dot
+    return dot | {
+        "marker": series.style.marker,
+        "markerfacecolor": "white",
+        "markeredgewidth": 0.5,
+        "markersize": 2.4,
+    }
+
+
 def _draw_dots(
     ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series, dots: Sequence[tuple[Series, pd.Series]]
 ) -> None:
     """Draw the runs of each series, and outliers as crosses."""
     for series, is_own in dots:
-        dot = DOT_STYLE | {"color": series.style.colour}
-        ax.plot(x[is_own], y[is_own], rasterized=len(x) > MAX_VECTOR_DOTS, zorder=2, **dot)
+        ax.plot(x[is_own], y[is_own], rasterized=len(x) > MAX_VECTOR_DOTS, zorder=2, **_dot_style(series))
     ax.plot(x[outlier], y[outlier], zorder=3, **OUTLIER_STYLE)
     ax.grid(True)
 
 
+def _stretches(data: pd.DataFrame, column: str) -> pd.Series:
+    """Return the number of the stretch of one session or block that each run is in, from 1."""
+    return data[column].ne(data[column].shift()).fillna(True).astype(int).cumsum()  # the first is after NA
+
+
 def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
     """Shade every other session or block, number a few of them, and draw a line at the mean of each."""
-    change = data[column].ne(data[column].shift()).cumsum()
+    change = _stretches(data, column)
     if change.nunique() > MAX_BANDS:
         return
     for number, stretch in data.groupby(change):
@@ -134,9 +151,9 @@ def _order_phrase(data: pd.DataFrame) -> str:
 
 
 def _bands_phrase(data: pd.DataFrame, column: str) -> str:
-    if data[column].ne(data[column].shift()).sum() > MAX_BANDS:
+    if _stretches(data, column).max() > MAX_BANDS:
         return f"{column}s change too often to be drawn."
-    return f"white and grey bands are {column}s, each with a line at its mean."
+    return f"every other {column} is shaded, and a line is at the mean of each."
 
 
 def _outliers_note(data: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
-from analysis.batch_scaling import batch_scaling
+from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, factors, size_factor_name
 from analysis.speedup import baseline_cells, build_rows
 from common.notes import Note
@@ -24,15 +24,12 @@ from network.fit import compare
 PANEL_INCHES = 1.3
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
-HEADING = (
-    "Speed-up (upper panels) and efficiency (lower){}. Markers: ratios of means; bars: 95 % intervals; long "
-    "dashes: ideal."
-)
+HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
+MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for a fit or estimate that is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
     "replicas. Lines between markers only guide the eye. Ideal: equal to the number of replicas."
 )
-MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for an estimate that is drawn
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
     "estimate",
@@ -108,7 +105,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
-        HEADING.format(f", {kept_batch.facts['kind']}" if kept_batch else ""),
+        HEADING.format(scaling_phrase(kept_batch)),
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
         _no_single_replica_note(without_single_replica),

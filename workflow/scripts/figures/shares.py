@@ -46,18 +46,17 @@ PARTS_NOTE = Note(
 DIVISION_NOTE = Note(
     "training-divided",
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, "
-    "local batch and treatment on one replica. Communication: the rest of the epoch, which includes waiting "
-    "for the slowest rank and any other cost of more replicas. Lines: 95 % intervals of the point where "
-    "communication begins, from the ratio of the mean epoch times of both cells.",
+    "local batch and treatment on one replica. Rest: what remains of the epoch, that is communication, "
+    "waiting for the slowest rank, contention for cores and memory, and any other cost of more replicas. "
+    "Lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times of "
+    "both cells.",
 )
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
     "no cell on one replica was measured with the same framework, model, data set, local batch and treatment",
 )
 NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
-ALL_EPOCHS = (
-    "Computation and communication are extrapolated from the timed epochs to all epochs, in the same shares."
-)
+ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all epochs, in the same shares."
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -178,7 +177,7 @@ def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
     notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
     if below_zero:
         text = (
-            "Without communication, because computation alone would take longer than the epoch: "
+            "Without a rest, because computation alone would take longer than the epoch: "
             f"{conditions.join_names(below_zero)}."
         )
         notes.append(Note("cells-without-communication", text, cells=below_zero))

@@ -28,7 +28,7 @@ HEADING = (
     "intervals."
 )
 LINES_SENTENCE = (
-    f"Line: both equal; dark band: {100 * AIMED_ERROR:g} % apart; light band: {100 * BOUND_ERROR:g} %."
+    f"Line: both equal; inner band: {100 * AIMED_ERROR:g} % apart; outer band: {100 * BOUND_ERROR:g} %."
 )
 NOTHING_SIMULATED = Note("nothing-simulated", "no strategy was both simulated and measured")
 HOW_TO_READ = (

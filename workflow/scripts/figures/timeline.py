@@ -44,8 +44,8 @@ SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 UNKNOWN_HOST = "unknown host"
 HEADING = "Timeline of the campaign. Each bar is a run{}."
 HOW_TO_READ = (
-    "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part "
-    "is the rest."
+    "The narrow part of a bar is start-up, until all ranks reached the first barrier; the wide part is the "
+    "rest."
 )
 CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
 ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
@@ -53,7 +53,7 @@ NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
 OVERLAP_NOTE = Note("bars-cover", "Bars of simultaneous runs in one lane overlap.")
 GAPS_SENTENCE = (
-    "White: no run, for example while a session starts, the collective benchmark runs, or an attempt runs "
+    "Blank: no run, for example while a session starts, the collective benchmark runs, or an attempt runs "
     "that leaves no record."
 )
 
@@ -460,7 +460,7 @@ def _blocks_note(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
     facts = {"strips": list(strips), "blocks": ran["block"].nunique(), "sessions": sessions}
     if not strips:
         return Note("blocks", f"{counted}.", **facts) if counted else ""
-    return Note("blocks", f"Grey strips: {counted}." if counted else "Grey strip: blocks.", **facts)
+    return Note("blocks", f"Strips: {counted}." if counted else "Strip: blocks.", **facts)
 
 
 def _overlap_note(bars: pd.DataFrame) -> str:
