@@ -12,6 +12,7 @@ import pytest
 from analysis.measured import successful
 from analysis.pooling import pooled
 from analysis.tables import interval
+from report.dark import dark_colour
 from support.accessibility import violations
 from support.opened_page import element, painted, resize, texts, undisturbed, wait
 from support.reports import CampaignFiles
@@ -19,7 +20,7 @@ from support.synthetic import campaign
 
 CAPTION = "Epoch time: markers are means. Replicates are independent runs, n = 3 per cell.\n\nA note on it."
 NAMES = ("overview", "by_batch_size", "by_nodes", "scaling", "interaction", "residuals")
-DDP = [200, 66, 10]  # the colour of pytorch-ddp
+DDP_COLOUR, DDP = "#c8420a", [200, 66, 10]  # the colour of pytorch-ddp
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,26 @@ def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: Campaig
     assert "pytorch-ddp" in text
 
 
+TOOLTIP_BOX = """
+const look = (node) => node.classList?.contains("bk-Tooltip") && getComputedStyle(node).display !== "none" ? [node]
+  : [...(node.shadowRoot?.children ?? []), ...node.children].flatMap(look);
+const [shown] = look(document.body);
+const { left, bottom } = shown.getBoundingClientRect();
+return [left, bottom, Number(getComputedStyle(shown).opacity)];
+"""
+
+
+def test_a_tooltip_is_opaque_and_hides_no_label(opened: Any) -> None:
+    panels = drawn(opened, "overview")
+    end, text = time.monotonic() + 10, ""
+    while "value" not in text:
+        assert time.monotonic() < end
+        x, y = marker(opened, panels) or (0, 0)
+        text = point_at(opened, x, y + 3)
+    left, bottom, opacity = opened.execute_script(TOOLTIP_BOX)
+    assert (left > x or bottom < y) and opacity == 1
+
+
 def test_a_run_shows_its_replicate_and_opens(opened: Any) -> None:
     panels = drawn(opened, "overview")
     place = marker(opened, panels)
@@ -182,6 +203,48 @@ def test_speed_up_and_efficiency_have_panels(opened: Any) -> None:
     panels = drawn(opened, "scaling")
     assert len(texts(opened, f"{panels} .panel")) % 2 == 0
     assert painted(opened, f"{panels} .panel:last-child") > 200
+    assert texts(opened, "#figure-scaling .legend .ideal") == ["ideal"]
+    assert (
+        element(opened, "#figure-scaling [data-action=logarithmic]").get_attribute("aria-pressed") == "false"
+    )
+    notes = texts(opened, f"{panels} .panel-note")
+    assert 0 < len(notes) < len(texts(opened, f"{panels} .panel"))
+    assert all("baseline" in note and note.endswith(" s") for note in notes)
+
+
+def test_figures_are_numbered_in_their_order(opened: Any) -> None:
+    script = "return [...document.querySelectorAll('[data-figure] h3')].map((e) => e.textContent)"
+    numbers = [int(text.split()[1].rstrip(".")) for text in opened.execute_script(script)]
+    assert numbers == list(range(1, len(NAMES) + 1))
+
+
+def test_a_series_keeps_its_hue_in_the_dark(opened: Any) -> None:
+    panels = drawn(opened, "overview")
+    assert marker(opened, panels)
+    prefer(opened, "dark")
+    drawn(opened, "overview")
+    red, green, blue = (int(dark_colour(DDP_COLOUR)[start : start + 2], 16) for start in (1, 3, 5))
+    end = time.monotonic() + 10
+    while not opened.execute_script(FIND, panels, [red, green, blue]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert marker(opened, panels) is None
+    filters = "return [...document.querySelectorAll('img, canvas')].map((e) => getComputedStyle(e).filter)"
+    assert set(opened.execute_script(filters)) == {"none"}
+    prefer(opened, "light")
+
+
+def test_a_phone_sorts_a_table_by_a_field(opened: Any) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    resize(opened, 400)
+    wait(opened, "document.querySelector('#table-effects .sort-by select')")
+    Select(element(opened, "#table-effects .sort-by select")).select_by_visible_text("ratio")
+    titles = opened.execute_script(
+        "return [...document.querySelectorAll('#table-effects thead th')].map((e) => e.textContent.trim())"
+    )
+    values = first_numbers(opened, titles.index("ratio") + 1)
+    assert values == sorted(values) and len(set(values)) > 3
 
 
 def test_figures_are_saved_as_they_were_drawn(

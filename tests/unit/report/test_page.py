@@ -268,7 +268,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
     marks = {
-        a["title"]: a
+        a["data-detail"]: a
         for tag, a in page.elements
         if tag == "a" and a.get("class") in ("good", "bad", "unknown")
     }

@@ -24,7 +24,8 @@ STEAL = "disturbed: 16% of the CPU time was taken by the hypervisor (steal) (mor
 def runs_of(*rows: tuple[str, str | None, float, float], cells: str = "ab") -> pd.DataFrame:
     """Return runs of alternating cells with status, reason and shares of CPU time."""
     data = pd.DataFrame(rows, columns=["status", "reason", "other_cpu_share", "steal_share"])
-    return data.assign(cell=[cells[i % len(cells)] for i in range(len(data))], epoch_time_s=1.0)
+    cell_names = [cells[i % len(cells)] for i in range(len(data))]
+    return data.assign(cell=cell_names, epoch_time_s=1.0, max_other_cpu_share=0.05)
 
 
 OK = ("ok", None, 0.01, 0.0)
@@ -82,6 +83,17 @@ def test_mark_names_the_causes_of_runs_that_do_not_count(
     assert (mark.name, mark.outcome) == (text, outcome)
 
 
+def test_mark_says_that_load_is_unlimited() -> None:
+    runs = runs_of(OK, ("ok", None, 0.75, 0.0))
+    limited, unlimited = runs.assign(max_other_cpu_share=0.8), runs.assign(max_other_cpu_share=1.0)
+    note = quality.unlimited_load_note(unlimited)
+    assert isinstance(note, Note) and note.code == "load-unlimited"
+    assert note.facts == {"greatest_share": 0.75}
+    assert quality.unlimited_load_note(limited) == ""
+    strict, lax = quality.usable_mark(limited), quality.usable_mark(unlimited)
+    assert strict.name != lax.name and note in lax.detail and note not in strict.detail
+
+
 def test_mark_counts_cells_without_data() -> None:
     bad = quality.cells_mark(runs_of(OK, ("failed", "x", 0.0, 0.0)))
     assert (bad.outcome, bad.name.facts["cells"], bad.name) == (BAD, ["b"], "1 of 2 cells without data")
@@ -101,6 +113,15 @@ def test_invalid_runs_count_as_loaded(name: str, place: int) -> None:
     assert (
         bad.name.facts == {"affected": 1, "runs": 3, "usable": 0} and "above 5 % in 1 of 3 runs" in bad.name
     )
+
+
+def test_loaded_runs_that_all_count_are_not_counted_twice() -> None:
+    part, full = (
+        next(quality.load_marks(runs_of(("ok", None, 0.2, 0.0), (status, None, 0.2, 0.0))))
+        for status in ("invalid", "ok")
+    )
+    assert [part.name.facts["usable"], full.name.facts["usable"]] == [1, 2]
+    assert [part.detail.count("2"), full.detail.count("2")] == [1, 1] and "1" not in full.detail
 
 
 def test_load_that_was_not_recorded_has_no_mark() -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import tables
+from figures import panels
 from report import make, twelve_rules
 from report.material import Material
 from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET
@@ -216,6 +217,23 @@ def test_a_caption_without_n_does_not_say_what_is_behind_a_mark(whole_study: Mat
     verdict = outcome(12, replace(whole_study, pictures=[silent, *whole_study.pictures[1:]]))
     assert verdict.outcome == NOT_MET and verdict.note.facts["without"] == [silent.name]
     assert outcome(12, replace(whole_study, pictures=[])).outcome == NOT_MET
+
+
+@pytest.mark.parametrize(("n_cells", "replicates"), [(2, [1]), (2, [1, 2]), (2, [1, 2, 3]), (0, [])])
+def test_captions_of_figures_say_how_many_runs(
+    whole_study: Material, n_cells: int, replicates: list[int]
+) -> None:
+    runs = whole_study.runs
+    chosen = runs["cell"].isin(runs["cell"].unique()[:n_cells]) & runs["replicate"].isin(replicates)
+    caption = panels.compose_caption(runs.assign(status=np.where(chosen, "ok", "failed")), "Times.")
+    picture = replace(whole_study.pictures[0], caption=caption.partition("\n\n")[0], notes="")
+    verdict = outcome(12, replace(whole_study, pictures=[picture]))
+    assert verdict.outcome == MET, caption
+
+
+def test_rounds_of_a_benchmark_are_counted_in_its_notes(whole_study: Material) -> None:
+    picture = replace(whole_study.pictures[0], caption="Bandwidth.", notes="Each has n = 5 rounds.")
+    assert outcome(12, replace(whole_study, pictures=[picture])).outcome == MET
 
 
 def test_a_study_without_any_result_says_so_in_every_rule(in_folder) -> None:

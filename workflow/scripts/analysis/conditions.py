@@ -1,6 +1,7 @@
 """Notes on the runs behind a figure or table: short for captions, complete for the methods note."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
@@ -27,6 +28,8 @@ NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
 NOTABLE_STEAL_SHARE = 0.05
 NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
 NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
+PER_CELL = "per cell"
+RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
 NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
 TWO_RUNS = (
@@ -94,6 +97,11 @@ def device_count_note(runs: pd.DataFrame) -> str:
     )
 
 
+def states_run_counts(caption: str) -> bool:
+    """Return whether a caption has the sentence of `run_counts_note`, or counts what else it shows as n."""
+    return bool(RUN_COUNTS.search(caption)) or any(note in caption for note in (NO_SUCCESS, NO_RUN_YET))
+
+
 def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None = None) -> str:
     """Say how many runs a cell has.
 
@@ -109,7 +117,7 @@ def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Seri
     span = f"{largest}" if smallest == largest else f"{smallest} to {largest}"
     too_few = bool(intervals and largest == 1)
     problem = ", too few for an interval" if too_few else ""
-    text = f"{span} {'run' if largest == 1 else 'runs'} per cell{problem}."
+    text = f"{span} {'run' if largest == 1 else 'runs'} {PER_CELL}{problem}."
     return Note("runs-per-cell", text, fewest=smallest, most=largest, too_few=too_few)
 
 

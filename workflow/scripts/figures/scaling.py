@@ -76,7 +76,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
     scale = lines.number_scale(sorted(set(drawn_rows["replicas"]) | {1}), len(drawn_series))
     shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap)
-    tops = {name: _axis_top(drawn_rows, name) for name in QUANTITIES}
+    tops = {name: axis_top(drawn_rows, name) for name in QUANTITIES}
     for ax in axes.flat:
         ax.set_axis_off()
     for panel, levels in enumerate(panel_levels):
@@ -196,10 +196,11 @@ def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
-def _axis_top(rows: pd.DataFrame, quantity: str) -> float:
+def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     """Return the upper end of an axis that shows all intervals and estimates, and part of the ideal line."""
     _, unit = QUANTITIES[quantity]
-    largest = unit * np.nanmax(rows[[quantity, f"{quantity}_high", f"estimated_{quantity}"]].to_numpy(float))
+    drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
+    largest = unit * np.nanmax(rows[drawn].to_numpy(float))
     ideal = unit * (rows["replicas"].max() if quantity == "speedup" else 1.0)
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
@@ -237,9 +238,19 @@ def _draw_series(
 
 
 def _write_baselines(ax: Axes, rows: pd.DataFrame) -> None:
-    """Write the epoch time of the panel's baselines, or the range of several."""
-    seconds = [tables.number(value) for value in sorted(set(rows["baseline_epoch_time_s"].dropna()))]
-    text = f"baseline {seconds[0]} s" if len(seconds) == 1 else f"baselines {seconds[0]} to {seconds[-1]} s"
+    """Write the epoch time of the panel's baselines."""
     ax.text(
-        0.03, 0.95, text, transform=ax.transAxes, va="top", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE
+        0.03,
+        0.95,
+        baselines_text(rows),
+        transform=ax.transAxes,
+        va="top",
+        color=style.MUTED,
+        fontsize=style.SMALL_FONT_SIZE,
     )
+
+
+def baselines_text(rows: pd.DataFrame) -> str:
+    """Return the epoch time of the baselines of some cells, or the range of several."""
+    seconds = [tables.number(value) for value in sorted(set(rows["baseline_epoch_time_s"].dropna()))]
+    return f"baseline {seconds[0]} s" if len(seconds) == 1 else f"baselines {seconds[0]} to {seconds[-1]} s"

@@ -20,7 +20,7 @@ from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows
 from figures.panels import Series
-from figures.scaling import QUANTITIES
+from figures.scaling import QUANTITIES, axis_top, baselines_text
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.material import Material
@@ -76,12 +76,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel: its title, what its axis of values shows, its points, and the ideal value by position."""
+    """A panel.
+
+    Attributes:
+        title: Its title.
+        quantity: What its axis of values shows.
+        points: Its points.
+        ideal: The ideal value by position; the first is that of one replica.
+        top: The upper end of the axis of values as in the picture; None to include all points.
+        note: A text above the panel.
+    """
 
     title: str
     quantity: str
     points: list[Point]
     ideal: list[tuple[float, float]] = field(default_factory=list)
+    top: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ class Chart:
         limits: Ends of the axis of cells.
         run_offset: Distance of runs from their mean.
         joined: Means are joined from level to level.
-        logarithmic: The axis of values is logarithmic at first.
+        logarithmic: The axis of values is logarithmic at first, as in the picture.
         series: The series.
         panels: The panels.
         source: The table with the same numbers.
@@ -159,7 +170,7 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
         limits=(len(ticks) - 0.4, -0.6),
         run_offset=rows.REPLICATE_OFFSET,
         joined=False,
-        logarithmic=False,
+        logarithmic=_is_wide(chart_panels),
         series=_series_lines(view.series),
         panels=chart_panels,
         source="cells",
@@ -196,7 +207,7 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
         limits=scale.limits,
         run_offset=scale.replicate_offset,
         joined=scale.numeric or is_interaction,
-        logarithmic=is_interaction or (scale.doubling and x in lines.SCALE_FACTORS),
+        logarithmic=is_interaction or (scale.doubling and x in lines.SCALE_FACTORS) or _is_wide(chart_panels),
         series=_series_lines(view.series),
         panels=chart_panels,
         source="cells",
@@ -235,7 +246,9 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
                 for index, one_series in enumerate(series)
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
             ]
-            chart_panels.append(Panel(panels.panel_title(levels), quantity, points, ideal))
+            note = baselines_text(panel_rows) if name == "speedup" else ""
+            title, top = panels.panel_title(levels), axis_top(ratios, name)
+            chart_panels.append(Panel(title, quantity, points, ideal, top, note))
     return Chart(
         horizontal=False,
         axis="nodes" if (ratios["replicas"] == ratios["nodes"]).all() else "replicas",
@@ -248,6 +261,12 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
         panels=chart_panels,
         source="speedup",
     )
+
+
+def _is_wide(chart_panels: Sequence[Panel]) -> bool:
+    """Return whether runs differ so much that the picture has a logarithmic axis."""
+    values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
+    return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
 
 
 def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -240,9 +240,10 @@ def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
         if trace
         else ""
     )
+    separator = "" if log.extent.code in ("empty-log", "unreadable-log") else ":"
     note = Note(
         "log",
-        f"{file}: {log.extent}.{left}{traced}",
+        f"{file}{separator} {log.extent}.{left}{traced}",
         file=file,
         extent=log.extent.code,
         unfinished=ended,

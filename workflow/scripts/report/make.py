@@ -6,7 +6,7 @@ Every number comes from a table, apart from those that check the twelve rules.
 import base64
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -28,11 +28,20 @@ from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
-from report.charts import build_charts
+from report.charts import Chart, build_charts
 from report.checkout import State
+from report.dark import dark_colour
 from report.every_run import Table
 from report.libraries import Libraries
-from report.material import Material, StageTable, column, current_rows, read_picture, read_table_files
+from report.material import (
+    Material,
+    Picture,
+    StageTable,
+    column,
+    current_rows,
+    read_picture,
+    read_table_files,
+)
 from report.packing import block, json_element, json_text
 from report.setting import Grid
 from report.text import clean
@@ -76,6 +85,7 @@ def render_page(
     charts = build_charts(material)
     tables = [table_grid(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
+    pictures = order_pictures(material)
     return _template(names.scrub).render(
         study=material.study,
         title=" ".join(material.study.title.split()),
@@ -99,11 +109,11 @@ def render_page(
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
-        pictures=material.pictures,
+        pictures=pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained={name: table.table.notes_elsewhere for name, table in material.tables.items()},
         tables=tables,
-        figure_numbers={picture.name: number for number, picture in enumerate(material.pictures, 1)},
+        figure_numbers={picture.name: number for number, picture in enumerate(pictures, 1)},
         table_numbers={table.name: number for number, table in enumerate(tables, 1)},
         open_figures=open_figures(material),
         open_tables=set(OPEN_TABLES),
@@ -127,7 +137,7 @@ def render_page(
         reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,
         versions=carried.versions,
-        page_data=json_element(names.scrub_all(page_data(material, table))),
+        page_data=json_element(names.scrub_all(page_data(material, table, charts))),
         blocks=run_blocks(map(names.scrub_all, every_run.run_details(material, campaign))),
         tables_script=block(carried.tables),
         charts_scripts=[block(text) for text in carried.charts],
@@ -139,22 +149,36 @@ def render_page(
     )
 
 
-def page_data(material: Material, table: Table) -> dict[str, Any]:
+def page_data(material: Material, table: Table, charts: Mapping[str, Chart]) -> dict[str, Any]:
     """Return what the page's program draws: table of runs, series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
     view = build_view(material.runs, OVERVIEW)
+    colours = {series.name: series.style.colour for series in view.series}
+    palette = [series_style.colour for series_style in style.TREATMENT_STYLES]
+    drawn = {line.colour for chart in charts.values() for line in chart.series}
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
         "series": every_run.series_names(material).tolist(),
         "series_title": view.series_description.partition(" (")[0],
-        "colours": {series.name: series.style.colour for series in view.series},
-        "palette": [series_style.colour for series_style in style.TREATMENT_STYLES],
+        "colours": colours,
+        "palette": palette,
+        "dark_colours": {
+            colour: dark_colour(colour)
+            for colour in sorted({*colours.values(), *palette, *drawn, OTHER_COLOUR})
+        },
         "other_colour": OTHER_COLOUR,
         "log_from": panels.LOG_FROM_RATIO,
         "page_rows": PAGE_ROWS,
     }
+
+
+def order_pictures(material: Material) -> list[Picture]:
+    """Return the figures in the order of the page: the first one, others that are not folded, the rest."""
+    opened = open_figures(material)
+    first, later = material.pictures[:1], material.pictures[1:]
+    return [*first, *sorted(later, key=lambda picture: picture.name not in opened)]
 
 
 def open_figures(material: Material) -> set[str]:

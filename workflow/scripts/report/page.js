@@ -187,18 +187,31 @@ function grouped(name) {
 }
 
 const FONT = "system-ui, sans-serif";
-const AXIS = {
-  major_label_text_font: FONT,
-  axis_label_text_font: FONT,
-  axis_line_color: "#57606a",
-  major_tick_line_color: "#57606a",
-  minor_tick_line_color: null,
-  major_label_text_color: "#1f2328",
-  axis_label_text_color: "#1f2328",
-  axis_label_text_font_style: "normal",
-  major_label_text_font_size: "12px",
-  axis_label_text_font_size: "13px",
-};
+const LIGHT = { paper: "#ffffff", ink: "#1f2328", axis: "#57606a", grid: "#e4e7eb", ideal: "#777777" };
+const DARK = { paper: "#171717", ink: "#e3e3e3", axis: "#a8a8a8", grid: "#3a3a3a", ideal: "#9a9a9a" };
+const is_dark = () => document.documentElement.classList.contains("dark");
+const chrome = () => (is_dark() ? DARK : LIGHT);
+// A series keeps its hue on a dark page (report/dark.py).
+const shade = (colour) => (is_dark() && data.dark_colours[colour]) || colour;
+
+// What is drawn again when the page becomes dark or light.
+const on_theme = new Set();
+
+function axis_style() {
+  const { ink, axis } = chrome();
+  return {
+    major_label_text_font: FONT,
+    axis_label_text_font: FONT,
+    axis_line_color: axis,
+    major_tick_line_color: axis,
+    minor_tick_line_color: null,
+    major_label_text_color: ink,
+    axis_label_text_color: ink,
+    axis_label_text_font_style: "normal",
+    major_label_text_font_size: "12px",
+    axis_label_text_font_size: "13px",
+  };
+}
 
 function plain(Bokeh, options) {
   const figure = new Bokeh.Plotting.Figure({
@@ -206,12 +219,37 @@ function plain(Bokeh, options) {
     toolbar_location: null,
     tools: [],
     outline_line_color: null,
-    background_fill_color: "white",
+    background_fill_color: chrome().paper,
+    border_fill_color: chrome().paper,
     ...options,
   });
-  for (const axis of figure.axes) axis.setv(AXIS);
-  for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? "#e4e7eb" : null;
+  for (const axis of figure.axes) axis.setv(axis_style());
+  for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? chrome().grid : null;
   return figure;
+}
+
+// An axis from 0 whose marks all have the same decimals.
+function from_zero(Bokeh, figure, most) {
+  const rough = (1.05 * most) / 4;
+  const power = Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((digit) => digit * 10 ** power >= rough) * 10 ** power;
+  const ticks = Array.from({ length: 6 }, (_, index) => index * step);
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  for (const axis of figure.yaxes) axis.setv({ ticker: new Bokeh.FixedTicker({ ticks }), formatter: new Bokeh.PrintfTickFormatter({ format: `%.${decimals}f` }) });
+  for (const grid of figure.ygrids) grid.ticker = new Bokeh.FixedTicker({ ticks });
+}
+
+// Tooltips are opaque, and right of the pointer where the window has room, else above it: never over the labels of rows.
+const TOOLTIP_PX = 400;
+
+function place_tooltips(frame, view) {
+  const tooltips = () => [...view.tool_views.values()].flatMap((tool) => [...(tool.ttmodels?.values() ?? [])]);
+  const { paper, ink, axis } = chrome();
+  const styles = { opacity: "1", color: ink, "background-color": paper, "border-color": axis };
+  frame.addEventListener("pointermove", (event) => {
+    const attachment = window.innerWidth - event.clientX > TOOLTIP_PX ? "right" : "above";
+    for (const tooltip of tooltips()) tooltip.setv({ attachment, styles });
+  }, { capture: true });
 }
 
 function whole_numbers(Bokeh, figure) {
@@ -219,11 +257,16 @@ function whole_numbers(Bokeh, figure) {
 }
 
 // A logarithmic axis has its marks at 1, 2 and 5, and at more digits where it is short, as plain numbers.
-function marked(Bokeh, axes, grids, low, high) {
+// With a `unit`, the value of one replica, its marks are at the powers of two of that.
+function marked(Bokeh, axes, grids, low, high, unit = null) {
   const digits = high / low < 4 ? [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8] : [1, 2, 5];
   const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    ticks.push(...digits.map((digit) => Number((digit * 10 ** power).toPrecision(2))));
+  if (unit) {
+    for (let power = Math.floor(Math.log2(low / unit)); power <= Math.ceil(Math.log2(high / unit)); power += 1) ticks.push(unit * 2 ** power);
+  } else {
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+      ticks.push(...digits.map((digit) => Number((digit * 10 ** power).toPrecision(2))));
+    }
   }
   const ticker = new Bokeh.FixedTicker({ ticks });
   for (const axis of axes) axis.setv({ ticker, formatter: new Bokeh.PrintfTickFormatter({ format: "%g" }) });
@@ -252,12 +295,13 @@ async function chart_of_runs(table) {
     return { x: of("order"), y: of("epoch_time_s"), run: of("run_id"), status: of("status") };
   }
 
-  function glyphs(figure, { group, colour, marker, rows }) {
+  function glyphs(figure, { group, colour: printed, marker, rows }) {
+    const colour = shade(printed);
     const source = new Bokeh.ColumnDataSource({ data: points(rows) });
     const opaque = { fill_alpha: 0.75, nonselection_fill_alpha: 0.75, nonselection_line_alpha: 1 };
     const glyph = figure.scatter({ field: "x" }, { field: "y" }, { source, marker, size: 6, line_color: colour, fill_color: colour, ...opaque });
     const tooltips = [["run", "@run"], ["epoch time", "@y{0.000} s"], ["status", "@status"]];
-    figure.add_tools(new Bokeh.HoverTool({ renderers: [glyph], tooltips, visible: false }), new Bokeh.TapTool({ renderers: [glyph], visible: false }));
+    figure.add_tools(new Bokeh.HoverTool({ renderers: [glyph], tooltips, visible: false, show_arrow: false }), new Bokeh.TapTool({ renderers: [glyph], visible: false }));
     source.selected.properties.indices.change.connect(() => {
       const [first] = source.selected.indices;
       if (first === undefined) return;
@@ -297,6 +341,7 @@ async function chart_of_runs(table) {
     view?.remove();
     by("chart").replaceChildren();
     view = await Bokeh.Plotting.show(figure, by("chart"));
+    place_tooltips(by("chart"), view);
   }
 
   let waiting = 0;
@@ -305,6 +350,7 @@ async function chart_of_runs(table) {
     waiting = setTimeout(() => groups.forEach(({ source, rows }) => { source.data = points(rows); }), 120);
   };
   by("colour").addEventListener("change", draw);
+  on_theme.add(draw);
   await draw();
   return { refresh };
 }
@@ -324,17 +370,21 @@ async function curves(epochs, into) {
     if (!there.length) continue;
     const frame = make("div", { className: "drawn", attributes: { role: "img", "aria-label": `${title} by epoch; the numbers are below` } });
     into.append(make("div", {}, make("h4", { textContent: title }), frame));
-    const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch" });
+    const times = title.startsWith("Epoch time") ? epochs.epoch_time_s.filter((value) => value !== null) : [];
+    const most = Math.max(0, ...times);
+    const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch", ...(most ? { y_range: [0, 1.05 * most] } : {}) });
     whole_numbers(Bokeh, figure);
-    for (const [name, label, colour] of there) {
+    if (most) from_zero(Bokeh, figure, most);
+    for (const [name, label, printed] of there) {
+      const colour = shade(printed);
       const values = epochs[name].map((value) => (value ?? NaN) * (name.endsWith("accuracy") ? 100 : 1));
       const source = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values } });
       const legend = there.length > 1 ? { legend_label: label } : {};
       figure.line({ field: "x" }, { field: "y" }, { source, line_color: colour, line_width: 1.5, line_dash: name.startsWith("validation") ? [5, 3] : [], ...legend });
-      const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? "white" : colour)) } });
+      const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? chrome().paper : colour)) } });
       if (values.length <= 60) figure.scatter({ field: "x" }, { field: "y" }, { source: warm, size: 5, line_color: colour, fill_color: { field: "fill" }, ...legend });
     }
-    if (there.length > 1) figure.legend.setv({ location: title.startsWith("Accuracy") ? "bottom_right" : "top_right", border_line_color: null, background_fill_alpha: 0.7, label_text_font: FONT, label_text_font_size: "11px", padding: 2, spacing: 0 });
+    if (there.length > 1) figure.legend.setv({ location: title.startsWith("Accuracy") ? "bottom_right" : "top_right", border_line_color: null, background_fill_color: chrome().paper, background_fill_alpha: 0.7, label_text_color: chrome().ink, label_text_font: FONT, label_text_font_size: "11px", padding: 2, spacing: 0 });
     await Bokeh.Plotting.show(figure, frame);
   }
 }

@@ -8,6 +8,7 @@ const PANEL_PX = 230; // of a panel over levels
 const MIN_PANEL_PX = 240;
 const GAP_PX = 16;
 const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
+const IDEAL_DASH = [8, 4];
 const SVG = "http://www.w3.org/2000/svg";
 const MARKER_PATHS = {
   square: "M9 2h6v6h-6z",
@@ -18,7 +19,8 @@ const MARKER_PATHS = {
   x: "M9 2l6 6M15 2l-6 6",
 };
 
-function swatch_of({ colour, marker, filled, dash }) {
+function swatch_of({ colour: printed, marker, filled, dash }) {
+  const colour = shade(printed);
   const svg = document.createElementNS(SVG, "svg");
   const part = (name, attributes) => {
     const element = document.createElementNS(SVG, name);
@@ -27,24 +29,34 @@ function swatch_of({ colour, marker, filled, dash }) {
   };
   Object.entries({ viewBox: "0 0 24 10", width: 24, height: 10, class: "swatch line", "aria-hidden": "true" }).forEach(([key, value]) => svg.setAttribute(key, value));
   part("path", { d: "M0 5h24", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") });
-  const fill = { fill: filled ? colour : "white", stroke: colour, "stroke-width": 1.5 };
+  const fill = { fill: filled ? colour : chrome().paper, stroke: colour, "stroke-width": 1.5 };
+  if (marker === null) return svg;
   if (MARKER_PATHS[marker]) part("path", { d: MARKER_PATHS[marker], ...fill });
   else part("circle", { cx: 12, cy: 5, r: 3.5, ...fill });
   return svg;
 }
 
 // The range of the axis of values: from 0, or around what is drawn; panels of one quantity share it.
+// Where there is an ideal value, a linear axis ends as that of the picture, and a logarithmic one shows all of it.
 function range_of(panels, quantity, logarithmic) {
-  const points = panels.filter((panel) => panel.quantity === quantity).flatMap((panel) => panel.points);
+  const own = panels.filter((panel) => panel.quantity === quantity);
+  const points = own.flatMap((panel) => panel.points);
   const values = points.flatMap(({ value, runs }) => [value, ...runs.map((run) => run[2])]);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const bounds = (name, start, pick) => points.reduce((one, point) => (point[name] === null ? one : pick(one, point[name])), start);
-  const high = Math.min(bounds("high", most, Math.max), MAX_REACH * most);
-  if (!logarithmic) return [0, 1.06 * high];
-  const low = Math.max(bounds("low", least, Math.min), least / MAX_REACH);
+  const ideal = own.flatMap((panel) => panel.ideal.map((pair) => pair[1]));
+  const reach = Math.min(bounds("high", most, Math.max), MAX_REACH * most);
+  if (!logarithmic) return [0, Math.max(1.06 * reach, ...own.map((panel) => panel.top ?? 0))];
+  const high = Math.max(reach, ...ideal);
+  const low = Math.min(Math.max(bounds("low", least, Math.min), least / MAX_REACH), ...ideal);
+  const unit = unit_of(own[0]);
+  if (unit) return [unit * 2 ** Math.floor(Math.log2(low / unit)) / 1.04, unit * 2 ** Math.ceil(Math.log2(high / unit)) * 1.04];
   const room = (high / low) ** 0.04 * 1.02;
   return [low / room, high * room];
 }
+
+// The value of one replica, where panels have an ideal one.
+const unit_of = (panel) => panel.ideal[0]?.[1] ?? null;
 
 function columns_of(chart, width, label_px) {
   const per_quantity = chart.panels.filter((panel) => panel.quantity === chart.panels[0].quantity).length;
@@ -73,8 +85,8 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
   cell_axis.setv({ ticker: new Bokeh.FixedTicker({ ticks: places }), major_label_overrides: new Map(chart.ticks) });
   if (chart.horizontal && !first) cell_axis.major_label_text_font_size = "0px";
   const values = chart.horizontal ? [figure.xaxes, figure.xgrids] : [figure.yaxes, figure.ygrids];
-  for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? "#e4e7eb" : null;
-  if (logarithmic) marked(Bokeh, ...values, range[0], range[1]);
+  for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? chrome().grid : null;
+  if (logarithmic) marked(Bokeh, ...values, range[0], range[1], unit_of(panel));
   else for (const axis of values[0]) axis.ticker = new Bokeh.BasicTicker({ desired_num_ticks: 5, num_minor_ticks: 0 });
   return figure;
 }
@@ -84,7 +96,8 @@ const run_tooltip = (quantity) => [["run", "@run"], ["replicate", "@replicate"],
 
 // The glyphs of one series in one panel. `pointed` gets a function that returns the runs at the pointer.
 function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed) {
-  const { name, colour, marker, filled, dash } = chart.series[index];
+  const { name, marker, filled, dash } = chart.series[index];
+  const colour = shade(chart.series[index].colour);
   const points = panel.points.filter((point) => point.series === index);
   if (!points.length) return [];
   const swap = (cell, value) => (chart.horizontal ? { x: value, y: cell } : { x: cell, y: value });
@@ -108,16 +121,16 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
     glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
   }
   const means = source({ ...swap(of("place"), of("value")), series: points.map(() => name), cell: of("cell"), text: of("text"), n: of("n") });
-  const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : "white" });
+  const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : chrome().paper });
   glyphs.push(mean);
-  const tools = [new Bokeh.HoverTool({ renderers: [mean], tooltips: CELL_TOOLTIP, visible: false })];
+  const tools = [new Bokeh.HoverTool({ renderers: [mean], tooltips: CELL_TOOLTIP, visible: false, show_arrow: false })];
   const runs = points.flatMap((point) => point.runs.map(([run, replicate, value, shown_value]) => ({ run, replicate, value, shown: shown_value, place: point.place + chart.run_offset, text: point.text })));
   if (runs.length) {
     const all = (key) => runs.map((run) => run[key]);
     const ticks = source({ ...swap(all("place"), all("value")), run: all("run"), replicate: all("replicate"), shown: all("shown"), text: all("text") });
     const tick = figure.scatter(...fields, { source: ticks, marker: "dash", angle: chart.horizontal ? Math.PI / 2 : 0, size: 8, line_color: colour, line_width: 1.5 });
     glyphs.push(tick);
-    tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: run_tooltip(panel.quantity), visible: false }));
+    tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: run_tooltip(panel.quantity), visible: false, show_arrow: false }));
     pointed.push(() => ticks.inspected.indices.map((row) => runs[row].run));
   }
   figure.add_tools(...tools);
@@ -133,9 +146,8 @@ async function draw_figure(box) {
   const [panels_box, legend_box] = [live.querySelector(".panels"), live.querySelector(".legend")];
   const button = (action) => box.querySelector(`[data-action=${action}]`);
   const hidden = new Set();
-  const values = chart.panels.flatMap((panel) => panel.points.map((point) => point.value));
-  const spans = Math.max(...values) > data.log_from * Math.min(...values);
-  const state = { logarithmic: chart.logarithmic || spans, all: chart.panels.length <= MAX_PANELS, width: 0 };
+  const has_ideal = chart.panels.some((panel) => panel.ideal.length);
+  const state = { logarithmic: chart.logarithmic, all: chart.panels.length <= MAX_PANELS, width: 0 };
   let views = [];
   let glyphs = [];
 
@@ -158,10 +170,11 @@ async function draw_figure(box) {
       const pointed = [];
       if (panel.ideal.length) {
         const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
-        figure.line({ field: "x" }, { field: "y" }, { source, line_color: "#777777", line_dash: [8, 4] });
+        figure.line({ field: "x" }, { field: "y" }, { source, line_color: chrome().ideal, line_dash: IDEAL_DASH });
       }
       chart.series.forEach((_, number_of) => glyphs[number_of].push(...series_glyphs(Bokeh, figure, chart, panel, number_of, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
+      if (panel.note) title.append(make("span", { className: "panel-note", textContent: panel.note }));
       if (columns > 1 && first) title.style.paddingLeft = `${label_px}px`;
       const frame = make("div", { className: "panel-frame" });
       frame.addEventListener("click", () => {
@@ -171,7 +184,9 @@ async function draw_figure(box) {
       const panel_box = make("div", { className: "panel" }, title, frame);
       panel_box.style.width = `${size.width}px`;
       panels_box.append(panel_box);
-      views.push(await Bokeh.Plotting.show(figure, frame));
+      const view = await Bokeh.Plotting.show(figure, frame);
+      place_tooltips(frame, view);
+      views.push(view);
     }
     hidden.forEach((number_of) => glyphs[number_of].forEach((glyph) => { glyph.visible = false; }));
     button("logarithmic").setAttribute("aria-pressed", String(state.logarithmic));
@@ -179,11 +194,20 @@ async function draw_figure(box) {
     button("more").textContent = `Show all ${chart.panels.length} panels`;
   }
 
-  legend_box.replaceChildren(...chart.series.map((series, number_of) => legend_button(series.name, swatch_of(series), () => {
-    if (!hidden.delete(number_of)) hidden.add(number_of);
-    glyphs[number_of].forEach((glyph) => { glyph.visible = !hidden.has(number_of); });
-    return !hidden.has(number_of);
-  })));
+  function legend() {
+    const buttons = chart.series.map((series, number_of) => {
+      const entry = legend_button(series.name, swatch_of(series), () => {
+        if (!hidden.delete(number_of)) hidden.add(number_of);
+        glyphs[number_of].forEach((glyph) => { glyph.visible = !hidden.has(number_of); });
+        return !hidden.has(number_of);
+      });
+      entry.setAttribute("aria-pressed", String(!hidden.has(number_of)));
+      return entry;
+    });
+    const ideal = { colour: chrome().ideal, marker: null, dash: IDEAL_DASH };
+    legend_box.replaceChildren(...buttons, ...(has_ideal ? [make("span", { className: "ideal" }, swatch_of(ideal), "ideal")] : []));
+  }
+
   button("logarithmic").addEventListener("click", () => { state.logarithmic = !state.logarithmic; draw(); });
   button("reset").addEventListener("click", draw);
   button("more").addEventListener("click", () => { state.all = true; draw(); });
@@ -194,6 +218,8 @@ async function draw_figure(box) {
   });
   live.hidden = false;
   box.classList.add("drawn-live");
+  on_theme.add(() => { legend(); return draw(); });
+  legend();
   await draw();
   return {
     resize() {

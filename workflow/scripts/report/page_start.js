@@ -20,6 +20,7 @@ function theme() {
     document.documentElement.classList.toggle("dark", dark);
     document.documentElement.classList.toggle("light", !dark);
     button.setAttribute("aria-pressed", String(dark));
+    on_theme.forEach((draw) => draw());
   };
   button.addEventListener("click", () => {
     chosen = document.documentElement.classList.contains("dark") ? "light" : "dark";
@@ -41,8 +42,23 @@ function contents() {
   });
 }
 
+// On a screen without a pointer that hovers, the first tap on a mark shows its details, and the second follows its link.
+function marks() {
+  for (const mark of document.querySelectorAll(".marks a:not([data-detail=''])")) {
+    let was_shown = false;
+    mark.addEventListener("pointerdown", () => { was_shown = mark === document.activeElement; });
+    mark.addEventListener("click", (event) => {
+      if (event.detail && !was_shown && matchMedia("(hover: none)").matches) {
+        event.preventDefault();
+        mark.focus();
+      }
+    });
+  }
+}
+
 try {
   theme();
+  marks();
   contents();
   sources_of_tables();
   files_of_figures();

@@ -12,6 +12,14 @@ function frame(table) {
   inner.classList.add("scroll");
 }
 
+// On a phone, where a row is a list without headings, a field chooses the column by which a table is sorted.
+function sort_field(table, of_table) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const select = make("select", {}, make("option", { value: "", textContent: "as listed" }), ...names.map((textContent, index) => make("option", { value: String(index), textContent })));
+  select.addEventListener("change", () => of_table.order(select.value === "" ? [] : [[Number(select.value), "asc"]]).draw());
+  table.closest(".dt-container").before(make("label", { className: "sort-by" }, "Sort by ", select));
+}
+
 const sortable = once(async (table) => {
   const DataTable = await tables();
   const paged = "paged" in table.dataset;
@@ -27,6 +35,7 @@ const sortable = once(async (table) => {
     language: { search: "Search", info: "_START_ to _END_ of _TOTAL_ rows", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no row", lengthMenu: "show _MENU_", zeroRecords: "No row matches the search." },
   }));
   frame(table);
+  sort_field(table, drawn_tables.get(table));
 });
 
 const is_shown = (element) => element.closest("details:not([open])") === null;

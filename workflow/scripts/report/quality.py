@@ -58,7 +58,20 @@ def usable_mark(runs: pd.DataFrame) -> Mark:
             else ", ".join(f"{count} {name}" for name, count in causes.items())
         )
         text = f"{n_runs - n:,} of {number_of(n_runs, 'run')} not usable: {why}"
-    return Mark(Note("runs-usable", text, **usable.facts), BAD if causes else GOOD, usable, "failures")
+    unlimited = unlimited_load_note(runs)
+    if unlimited and not causes:
+        text = f"{text} (background load unlimited)"
+    detail = " ".join(note for note in (usable, unlimited) if note)
+    return Mark(Note("runs-usable", text, **usable.facts), BAD if causes else GOOD, detail, "failures")
+
+
+def unlimited_load_note(runs: pd.DataFrame) -> str:
+    """Say that the site rejects no run for background load, and how high the load was; else return ""."""
+    limits, shares = runs["max_other_cpu_share"].dropna(), runs["other_cpu_share"].dropna()
+    if limits.empty or shares.empty or limits.min() < 1:
+        return ""
+    text = f"No limit of background load at this site; it was up to {100 * shares.max():.0f} %."
+    return Note("load-unlimited", text, greatest_share=float(shares.max()))
 
 
 def cells_mark(runs: pd.DataFrame) -> Mark:
@@ -152,7 +165,9 @@ def load_marks(runs: pd.DataFrame) -> Iterator[Mark]:
             text = f"{cause} above {100 * limit:g} % in {n_affected} of {number_of(len(shares), 'run')}"
         n_usable = int((shares > limit)[usable].sum())
         note = Note(name.replace("_", "-"), text, affected=n_affected, runs=len(shares), usable=n_usable)
-        detail = f"{n_usable} of these {n_affected} runs are usable" if n_affected else ""
+        detail = f"{n_usable} of these {number_of(n_affected, 'run')} are usable" if n_affected else ""
+        if n_affected and n_usable == n_affected:
+            detail = f"all {n_affected} are usable" if n_affected > 1 else "it is usable"
         yield Mark(note, BAD if n_affected else GOOD, detail, "environment")
 
 

@@ -17,7 +17,7 @@ from common.notes import Note
 from common.text import number_of
 from declared.factors import is_numeric
 from report.design import exclusions, kept_order
-from report.material import Material, column
+from report.material import Material, Picture, column
 from report.setting import is_generated
 
 MET, NOT_MET, NOT_APPLICABLE = "met", "not met", "does not apply"
@@ -542,7 +542,7 @@ def check_plots(material: Material) -> Verdict:
         return Verdict(
             NOT_APPLICABLE, Note("no-success", "no run succeeded, so figures have nothing to show.")
         )
-    silent = [picture.name for picture in material.pictures if not _states_n(picture.caption)]
+    silent = [picture.name for picture in material.pictures if not _states_n(picture)]
     if not material.pictures or silent:
         cause = (
             f"captions of {conditions.join_names(silent)} do not say how many runs a marker stands for"
@@ -601,8 +601,8 @@ def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
     return Note("rules-summary", text, counts=counts)
 
 
-def _states_n(caption: str) -> bool:
-    return any(phrase in caption for phrase in ("n = ", conditions.NO_SUCCESS, conditions.NO_RUN_YET))
+def _states_n(picture: Picture) -> bool:
+    return any(conditions.states_run_counts(text) for text in (picture.caption, picture.notes))
 
 
 def _pictures(material: Material, words_by_kind: dict[str, str]) -> Links:
