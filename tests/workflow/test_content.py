@@ -52,7 +52,7 @@ def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> N
         caption.read_text(),
         input_digest(campaign, "figures/overview", FIGURE),
     )
-    edit(file, before.replace("Epoch time of every cell", "Epoch time of each cell", 1), age_s)
+    edit(file, before.replace("} of every cell.", "} of each cell.", 1), age_s)
     assert rebuild(campaign) == {"figure": 1}
     assert "Epoch time of each cell" in caption.read_text()
     assert input_digest(campaign, "figures/overview", FIGURE) != named
