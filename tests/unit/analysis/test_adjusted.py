@@ -360,7 +360,7 @@ def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
         "the slope with its interval"
     )
     compared = effects.table(of_campaign)
-    assert "ratio, adjusted" in compared.display and effects.ADJUSTED in compared.notes
+    assert effects.ADJUSTED_RATIO in compared.display and effects.ADJUSTED in compared.notes
     rows = compared.data
     errors = rows[["ratio", "ratio_adjusted"]].map(math.log).sub(np.log(truth(rows)), axis=0).abs().mean()
     assert errors["ratio_adjusted"] < errors["ratio"] / 3, "nearer to what the campaign is made of"

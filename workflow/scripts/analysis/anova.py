@@ -356,6 +356,13 @@ def _share_text(value: float) -> str:
     return tables.DASH if pd.isna(value) else f"{value:.3f}"
 
 
+def _missing_cells_reason(runs: pd.DataFrame) -> str:
+    """Return why combinations of levels have no runs: the design excludes them, unless a cell has failed."""
+    if set(runs["cell"]) == set(successful(runs)["cell"]):
+        return "some combinations are excluded by design"
+    return "some cells are missing or excluded"
+
+
 def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
     ok, data = successful(runs), analysis.rows
     counts = ok.groupby("cell").size()
@@ -414,7 +421,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
             f"{name} ({available} of {nominal} degrees of freedom)"
             for name, (available, nominal) in analysis.partly.items()
         ]
-        text = f"Estimated in part, because cells are missing or excluded: {conditions.join_names(names)}."
+        text = f"Estimated in part, because {_missing_cells_reason(runs)}: {conditions.join_names(names)}."
         notes.append(Note("estimated-in-part", text, degrees=analysis.partly))
     if aliases := {
         term: [name for name, to in analysis.aliased.items() if to == term]

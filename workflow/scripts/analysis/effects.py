@@ -32,13 +32,11 @@ THROTTLED = Note(
     "time, not wall time: it is summed over cores, and it includes time in which the node would have waited "
     "for others anyway.",
 )
+ADJUSTED_RATIO = "ratio, adjusted (pointwise 95 %)"
 ADJUSTED = Note(
     "ratios-adjusted",
-    (
-        "Ratio, adjusted: for machine speed (see the table adjusted), with a 95 % interval for this "
-        "comparison "
-        "alone; p and verdict are those of the plain ratio."
-    ),
+    "Ratio, adjusted: for machine speed (see the table adjusted). Its interval is pointwise: it holds for "
+    "this comparison alone. p and verdict are those of the plain ratio.",
 )
 EVERY_PAIR_COMPARED = Note(
     "every-pair-compared",
@@ -284,7 +282,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
     display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
     display["ratio"] = _ratio_texts(data, "ratio")
     if data["ratio_adjusted"].notna().any():
-        display["ratio, adjusted"] = tables.difference_texts(data, "ratio_adjusted")
+        display[ADJUSTED_RATIO] = tables.difference_texts(data, "ratio_adjusted")
     display["difference (s)"] = [
         text.partition(" [")[0] for text in tables.difference_texts(data, "difference_s")
     ]  # its own interval, which is in the CSV, could exclude 0 where the ratio's includes 1
@@ -319,7 +317,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         cells_without_runs_note(data, runs),
         conditions.setting_note(runs),
     ]
-    if "ratio, adjusted" in display:
+    if ADJUSTED_RATIO in display:
         notes.insert(-4, ADJUSTED)
     if (data["shared_sessions"] == 0).any():
         display["same session"] = data["shared_sessions"].map(_shared_session_text)

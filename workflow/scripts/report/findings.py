@@ -228,7 +228,7 @@ def _range_note(
 
 
 def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the cells with the smallest and the largest share of communication in an epoch."""
+    """Name the cells with the smallest and the largest share of an epoch beyond its computation."""
     parts = shares.epoch_shares(evidence.runs)
     replicas = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["replicas"]
     scaled = parts[(replicas.reindex(parts.index) > 1) & parts["communication"].notna()]
@@ -241,11 +241,10 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
         f"{100 * ordered['communication'].iloc[at]:.0f} % ({evidence.cell(ordered.index[at])})"
         for at in (0, -1)
     ]
-    subject = "communication takes an estimated"
     return Note(
         "communication-range",
-        f"As {FIGURE} shows, {subject} {' to '.join(texts[: len(ordered)])} of an epoch on more than one "
-        "replica.",
+        f"On more than one replica, an estimated {' to '.join(texts[: len(ordered)])} of an epoch is not "
+        f"explained by computation ({FIGURE}): this part is communication and waiting.",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )

@@ -33,6 +33,7 @@ from common.files import load_yaml
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
+from declared.factors import UNTRACED
 from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
@@ -322,6 +323,11 @@ def _design(facts: Facts) -> Iterator[str]:
         kind = (
             f"a fraction, {to_latex(study.fraction.name())}, of the combinations of two "
             f"levels{cite('jain1991')},"
+        )
+    elif cells < (combinations := sum(levels["trace"] == UNTRACED for levels in study.combinations())):
+        kind = (
+            f"a factorial design{cite('jain1991')}, of which {cells} of "
+            f"{number_of(combinations, 'combination')} are run,"
         )
     else:
         kind = f"a full factorial design{cite('jain1991')}"
@@ -990,9 +996,11 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     )
     counts = ok.groupby("cell").size()
     if counts.min() < MIN_REPLICATES:
+        n_runs = number_of(int(counts.min()), "successful run")
+        subject = "Each cell has" if counts.nunique() == 1 else "Some cells have"
         yield Note(
             "few-replicates",
-            f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences "
+            f"{subject} only {n_runs}: small differences "
             f"cannot be detected{facts.see('checks', ' (', ' says how small)')}.",
             least=int(counts.min()),
         )
