@@ -16,8 +16,9 @@ from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
 
-def answer(runs: pd.DataFrame, factor: str | None = None, margin: float | None = None) -> answers.Answer:
-    return answers.answer_sentences(runs, effects.table(runs, margin).data, anova.table(runs).data, factor)
+def answer(runs: pd.DataFrame, *factors: str, margin: float | None = None) -> answers.Answer:
+    table, variation = effects.table(runs, margin).data, anova.table(runs).data
+    return answers.answer_sentences(runs, table, variation, factors, margin)
 
 
 def estimate(row: pd.Series) -> tables.Estimate:
@@ -107,6 +108,42 @@ def test_second_sentence_is_about_the_strongest_factor(runs: pd.DataFrame) -> No
         estimate(greatest),
     )
     assert (second.facts["significant"], second.facts["tested"]) == ((own["p_holm"] < 0.05).sum(), len(own))
+
+
+def test_second_asked_factor_is_in_place_of_the_strongest(runs: pd.DataFrame) -> None:
+    noise = np.exp(0.05 * np.random.default_rng(1).standard_normal(len(runs)))
+    runs = runs.assign(epoch_time_s=runs["epoch_time_s"].where(runs["nodes"] == 2, noise))
+    data = effects.table(runs).data
+    own = data[(data["factor"] == "sync_every") & data["ratio"].notna()]
+    significant = own[own["p_holm"] < 0.05]
+    opening, further = answer(runs, "framework", "sync_every")
+    assert codes(opening) == ["fastest-level", "effect-by-context", "not-told-apart"]
+    assert {note.facts["factor"] for note in further} == {"framework", "nodes", "batch_size"}
+    facts = opening[1].facts
+    assert 0 < len(significant) < len(own), "or this test says nothing"
+    assert (facts["significant"], facts["tested"]) == (len(significant), len(own))
+    ratios = [facts[end].ratio.value for end in ("least", "greatest")]
+    assert ratios == [significant["ratio"].min(), significant["ratio"].max()]
+    other_factors = ["framework", "nodes", "batch_size"]
+    common = {name: significant[name].iloc[0] for name in other_factors if significant[name].nunique() == 1}
+    assert facts["common"] == common and common
+    levels = {(name, level) for name in other_factors for level in own[name]}
+    assert set(facts["never"]) == levels - {
+        (name, level) for name in other_factors for level in significant[name]
+    }
+
+
+def test_effect_overall_without_significant_pair_is_told(runs: pd.DataFrame) -> None:
+    own = runs[(runs["nodes"] == 2) & (runs["batch_size"] == 16) & (runs["sync_every"] == 1)]
+    rank = own["framework"].rank(method="dense")
+    spread = np.random.default_rng(1).normal(size=len(own))
+    for size, is_resolved in ((0.05, False), (1.0, True)):
+        changed = own.assign(epoch_time_s=np.exp(size * rank + 0.1 * spread))
+        table, variation = effects.table(changed).data, anova.table(changed).data
+        row = variation.set_index("term").loc["framework"]
+        assert row["p"] < 0.05 and (table["p_holm"] < 0.05).any() == is_resolved, "or this says nothing"
+        overall = answer(changed, "framework").opening[0].facts["overall"]
+        assert overall == (None if is_resolved else (row["F"], row["p"], len(table)))
 
 
 def test_every_factor_has_a_sentence(runs: pd.DataFrame) -> None:
@@ -235,19 +272,19 @@ OPEN = tables.Estimate(0.99, 0.89, 1.09)
             ],
             "",
             "Accumulating gradients over 4 batches shortens an epoch to between 51 % [45, 58] (2 nodes) and 99 % "
-            "[89, 109] (1 node) of its time; 1 of 2 comparisons is significant after Holm correction.",
+            "[89, 109] (1 node) of its time. 1 of 2 comparisons is significant after Holm correction.",
         ),
         (
             [contrast("nodes", "1 → 2", SLOWER, 0.01)],
             "most",
             "Training on 2 nodes instead of 1 changes epoch time most: it lengthens an epoch by a factor of "
-            "1.90 [1.20, 3.00]; this difference is significant.",
+            "1.90 [1.20, 3.00]. This difference is significant.",
         ),
         (
             [contrast("nodes", "1 → 2", SLOWER, 0.01), contrast("nodes", "1 → 4", FASTER, 0.01)],
             "other",
             "Of the other factors, the number of nodes changes epoch time most, by factors from 0.510 [0.450, 0.580] "
-            "(4 instead of 1) to 1.90 [1.20, 3.00] (2 instead of 1); both comparisons are significant after Holm "
+            "(4 instead of 1) to 1.90 [1.20, 3.00] (2 instead of 1). Both comparisons are significant after Holm "
             "correction.",
         ),
         (
@@ -259,7 +296,7 @@ OPEN = tables.Estimate(0.99, 0.89, 1.09)
         (
             [contrast("framework", "a → b", FASTER, 0.01), contrast("framework", "a → c", OPEN, 0.9)],
             "",
-            "The framework changes epoch time by up to a factor of 1.96 [1.72, 2.22] (a against b); 1 of 2 comparisons "
+            "The framework changes epoch time by up to a factor of 1.96 [1.72, 2.22] (a against b). 1 of 2 comparisons "
             "is significant after Holm correction.",
         ),
     ],
@@ -276,14 +313,14 @@ def test_wording_of_an_effect(contrasts: list[answers.Contrast], rank: str, text
             0,
             1,
             "The one comparison shows no significant difference after Holm correction, and none is equal within the "
-            "study's margin: the data are compatible with a slowdown of up to 25 %.",
+            "study's margin of 5 %. The data are compatible with a slowdown of up to 25 %.",
         ),
         (
             2,
             3,
             9,
-            "3 of 9 comparisons are equal within the study's margin, and 2 show no significant difference after "
-            "Holm correction: the data are compatible with slowdowns of up to 25 % in the tightest of them and 25 % "
+            "3 of 9 comparisons are equal within the study's margin of 5 %, and 2 show no significant difference after "
+            "Holm correction. The data are compatible with slowdowns of up to 25 % in the tightest of them and 25 % "
             "in the widest.",
         ),
         (0, 0, 4, "All 4 comparisons are significant after Holm correction."),
@@ -291,4 +328,4 @@ def test_wording_of_an_effect(contrasts: list[answers.Contrast], rank: str, text
 )
 def test_wording_of_what_is_not_told_apart(left: int, equal: int, tested: int, text: str) -> None:
     undecided = contrast("nodes", "1 → 2", tables.Estimate(1.0, 0.8, 1.25), 0.5)
-    assert answers._undecided_text([undecided] * left, equal, tested, has_margin=True) == text
+    assert answers._undecided_text([undecided] * left, equal, tested, margin=0.05) == text

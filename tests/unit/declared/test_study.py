@@ -112,8 +112,9 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "answer"),
     [
-        ({}, "framework"),
-        ({"answer": "batch_size"}, "batch_size"),
+        ({}, ("framework",)),
+        ({"answer": "batch_size"}, ("batch_size",)),
+        ({"answer": ["batch_size", "framework"]}, ("batch_size", "framework")),
         (
             {
                 "factors": {
@@ -121,18 +122,18 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
                     "framework": ["pytorch-ddp"],
                 }
             },
-            "batch_size",
+            ("batch_size",),
         ),
         (
             {"factors": factors(framework="pytorch-ddp", model=["small-cnn", "lenet-5"], batch_size=16)},
-            "model",
+            ("model",),
         ),
-        ({"factors": {"trace": ["none", "phases"], **factors()}}, "framework"),
-        ({"factors": factors(framework="pytorch-ddp", batch_size=16)}, None),
+        ({"factors": {"trace": ["none", "phases"], **factors()}}, ("framework",)),
+        ({"factors": factors(framework="pytorch-ddp", batch_size=16)}, ()),
     ],
 )
 def test_answer_is_about_the_first_varied_factor(
-    tmp_path: Path, changes: dict[str, object], answer: str | None
+    tmp_path: Path, changes: dict[str, object], answer: tuple[str, ...]
 ) -> None:
     assert load_study("s", written(tmp_path, **changes)).answer == answer
 
@@ -163,7 +164,7 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     ]
     assert studies[0] == studies[1]
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
-    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer == "sync_every"
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer == ("sync_every",)
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
     by_factor, named, panels, filtered = studies[1].figures
     assert (by_factor.x, by_factor.name, named.colour) == (
@@ -231,7 +232,10 @@ BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
         ),
         ({"answer": "nodes"}, "factor-does-not-vary", "answer", {"expected": ["framework", "batch_size"]}),
         ({"answer": "frameworks"}, "unknown-name", "answer", {"suggestion": "framework"}),
-        ({"answer": ["framework"]}, "wrong-type", "answer", {}),
+        ({"answer": 3}, "wrong-type", "answer", {}),
+        ({"answer": ["framework", "nodes"]}, "factor-does-not-vary", "answer", {"got": "nodes"}),
+        ({"answer": ["framework", "framework"]}, "duplicate", "answer", {}),
+        ({"answer": ["framework", "batch_size", "nodes"]}, "too-many", "answer", {}),
         (
             {"answer": "trace", "factors": factors(trace=["none", "phases"])},
             "traced-contrast",

@@ -257,10 +257,14 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
 def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files) -> None:
     effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
-    first, further = answers.answer_sentences(
-        read_table(campaign_files.runs_csv, "runs"), effects, anova, "framework"
-    )
     material = campaign_files.material()
+    first, further = answers.answer_sentences(
+        read_table(campaign_files.runs_csv, "runs"),
+        effects,
+        anova,
+        material.study.answer,
+        material.study.margin,
+    )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     grids = [grid.caption for grid in answer.find_answer(material).grids]
     order = [*first, material.pictures[0].heading, *marks, *further, *grids]

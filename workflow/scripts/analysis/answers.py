@@ -1,9 +1,9 @@
 """Answer a study's question in sentences that a colleague would say.
 
-Three sentences open a report or a paper: which level of the factor that the study asks about is fastest,
-where and by how much; which factor changes epoch time most; and what the data cannot tell. Further sentences
-give the range of every factor. Factors that define the work, such as the model, never come first on their
-own: a larger model taking longer is no answer.
+Three parts open a report or a paper: which level of the factor that the study asks about is fastest, where
+and by how much; the effect of the second factor that it asks about, else of the one that changes epoch time
+most; and what the data cannot tell. Further sentences give the range of every factor. Factors that define the
+work, such as the model, never come first on their own: a larger model taking longer is no answer.
 
 A ratio is a mean epoch time over another one, with its simultaneous interval, which excludes 1 if and only if
 the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
@@ -13,7 +13,7 @@ significant difference are never called equal: the sentence says which differenc
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,8 @@ import pandas as pd
 
 from analysis import tables
 from analysis.anova import ERROR
-from analysis.effects import EQUAL, factors_in_order
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
+from analysis.effects import EQUAL, factors_in_order, margin_text
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, p_text, simultaneous_ratios
 from analysis.measured import (
     cell_levels,
     combination_text,
@@ -50,6 +50,7 @@ NOTE = (
     "Extremes among many comparisons tend to be exaggerated (selection bias)."
 )
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
+MAX_PLACES = 3  # levels without an effect that a sentence names
 _NOUNS = {
     "nodes": "number of nodes",
     "sync_every": "number of gradient accumulation steps",
@@ -57,8 +58,21 @@ _NOUNS = {
 }
 
 
+class FTest(NamedTuple):
+    """The F test of a factor's main effect, and the number of pairs of levels that were tested beside it."""
+
+    f: float
+    p: float
+    n_pairs: int
+
+    @property
+    def text(self) -> str:
+        """F and p as text."""
+        return f"F = {tables.number(self.f)}, {p_text(self.p)}"
+
+
 class Answer(NamedTuple):
-    """The answer of a study: at most three opening sentences, and further ones."""
+    """The answer of a study: at most three opening notes, and further ones."""
 
     opening: list[Note]
     further: list[Note]
@@ -77,6 +91,7 @@ class Contrast:
         p: Corrected p of the difference; NaN without a test.
         equal: Whether an equivalence test showed equality within the study's margin.
         cells: The cells before and after the change; none for a main effect.
+        other_levels: Level of each other varying factor; none for a main effect.
     """
 
     factor: str
@@ -87,6 +102,7 @@ class Contrast:
     p: float
     equal: bool = False
     cells: tuple[str, ...] = ()
+    other_levels: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_significant(self) -> bool:
@@ -139,7 +155,11 @@ class Ranking:
 
 
 def answer_sentences(
-    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, first_factor: str | None = None
+    runs: pd.DataFrame,
+    effects: pd.DataFrame,
+    anova: pd.DataFrame,
+    asked_factors: Sequence[str] = (),
+    margin: float | None = None,
 ) -> Answer:
     """Return the answer of a study.
 
@@ -147,7 +167,9 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        first_factor: The factor about which the first sentence speaks; the first one of the table without it.
+        asked_factors: The factors that the study asks about, a sentence each; the first one of the table
+            without them.
+        margin: The study's equivalence margin, if it has one.
     """
     if successful(runs).empty:
         return Answer([NO_SUCCESS], [])
@@ -159,18 +181,24 @@ def answer_sentences(
         return Answer([Note("one-cell", text, epoch_time_s=mean)], [])
     by_factor = contrasts_by_factor(runs, effects, anova)
     n_pairs = Counter(effects["factor"] if len(effects) else ())
-    effects_of = {name: _effect_note(name, contrasts, n_pairs[name]) for name, contrasts in by_factor.items()}
-    first = first_factor if first_factor in by_factor else next(iter(by_factor))
+    first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
     rankings = rank_levels(runs, first, by_factor[first])
-    opening = [_fastest_note(first, rankings) if rankings else effects_of[first]]
+    overall = {name: _overall_test(name, contrasts, anova) for name, contrasts in by_factor.items()}
+    effects_of = {
+        name: _effect_note(name, contrasts, n_pairs[name], overall=overall[name])
+        for name, contrasts in by_factor.items()
+    }
+    opening = [_fastest_note(first, rankings, overall[first]) if rankings else effects_of[first]]
     described = {first} if not rankings or len(by_factor[first]) == 1 else set()
-    if strongest := _strongest_factor(by_factor, described):
+    opening += [_asked_effect_note(name, by_factor[name]) or effects_of[name] for name in more_factors]
+    described.update(more_factors)
+    strongest = None if more_factors else _strongest_factor(by_factor, described)
+    if strongest:
         rank = "most" if strongest == _strongest_factor(by_factor) else "other"
         opening.append(_effect_note(strongest, by_factor[strongest], n_pairs[strongest], rank))
         described.add(strongest)
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
-    has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
-    if undecided := _undecided_note(every_contrast, has_margin):
+    if undecided := _undecided_note(every_contrast, margin):
         opening.append(undecided)
     return Answer(opening, [note for name, note in effects_of.items() if name not in described])
 
@@ -235,6 +263,7 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[C
             _to_float(row.get("p_holm")),
             row.get("verdict") == EQUAL,
             (before, after),
+            {name: level for name, level in levels.loc[after, other_factors].items() if not pd.isna(level)},
         )
 
 
@@ -289,8 +318,23 @@ def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collecti
     return max(candidates, key=lambda name: candidates[name], default=None)
 
 
-def _fastest_note(factor: str, rankings: Sequence[Ranking]) -> Note:
-    """Say which level of a factor is fastest, in how many configurations, and by how much."""
+def _overall_test(factor: str, contrasts: Sequence[Contrast], anova: pd.DataFrame) -> FTest | None:
+    """Return the test of a factor's main effect if it is significant while no pair of levels is."""
+    n_pairs = len(_tested(contrasts))
+    if n_pairs < 2 or any(contrast.is_significant for contrast in contrasts) or "F" not in anova:
+        return None
+    rows = anova[(anova["term"] == title(factor)) & (anova["p"].astype(float) < SIGNIFICANCE_LEVEL)]
+    return FTest(float(rows["F"].iloc[0]), float(rows["p"].iloc[0]), n_pairs) if len(rows) else None
+
+
+def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | None = None) -> Note:
+    """Say which level of a factor is fastest, in how many configurations, and by how much.
+
+    Args:
+        factor: The factor.
+        rankings: Its levels in each configuration.
+        overall: The test of its main effect, if that contradicts the comparisons of pairs.
+    """
     wins, n = Counter(level_text(ranking.levels[0]) for ranking in rankings), len(rankings)
     count = max(wins.values())
     winners = [level for level in wins if wins[level] == count]
@@ -309,7 +353,14 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking]) -> Note:
         elif _tested(leads) and not significant:
             text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
         qualifier = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
-        text += f": {qualifier}{_lead_words(best, is_named=len(winners) == 1)}"
+        size = f"{qualifier}{_lead_words(best, is_named=len(winners) == 1)}"
+        text += f". {size[0].upper()}{size[1:]}"
+    if overall:
+        subject = "Frameworks differ" if factor == "framework" else f"The {_noun(factor)} has an effect"
+        text += (
+            f". {subject} overall ({overall.text}), but no single pair is resolved after correction for "
+            f"{overall.n_pairs} comparisons"
+        )
     return Note(
         "fastest-level",
         f"{text}.",
@@ -319,6 +370,7 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking]) -> Note:
         configurations=n,
         significant=len(significant),
         lead=best,
+        overall=overall,
     )
 
 
@@ -371,11 +423,13 @@ def _level_words(factor: str, level: Any) -> str:
     return f"no {title(factor)}" if text == "none" else f"{text} {title(factor)}"
 
 
-def _context(levels: pd.Series, other_factors: Sequence[str]) -> str:
+def _context(levels: pd.Series | Mapping[str, Any], other_factors: Sequence[str]) -> str:
     return ", ".join(_level_words(name, levels[name]) for name in other_factors if not pd.isna(levels[name]))
 
 
-def _effect_note(factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank: str = "") -> Note:
+def _effect_note(
+    factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank: str = "", overall: FTest | None = None
+) -> Note:
     """Give the range of a factor's ratios, and how many comparisons are significant.
 
     Args:
@@ -383,18 +437,21 @@ def _effect_note(factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank:
         contrasts: Its contrasts.
         n_pairs: Number of pairs of cells that differ in it only, measured or not.
         rank: "most" if it changes epoch time most, "other" if it does so apart from the first one, else "".
+        overall: The test of its main effect, if that contradicts the comparisons of pairs.
     """
     if not contrasts:
         why = "no comparison has runs on both sides" if n_pairs else "no two cells differ in it alone"
         return Note(
             "effect-not-known",
-            f"The effect of the {_NOUNS.get(factor, title(factor))} is not known: {why}.",
+            f"The effect of the {_noun(factor)} is not known: {why}.",
             pairs=n_pairs,
         )
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
     tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
     subject = _subject(factor, contrasts)
-    verb, extent = _predicate(factor, ordered)
+    verb, extent, places = _predicate(factor, ordered)
+    if overall:
+        verb = f"has an effect overall ({overall.text}), but no significant one"
     if rank == "other":
         subject = f"Of the other factors, {subject[0].lower()}{subject[1:]}"
     if rank and (significant or not tested):
@@ -402,11 +459,13 @@ def _effect_note(factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank:
         text += f", {extent}" if verb == "changes epoch time" else f": it {verb} {extent}"
     else:
         text = f"{subject} {verb} {extent}"
+    text += places
     if significant and len(tested) > 1:
         are = "is" if len(significant) == 1 else "are"
-        text += f"; {_count_of(len(significant), len(tested))} {are} significant after Holm correction"
+        count = _count_of(len(significant), len(tested))
+        text += f". {count[0].upper()}{count[1:]} {are} significant after Holm correction"
     elif significant:
-        text += "; this difference is significant"
+        text += ". This difference is significant"
     return Note(
         "effect",
         f"{text}.",
@@ -418,11 +477,103 @@ def _effect_note(factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank:
     )
 
 
+def _asked_effect_note(factor: str, contrasts: Sequence[Contrast]) -> Note | None:
+    """Say where a change has a significant effect and how large it is there, and where it has none.
+
+    Args:
+        factor: The factor.
+        contrasts: Its contrasts.
+
+    Returns:
+        The note; None if the contrasts have different levels of the factor, if none is significant, or if all
+        are.
+    """
+    tested = _tested(contrasts)
+    significant = [contrast for contrast in tested if contrast.is_significant]
+    n_open = len(tested) - len(significant)
+    if len({(contrast.before, contrast.after) for contrast in contrasts}) > 1 or not (significant and n_open):
+        return None
+    common = _common_levels(significant)
+    n_alike = sum(common.items() <= contrast.other_levels.items() for contrast in tested)
+    ordered = sorted(
+        (
+            replace(
+                contrast,
+                context=_context(
+                    contrast.other_levels, [name for name in contrast.other_levels if name not in common]
+                ),
+            )
+            for contrast in significant
+        ),
+        key=lambda contrast: contrast.ratio.value,
+    )
+    subject = _subject(factor, contrasts)
+    place = f"{_place_words(common)}, " if common else ""
+    verb, extent, places = _predicate(factor, ordered)
+    count = f" in {_count_of(len(significant), n_alike)}" if n_alike > 1 else ""
+    text = f"{place}{subject[0].lower() if place else subject[0]}{subject[1:]} {verb} {extent}{count}"
+    never = _ineffective_levels(tested)
+    return Note(
+        "effect-by-context",
+        f"{text[0].upper()}{text[1:]}{places}. {_open_text(tested, never)}.",
+        factor=factor,
+        least=ordered[0],
+        greatest=ordered[-1],
+        significant=len(significant),
+        tested=len(tested),
+        common=common,
+        never=never,
+    )
+
+
+def _common_levels(contrasts: Sequence[Contrast]) -> dict[str, Any]:
+    """Return the levels of other factors that all contrasts share."""
+    first, *rest = (contrast.other_levels for contrast in contrasts)
+    return {name: level for name, level in first.items() if all(levels.get(name) == level for levels in rest)}
+
+
+def _ineffective_levels(tested: Sequence[Contrast]) -> list[tuple[str, Any]]:
+    """Return the levels of other factors at which no comparison is significant."""
+    effective = {
+        pair for contrast in tested if contrast.is_significant for pair in contrast.other_levels.items()
+    }
+    pairs = dict.fromkeys(pair for contrast in tested for pair in contrast.other_levels.items())
+    return [pair for pair in pairs if pair not in effective]
+
+
+def _open_text(tested: Sequence[Contrast], never: Sequence[tuple[str, Any]]) -> str:
+    """Say how many comparisons are not significant, and at which levels none is; `never` has these."""
+    undecided = [contrast.other_levels for contrast in tested if not contrast.is_significant]
+    text = f"The other {number_of(len(undecided), 'comparison')}"
+    if 0 < len(never) <= MAX_PLACES:
+        names = " or ".join(_place_words(dict([pair])) for pair in never)
+        count = sum(not levels.items().isdisjoint(never) for levels in undecided)
+        text += f", among them all {count} {names}," if count < len(undecided) else f", those {names},"
+    return f"{text} {'shows' if len(undecided) == 1 else 'show'} no significant effect"
+
+
+def _place_words(levels: Mapping[str, Any]) -> str:
+    """Return levels as the place of an effect: `on 2 nodes with batch size 16`."""
+    words = {name: f"{_article(name, level)}{_level_words(name, level)}" for name, level in levels.items()}
+    nodes = [f"on {words.pop('nodes')}"] if "nodes" in words else []
+    return " ".join([*nodes, *([f"with {' and '.join(words.values())}"] if words else [])])
+
+
+def _article(factor: str, level: Any) -> str:
+    """Return "the " where a level in words needs it, as in `the fit training loop`."""
+    needs_none = is_numeric(factor) or factor in ("framework", "shares", *WORK) or level_text(level) == "none"
+    return "" if needs_none else "the "
+
+
+def _noun(factor: str) -> str:
+    return _NOUNS.get(factor, title(factor))
+
+
 def _subject(factor: str, contrasts: Sequence[Contrast]) -> str:
     """Return the change as the subject of a sentence: what is done, if all contrasts have the same levels."""
     changes = {(contrast.before, contrast.after) for contrast in contrasts}
     if len(changes) > 1:
-        return f"The {_NOUNS.get(factor, title(factor))}"
+        return f"The {_noun(factor)}"
     ((before, after),) = changes
     if factor == "sync_every" and before == "1":
         return f"Accumulating gradients over {after} batches"
@@ -430,27 +581,36 @@ def _subject(factor: str, contrasts: Sequence[Contrast]) -> str:
         return f"Training on {number_of(int(after), 'node')} instead of {before}"
     if factor == "batch_size":
         return f"A batch size of {after} instead of {before}"
-    the = "" if is_numeric(factor) or factor in ("framework", "shares", *WORK) else "the "
-    return f"Using {the}{_level_words(factor, after)} instead of {before}"
+    return f"Using {_article(factor, after)}{_level_words(factor, after)} instead of {before}"
 
 
-def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str]:
-    """Return verb and extent of a factor's effect; `ordered` are its contrasts by ratio."""
+def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str, str]:
+    """Return verb and extent of a factor's effect, and the end of a text that says where its extremes are.
+
+    This end is "" if the extent has the places of the extremes, which it has if they are short.
+
+    Args:
+        factor: The factor.
+        ordered: Its contrasts by ratio.
+    """
     least, greatest, n = ordered[0], ordered[-1], len(ordered)
     is_one_change = len({(contrast.before, contrast.after) for contrast in ordered}) == 1
+    is_apart = n > 1 and any(", " in contrast.context for contrast in (least, greatest))
+    places = ""
+    if is_apart:
+        low, high = (_place_of_change(contrast, is_one_change) for contrast in (least, greatest))
+        places = f". The lowest value is for {low}. The highest is for {high}"
 
     def value(contrast: Contrast, text: str) -> str:
         place = contrast.context if is_one_change else contrast.change
-        return f"{text} ({place})" if place else text
+        return f"{text} ({place})" if place and not is_apart else text
 
     low, high = (value(contrast, tables.ratio(contrast.ratio)) for contrast in (least, greatest))
     if _tested(ordered) and not any(contrast.is_significant for contrast in ordered):
         if n == 1:
-            return "has no significant effect:", f"the ratio of epoch times is {low}"
-        return (
-            "has no significant effect",
-            f"in any of {n} comparisons: ratios of epoch times are {low} to {high}",
-        )
+            return "has no significant effect:", f"the ratio of epoch times is {low}", ""
+        extent = f"in any of {n} comparisons: ratios of epoch times are {low} to {high}"
+        return "has no significant effect", extent, places
     if factor == "framework" and not is_one_change:
         candidates = [contrast for contrast in ordered if contrast.is_significant] or ordered
         slow = max(
@@ -458,14 +618,22 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str]:
             key=lambda contrast: contrast.ratio.value,
         )
         place = "; ".join(filter(None, (f"{slow.after} against {slow.before}", slow.context)))
-        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({place})"
+        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({place})", ""
     if is_one_change and greatest.ratio.value < 1:
         low, high = (value(contrast, _percent(contrast.ratio)) for contrast in (least, greatest))
         extent = f"to {low} of its time" if n == 1 else f"to between {low} and {high} of its time"
-        return "shortens an epoch", extent
+        return "shortens an epoch", extent, places
     if is_one_change and least.ratio.value > 1:
-        return "lengthens an epoch", f"by a factor of {low}" + (f" to {high}" if n > 1 else "")
-    return "changes epoch time", f"by factors from {low} to {high}"
+        return "lengthens an epoch", f"by a factor of {low}" + (f" to {high}" if n > 1 else ""), places
+    return "changes epoch time", f"by factors from {low} to {high}", places
+
+
+def _place_of_change(contrast: Contrast, is_one_change: bool) -> str:
+    """Return the context of a change, with the change itself if a sentence has several."""
+    if is_one_change:
+        return contrast.context
+    change = f"{contrast.after} instead of {contrast.before}"
+    return f"{change} ({contrast.context})" if contrast.context else change
 
 
 def _percent(ratio: Estimate) -> str:
@@ -473,7 +641,7 @@ def _percent(ratio: Estimate) -> str:
     return f"{value} % {bounds}".strip()
 
 
-def _undecided_note(contrasts: Sequence[Contrast], has_margin: bool) -> Note | None:
+def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note | None:
     """Describe the comparisons without a significant difference; None without comparisons."""
     if not contrasts:
         return None
@@ -488,26 +656,27 @@ def _undecided_note(contrasts: Sequence[Contrast], has_margin: bool) -> Note | N
     n_equal = len(undecided) - len(ordered)
     return Note(
         "not-told-apart",
-        _undecided_text(ordered, n_equal, len(tested), has_margin),
+        _undecided_text(ordered, n_equal, len(tested), margin),
         tested=len(tested),
         equal=n_equal,
         open=len(ordered),
         slowdowns=[contrast.largest_slowdown for contrast in (ordered[0], ordered[-1])] if ordered else [],
-        none_equal=has_margin and not n_equal,
+        none_equal=margin is not None and not n_equal,
     )
 
 
-def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, has_margin: bool) -> str:
+def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, margin: float | None) -> str:
     """Describe comparisons without a significant difference.
 
     Args:
         ordered: Those that are not shown to be equal, from the narrowest to the widest interval.
         n_equal: Number of those shown to be equal within the margin.
         n_tested: Number of all tested comparisons.
-        has_margin: Whether the study has an equivalence margin.
+        margin: The equivalence margin, if the study has one.
     """
     are = "is" if n_equal == 1 else "are"
-    equal = f"{n_equal} of {number_of(n_tested, 'comparison')} {are} equal within the study's margin"
+    within = f"within the study's margin of {margin_text(margin)}" if margin is not None else ""
+    equal = f"{n_equal} of {number_of(n_tested, 'comparison')} {are} equal {within}"
     if not ordered:
         rule = "significant after Holm correction"
         if n_equal:
@@ -516,7 +685,7 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ha
             return f"The one comparison is {rule}."
         return f"{_count_of(n_tested, n_tested).capitalize()} are {rule}."
     n, tightest, widest = len(ordered), *(_slowdown(contrast) for contrast in (ordered[0], ordered[-1]))
-    none_equal = ", and none is equal within the study's margin" if has_margin and not n_equal else ""
+    none_equal = f", and none is equal {within}" if within and not n_equal else ""
     subject = "The one comparison" if n_tested == 1 else f"{n} of {n_tested} comparisons"
     conclusion = f"{'shows' if n == 1 else 'show'} no significant difference after Holm correction"
     text = f"{subject} {conclusion}{none_equal}"
@@ -524,11 +693,11 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ha
         text = f"{equal}, and {n} {conclusion}"
     if n > 1:
         return (
-            f"{text}: the data are compatible with slowdowns of up to {tightest} in the tightest of them and "
+            f"{text}. The data are compatible with slowdowns of up to {tightest} in the tightest of them and "
             f"{widest} in the widest."
         )
     place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if n_tested > 1 else ""
-    return f"{text}{place}: the data are compatible with a slowdown of up to {tightest}."
+    return f"{text}{place}. The data are compatible with a slowdown of up to {tightest}."
 
 
 def _count_of(n: int, n_tested: int) -> str:

@@ -99,8 +99,14 @@ def as_share(percent: str) -> float:
     return float(percent.rstrip("% ")) / 100
 
 
+def as_names(written: str | list[str]) -> tuple[str, ...]:
+    """Return the names in a list, or the one that is written without it."""
+    return tuple(as_list(written))
+
+
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
+AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z")]
 
 
@@ -222,10 +228,11 @@ class StudyKeys(Keys):
         "difference of mean epoch times that does not matter, as '5 %'; at most 50 %. The table of effects "
         "then tests which cells are equal within it"
     )
-    answer: Maybe[str] = optional(
-        "factor about which the answer of report and paper speaks first; default: the first one of "
-        "`factors` that "
-        "varies, other than model and dataset"
+    answer: Annotated[tuple[str, ...], Written(AnsweredFactors, as_names)] = key(
+        "factor, or list of at most two, that the question is about: the answer of report and paper opens "
+        "with a sentence about each; default: the first one of `factors` that varies, other than model and "
+        "dataset",
+        default=(),
     )
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
@@ -276,7 +283,7 @@ class Study(StudyKeys):
         file: Its file.
         factors: Lists of levels of every factor of the schema, in its order.
         exclude: Entries of excluded cells.
-        answer: The factor about which its answer speaks first; None if no factor varies.
+        answer: The factors that its question is about, at most two; none if no factor varies.
         fraction: The fraction of a design: fractional.
         figures: The figures that it declares.
     """
@@ -441,7 +448,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             "exclude": tuple(
                 _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
             ),
-            "answer": _answered_factor(written, factors, file),
+            "answer": _answered_factors(written, factors, file),
             "figures": (),
         },
         fraction=_fraction(written, factors, file),
@@ -530,25 +537,26 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
         )
 
 
-def _answered_factor(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> str | None:
-    """Return the factor about which the answer speaks first, None if none varies.
+def _answered_factors(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> tuple[str, ...]:
+    """Return the factors about which the answer speaks first, none if none varies.
 
     Traced runs are not timed, so `trace` is no such factor if other runs are.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
-    if written.answer is None:
+    if not written.answer:
         varied = [name for name in written.factors if len(factors[name]) > 1 and name not in untimed]
-        return next((name for name in varied if name not in WORK), next(iter(varied), None))
-    _check_varies(written.answer, factors, file, "answer")
-    if written.answer in untimed:
-        raise InputError(
-            "traced-contrast",
-            "trace: cells that are traced are not timed, so there is no such answer",
-            file=display_path(file),
-            key="answer",
-            got="trace",
-            hint="take it out",
-        )
+        return tuple([*(name for name in varied if name not in WORK), *varied][:1])
+    for name in written.answer:
+        _check_varies(name, factors, file, "answer")
+        if name in untimed:
+            raise InputError(
+                "traced-contrast",
+                "trace: cells that are traced are not timed, so there is no such answer",
+                file=display_path(file),
+                key="answer",
+                got="trace",
+                hint="take it out",
+            )
     return written.answer
 
 

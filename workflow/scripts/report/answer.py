@@ -41,16 +41,22 @@ class Answer:
 
 def find_answer(material: Material) -> Answer:
     """Return the answer, as far as the study gives one."""
-    runs, ok, factor = material.runs, material.ok, material.study.answer
+    runs, ok, study = material.runs, material.ok, material.study
     effects, anova = material.data("effects"), material.data("anova")
-    answer = answers.answer_sentences(runs, effects, anova, factor)
+    answer = answers.answer_sentences(runs, effects, anova, study.answer, study.margin)
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
     details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
     contrasts = answers.contrasts_by_factor(runs, effects, anova)
-    rankings = answers.rank_levels(runs, factor, contrasts[factor]) if factor in contrasts else []
-    grids = [ranked_levels(material, str(factor), rankings), extremes(material)]
+    grids = [
+        *(
+            ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name]))
+            for name in study.answer[:1]
+            if name in contrasts
+        ),
+        extremes(material),
+    ]
     return Answer(
         opening,
         answers.NOTE if varying(runs) else "",

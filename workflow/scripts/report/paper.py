@@ -283,7 +283,8 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     contents = choose_contents(facts, selection, tables_by_name)
     evidence = Evidence(facts.runs, {name: table.data for name, table in tables_by_name.items()})
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
-    answer = answer_sentences(facts.runs, data["effects"], data["anova"], facts.study.answer)
+    study = facts.study
+    answer = answer_sentences(facts.runs, data["effects"], data["anova"], study.answer, study.margin)
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
