@@ -562,7 +562,9 @@ def _workload(facts: Facts) -> Iterator[str]:
 
 def _dropped_samples_sentence(ok: pd.DataFrame) -> str:
     """Return how many samples of an epoch were left out because they do not fill a step."""
-    dropped_share = (1 - ok["samples_trained"] / ok["samples_per_epoch"]).max()
+    dropped_share = float(
+        (1 - ok["samples_trained"].astype(float) / ok["samples_per_epoch"].astype(float)).max()
+    )
     if dropped_share == 0:
         return "No sample is left out of an epoch."
     extent = "" if math.isnan(dropped_share) else f" (at most {100 * dropped_share:.2g}~\\% of all)"
