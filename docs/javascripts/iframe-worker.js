@@ -1,5 +1,5 @@
 // Browsers start no Worker in a page that was opened from a folder. The site's search then runs in a hidden frame.
-// Material looks for IFrameWorker, awaits importScripts, and fetches a shim of its own unless a file has the name of this one.
+// Material looks for IFrameWorker and awaits importScripts. Without a file of this name it fetches a shim from another host.
 class FrameWorker extends EventTarget {
   constructor(url) {
     super();

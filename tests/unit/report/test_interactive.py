@@ -111,13 +111,19 @@ def point_at(driver: Any, x: float, y: float) -> str:
     return text
 
 
-def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: CampaignFiles) -> None:
-    panels = drawn(opened, "overview")
+def point_at_mean(driver: Any) -> tuple[float, float, str]:
+    """Point at a mean of the overview until its tooltip appears, and return place and text."""
+    panels = drawn(driver, "overview")
     end, text = time.monotonic() + 10, ""
     while "value" not in text:
         assert time.monotonic() < end
-        x, y = marker(opened, panels) or (0, 0)
-        text = point_at(opened, x, y + 3)
+        x, y = marker(driver, panels) or (0, 0)
+        text = point_at(driver, x, y + 3)
+    return x, y, text
+
+
+def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: CampaignFiles) -> None:
+    _, _, text = point_at_mean(opened)
     ok = successful(campaign_files.runs)
     cells = ok[(ok["framework"] == "pytorch-ddp")]["cell"].unique()
     means = pooled(campaign_files.runs)
@@ -135,12 +141,7 @@ return [left, bottom, Number(getComputedStyle(shown).opacity)];
 
 
 def test_a_tooltip_is_opaque_and_hides_no_label(opened: Any) -> None:
-    panels = drawn(opened, "overview")
-    end, text = time.monotonic() + 10, ""
-    while "value" not in text:
-        assert time.monotonic() < end
-        x, y = marker(opened, panels) or (0, 0)
-        text = point_at(opened, x, y + 3)
+    x, y, _ = point_at_mean(opened)
     left, bottom, opacity = opened.execute_script(TOOLTIP_BOX)
     assert (left > x or bottom < y) and opacity == 1
 

@@ -282,6 +282,12 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     assert (finding["least"], finding["greatest"]) == (accuracy.min(), accuracy.max())
     finding = facts_of_finding("shares")
     assert 0 <= finding["least"] < finding["greatest"] <= 1
+    rates = cells["throughput_samples_s_mean"]
+    for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
+        finding = facts_of_finding(kind, y="throughput", **options)
+        assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
+    by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
+    assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None

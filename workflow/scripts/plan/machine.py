@@ -58,6 +58,15 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
             key="cores",
             got=site.cores,
         )
+    _check_interfaces(site)
+    if site.deployment == "venv":
+        check_executable(site.cache, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
+    if site.device == "cuda":
+        _check_accelerators(site, devices)
+
+
+def _check_interfaces(site: Site) -> None:
+    """Raise InputError unless this machine has the interfaces, each with an IPv4 address."""
     interfaces = [name for _, name in socket.if_nameindex()]
     for name in site.interfaces:
         if name not in interfaces:
@@ -79,10 +88,10 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
                 got=name,
                 expected="an interface by which ranks can reach each other",
             )
-    if site.deployment == "venv":
-        check_executable(site.cache, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
-    if site.device != "cuda":
-        return
+
+
+def _check_accelerators(site: Site, devices: Path) -> None:
+    """Raise InputError unless this machine has an accelerator for each rank, none of them hidden."""
     if not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         raise InputError(

@@ -23,9 +23,11 @@ from analysis.measured import (
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.figures import Declared
+from declared.responses import EPOCH_TIME, RESPONSES
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
+ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of the table `effects`
 
 
@@ -55,14 +57,16 @@ class Evidence:
 
 def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
-    if successful(evidence.runs).empty or figure.kind not in FINDINGS:
+    if successful(evidence.runs).empty:
         return None
-    return FINDINGS[figure.kind](figure, evidence)
+    if _is_of_another_response(figure):
+        return _range_of_response(figure, evidence) if figure.kind in ONE_VALUE_PER_CELL else None
+    return FINDINGS[figure.kind](figure, evidence) if figure.kind in FINDINGS else None
 
 
 def effect_of_figure(figure: Declared, notes: Sequence[Note]) -> Note | None:
-    """Return the sentence of the answer on the factor that a figure shows; None without one."""
-    if figure.kind != "by_factor":
+    """Return the sentence of the answer, which is about epoch time, on the factor that a figure shows."""
+    if figure.kind != "by_factor" or _is_of_another_response(figure):
         return None
     return next((note for note in notes if note.facts.get("factor") == figure.x), None)
 
@@ -70,6 +74,20 @@ def effect_of_figure(figure: Declared, notes: Sequence[Note]) -> Note | None:
 def refer_to_figure(note: Note) -> Note:
     """Return a sentence of the answer that refers to its figure."""
     return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
+
+
+def _is_of_another_response(figure: Declared) -> bool:
+    return figure.y in RESPONSES and figure.y != EPOCH_TIME.name
+
+
+def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
+    """Name the cells with the smallest and the largest mean of the figure's response."""
+    response = RESPONSES[str(figure.y)]
+    column = f"{response.column}_mean"
+    rows = evidence.table("cells", column, "cell")
+    return _range_note(
+        evidence, rows, column, f"mean {response.title}", response.unit_multiplier, f" {response.unit}"
+    )
 
 
 def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
@@ -168,12 +186,6 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
     )
-
-
-def _throughput(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the cells with the lowest and the highest throughput."""
-    rows = evidence.table("cells", "throughput_samples_s_mean", "cell")
-    return _range_note(evidence, rows, "throughput_samples_s_mean", "throughput", 1.0, " samples/s")
 
 
 def _memory(_figure: Declared, evidence: Evidence) -> Note | None:
@@ -307,10 +319,10 @@ def _csv_level(level: object) -> str:
 
 FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
     "overview": _range_of_times,
+    "heat_map": _range_of_times,
     "by_factor": _effect_of_factor,
     "interaction": _interaction,
     "scaling": _speedups,
-    "throughput": _throughput,
     "memory": _memory,
     "accuracy": _accuracy,
     "time_to_accuracy": _time_to_accuracy,

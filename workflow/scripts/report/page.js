@@ -2,7 +2,7 @@
 // chart of them, and what opens on a click. All text of others is set as text, never as HTML.
 
 const data = JSON.parse(document.getElementById("page-data").textContent);
-const by = (id) => document.getElementById(id);
+const by_id = (id) => document.getElementById(id);
 const place = Object.fromEntries(data.columns.map((column, index) => [column.name, index]));
 const number = new Map(data.rows.map((row, index) => [row[place.run_id], index]));
 const page_rows = matchMedia("(max-width: 45rem)").matches ? data.page_rows / 2 : data.page_rows; // a row is a list there
@@ -17,15 +17,15 @@ function make(name, properties = {}, ...children) {
   return element;
 }
 
-function trouble(text) {
-  by("trouble").textContent = text;
-  by("trouble").hidden = false;
+function show_trouble(text) {
+  by_id("trouble").textContent = text;
+  by_id("trouble").hidden = false;
 }
 
 // Packed blocks and the libraries in them.
 
 function unpacked(id) {
-  const bytes = Uint8Array.from(atob(by(id).textContent), (letter) => letter.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(by_id(id).textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
@@ -48,7 +48,7 @@ async function script(id) {
 }
 
 const charts = once(async () => {
-  for (let part = 0; by(`charts-script-${part}`); part += 1) await script(`charts-script-${part}`);
+  for (let part = 0; by_id(`charts-script-${part}`); part += 1) await script(`charts-script-${part}`);
   window.Bokeh.set_log_level("error");
   return window.Bokeh;
 });
@@ -122,7 +122,7 @@ async function table_of_runs() {
     layout: { topStart: null, topEnd: null, bottomStart: ["info", "pageLength"], bottomEnd: "paging" },
     language: { info: "_START_ to _END_ of _TOTAL_ runs", infoFiltered: "(of _MAX_ in all)", infoEmpty: "no run", lengthMenu: "show _MENU_", zeroRecords: "No run matches the search and the filters." },
   });
-  by("run-table").tBodies[0].addEventListener("click", (event) => {
+  by_id("run-table").tBodies[0].addEventListener("click", (event) => {
     const row = table.row(event.target.closest("tr")).data();
     if (row && !event.target.closest("a")) location.hash = address_of(row[place.run_id]);
   });
@@ -145,20 +145,20 @@ function filters(table, changed) {
       else chosen.set(place[column.name], levels_of(column)[Number(select.value)]);
       apply();
     });
-    by("filters").append(make("label", {}, column.title, select));
+    by_id("filters").append(make("label", {}, column.title, select));
     return select;
   });
 
   function apply() {
     const wanted = [...chosen];
     table.search.fixed("levels", wanted.length ? (text, row) => wanted.every(([at, level]) => row[at] === level) : null);
-    table.search(by("search").value).draw();
+    table.search(by_id("search").value).draw();
     changed();
   }
 
-  by("search").addEventListener("input", apply);
-  by("clear").addEventListener("click", () => {
-    by("search").value = "";
+  by_id("search").addEventListener("input", apply);
+  by_id("clear").addEventListener("click", () => {
+    by_id("search").value = "";
     selects.forEach((select) => { select.value = ""; });
     chosen.clear();
     apply();
@@ -190,15 +190,15 @@ const FONT = "system-ui, sans-serif";
 const LIGHT = { paper: "#ffffff", ink: "#1f2328", axis: "#57606a", grid: "#e4e7eb", ideal: "#777777" };
 const DARK = { paper: "#171717", ink: "#e3e3e3", axis: "#a8a8a8", grid: "#3a3a3a", ideal: "#9a9a9a" };
 const is_dark = () => document.documentElement.classList.contains("dark");
-const chrome = () => (is_dark() ? DARK : LIGHT);
+const theme_colours = () => (is_dark() ? DARK : LIGHT);
 // A series keeps its hue on a dark page (report/dark.py).
 const shade = (colour) => (is_dark() && data.dark_colours[colour]) || colour;
 
 // What is drawn again when the page becomes dark or light.
-const on_theme = new Set();
+const theme_listeners = new Set();
 
 function axis_style() {
-  const { ink, axis } = chrome();
+  const { ink, axis } = theme_colours();
   return {
     major_label_text_font: FONT,
     axis_label_text_font: FONT,
@@ -213,18 +213,18 @@ function axis_style() {
   };
 }
 
-function plain(Bokeh, options) {
+function new_figure(Bokeh, options) {
   const figure = new Bokeh.Plotting.Figure({
     sizing_mode: "stretch_width",
     toolbar_location: null,
     tools: [],
     outline_line_color: null,
-    background_fill_color: chrome().paper,
-    border_fill_color: chrome().paper,
+    background_fill_color: theme_colours().paper,
+    border_fill_color: theme_colours().paper,
     ...options,
   });
   for (const axis of figure.axes) axis.setv(axis_style());
-  for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? chrome().grid : null;
+  for (const grid of figure.grids) grid.grid_line_color = grid.dimension === 1 ? theme_colours().grid : null;
   return figure;
 }
 
@@ -244,7 +244,7 @@ const TOOLTIP_PX = 400;
 
 function place_tooltips(frame, view) {
   const tooltips = () => [...view.tool_views.values()].flatMap((tool) => [...(tool.ttmodels?.values() ?? [])]);
-  const { paper, ink, axis } = chrome();
+  const { paper, ink, axis } = theme_colours();
   const styles = { opacity: "1", color: ink, "background-color": paper, "border-color": axis };
   frame.addEventListener("pointermove", (event) => {
     const attachment = window.innerWidth - event.clientX > TOOLTIP_PX ? "right" : "above";
@@ -258,7 +258,7 @@ function whole_numbers(Bokeh, figure) {
 
 // A logarithmic axis has its marks at 1, 2 and 5, and at more digits where it is short, as plain numbers.
 // With a `unit`, the value of one replica, its marks are at the powers of two of that.
-function marked(Bokeh, axes, grids, low, high, unit = null) {
+function set_log_ticks(Bokeh, axes, grids, low, high, unit = null) {
   const digits = high / low < 4 ? [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8] : [1, 2, 5];
   const ticks = [];
   if (unit) {
@@ -278,13 +278,13 @@ async function chart_of_runs(table) {
   const drawn_rows = data.rows.filter((row) => row[place.epoch_time_s] != null && row[place.order] !== null);
   const times = drawn_rows.map((row) => row[place.epoch_time_s]);
   if (!times.length) {
-    by("chart").textContent = "No run has an epoch time.";
+    by_id("chart").textContent = "No run has an epoch time.";
     return { refresh() {} };
   }
   const [low, high] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
   const log = high > data.log_from * low;
   const options = [["series", data.series_title], ...data.columns.filter((column) => column.choose && column.title !== data.series_title).map((column) => [column.name, column.title])];
-  by("colour").append(...options.map(([value, textContent]) => make("option", { value, textContent })));
+  by_id("colour").append(...options.map(([value, textContent]) => make("option", { value, textContent })));
   let groups = [];
   let view = null;
 
@@ -313,7 +313,7 @@ async function chart_of_runs(table) {
   }
 
   function legend() {
-    by("legend").replaceChildren(...groups.map(({ group, colour, glyph }) => {
+    by_id("legend").replaceChildren(...groups.map(({ group, colour, glyph }) => {
       const swatch = make("span", { className: "swatch" });
       swatch.style.background = colour;
       return legend_button(group, swatch, () => (glyph.visible = !glyph.visible));
@@ -322,7 +322,7 @@ async function chart_of_runs(table) {
 
   async function draw() {
     const last = drawn_rows.reduce((most, row) => Math.max(most, row[place.order]), 1);
-    const figure = plain(Bokeh, {
+    const figure = new_figure(Bokeh, {
       height: 280,
       tools: "pan,box_zoom,reset",
       active_drag: null,
@@ -335,13 +335,13 @@ async function chart_of_runs(table) {
     });
     figure.toolbar.logo = null;
     whole_numbers(Bokeh, figure);
-    if (log) marked(Bokeh, figure.yaxes, figure.ygrids, low, high);
-    groups = grouped(by("colour").value).map((group) => glyphs(figure, group));
+    if (log) set_log_ticks(Bokeh, figure.yaxes, figure.ygrids, low, high);
+    groups = grouped(by_id("colour").value).map((group) => glyphs(figure, group));
     legend();
     view?.remove();
-    by("chart").replaceChildren();
-    view = await Bokeh.Plotting.show(figure, by("chart"));
-    place_tooltips(by("chart"), view);
+    by_id("chart").replaceChildren();
+    view = await Bokeh.Plotting.show(figure, by_id("chart"));
+    place_tooltips(by_id("chart"), view);
   }
 
   let waiting = 0;
@@ -349,8 +349,8 @@ async function chart_of_runs(table) {
     clearTimeout(waiting);
     waiting = setTimeout(() => groups.forEach(({ source, rows }) => { source.data = points(rows); }), 120);
   };
-  by("colour").addEventListener("change", draw);
-  on_theme.add(draw);
+  by_id("colour").addEventListener("change", draw);
+  theme_listeners.add(draw);
   await draw();
   return { refresh };
 }
@@ -372,7 +372,7 @@ async function curves(epochs, into) {
     into.append(make("div", {}, make("h4", { textContent: title }), frame));
     const times = title.startsWith("Epoch time") ? epochs.epoch_time_s.filter((value) => value !== null) : [];
     const most = Math.max(0, ...times);
-    const figure = plain(Bokeh, { height: 210, x_axis_label: "epoch", ...(most ? { y_range: [0, 1.05 * most] } : {}) });
+    const figure = new_figure(Bokeh, { height: 210, x_axis_label: "epoch", ...(most ? { y_range: [0, 1.05 * most] } : {}) });
     whole_numbers(Bokeh, figure);
     if (most) from_zero(Bokeh, figure, most);
     for (const [name, label, printed] of there) {
@@ -381,10 +381,10 @@ async function curves(epochs, into) {
       const source = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values } });
       const legend = there.length > 1 ? { legend_label: label } : {};
       figure.line({ field: "x" }, { field: "y" }, { source, line_color: colour, line_width: 1.5, line_dash: name.startsWith("validation") ? [5, 3] : [], ...legend });
-      const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? chrome().paper : colour)) } });
+      const warm = new Bokeh.ColumnDataSource({ data: { x: epochs.epoch, y: values, fill: epochs.epoch.map((epoch, index) => (index < epochs.warm_up ? theme_colours().paper : colour)) } });
       if (values.length <= 60) figure.scatter({ field: "x" }, { field: "y" }, { source: warm, size: 5, line_color: colour, fill_color: { field: "fill" }, ...legend });
     }
-    if (there.length > 1) figure.legend.setv({ location: title.startsWith("Accuracy") ? "bottom_right" : "top_right", border_line_color: null, background_fill_color: chrome().paper, background_fill_alpha: 0.7, label_text_color: chrome().ink, label_text_font: FONT, label_text_font_size: "11px", padding: 2, spacing: 0 });
+    if (there.length > 1) figure.legend.setv({ location: title.startsWith("Accuracy") ? "bottom_right" : "top_right", border_line_color: null, background_fill_color: theme_colours().paper, background_fill_alpha: 0.7, label_text_color: theme_colours().ink, label_text_font: FONT, label_text_font_size: "11px", padding: 2, spacing: 0 });
     await Bokeh.Plotting.show(figure, frame);
   }
 }
@@ -406,10 +406,10 @@ function grid(names, rows) {
 function phases({ step, start, ranks, median, slowest }) {
   const of_ranks = ranks > 1 ? [`median rank (${median}), ms`, `slowest rank (${slowest}), ms`] : [];
   const names = ["phase of a step", "share (%)", ranks > 1 ? "mean over ranks (ms)" : "in a step (ms)", ...of_ranks];
-  const said = "Steps of the timed epochs. Ranks are ordered by what they compute in a step.";
+  const note = "Steps of the timed epochs. Ranks are ordered by what they compute in a step.";
   return [
     make("h3", { textContent: "Phases" }),
-    ...(step.length ? [grid(names, step.map((row) => row.slice(0, names.length))), make("p", { className: "evidence", textContent: said })] : []),
+    ...(step.length ? [grid(names, step.map((row) => row.slice(0, names.length))), make("p", { className: "evidence", textContent: note })] : []),
     ...(start.length ? [grid(["at the start, once", "mean over ranks (s)", "longest of a rank (s)"], start)] : []),
   ];
 }
@@ -424,15 +424,15 @@ function facts(row) {
 
 async function show(id) {
   const row = data.rows[number.get(id)];
-  by("run-title").replaceChildren(...broken_at_dots(id));
+  by_id("run-title").replaceChildren(...broken_at_dots(id));
   const into = make("div", { className: "curves" });
-  by("run-body").replaceChildren(facts(row));
-  if (!by("run").open) by("run").showModal();
-  by("run").scrollTop = 0;
-  by("run-title").focus();
+  by_id("run-body").replaceChildren(facts(row));
+  if (!by_id("run").open) by_id("run").showModal();
+  by_id("run").scrollTop = 0;
+  by_id("run-title").focus();
   const run = await details(id);
   if (location.hash !== address_of(id)) return; // another one was asked for meanwhile
-  const body = by("run-body");
+  const body = by_id("run-body");
   if (run.epochs) body.append(into, make("p", { className: "evidence", textContent: run.epochs.warm_up ? `Hollow markers: warm-up epochs (${run.epochs.warm_up}), which do not count.` : "" }), table_of_epochs(run.epochs));
   if (run.phases) body.append(make("div", { id: "run-phases" }, ...phases(run.phases)));
   if (run.without_phases) body.append(make("p", { className: "evidence", textContent: `Traced, but without phases: ${run.without_phases}.` }));
@@ -452,14 +452,14 @@ function asked_for() {
 
 function route() {
   const asked = asked_for();
-  if (number.has(asked)) show(asked).catch((error) => trouble(`The run cannot be shown: ${error.message}`));
-  else if (by("run").open) by("run").close();
+  if (number.has(asked)) show(asked).catch((error) => show_trouble(`The run cannot be shown: ${error.message}`));
+  else if (by_id("run").open) by_id("run").close();
 }
 
 function closing() {
-  by("close").addEventListener("click", () => by("run").close());
-  by("run").addEventListener("click", (event) => { if (event.target === by("run")) by("run").close(); });
-  by("run").addEventListener("close", () => {
+  by_id("close").addEventListener("click", () => by_id("run").close());
+  by_id("run").addEventListener("click", (event) => { if (event.target === by_id("run")) by_id("run").close(); });
+  by_id("run").addEventListener("close", () => {
     if (location.hash.startsWith("#run=")) history.replaceState(null, "", "#runs");
   });
   window.addEventListener("hashchange", route);

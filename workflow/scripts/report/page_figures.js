@@ -29,7 +29,7 @@ function swatch_of({ colour: printed, marker, filled, dash }) {
   };
   Object.entries({ viewBox: "0 0 24 10", width: 24, height: 10, class: "swatch line", "aria-hidden": "true" }).forEach(([key, value]) => svg.setAttribute(key, value));
   part("path", { d: "M0 5h24", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") });
-  const fill = { fill: filled ? colour : chrome().paper, stroke: colour, "stroke-width": 1.5 };
+  const fill = { fill: filled ? colour : theme_colours().paper, stroke: colour, "stroke-width": 1.5 };
   if (marker === null) return svg;
   if (MARKER_PATHS[marker]) part("path", { d: MARKER_PATHS[marker], ...fill });
   else part("circle", { cx: 12, cy: 5, r: 3.5, ...fill });
@@ -72,7 +72,7 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
     ? { x_range: range, y_range: cells, x_axis_type: axis_type, x_axis_label: panel.quantity }
     : { x_range: cells, y_range: range, y_axis_type: axis_type, x_axis_label: chart.axis, y_axis_label: first ? panel.quantity : null };
   const coarse = matchMedia("(pointer: coarse)").matches; // there a drag scrolls the page
-  const figure = plain(Bokeh, {
+  const figure = new_figure(Bokeh, {
     sizing_mode: "fixed",
     width,
     height,
@@ -85,8 +85,8 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
   cell_axis.setv({ ticker: new Bokeh.FixedTicker({ ticks: places }), major_label_overrides: new Map(chart.ticks) });
   if (chart.horizontal && !first) cell_axis.major_label_text_font_size = "0px";
   const values = chart.horizontal ? [figure.xaxes, figure.xgrids] : [figure.yaxes, figure.ygrids];
-  for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? chrome().grid : null;
-  if (logarithmic) marked(Bokeh, ...values, range[0], range[1], unit_of(panel));
+  for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? theme_colours().grid : null;
+  if (logarithmic) set_log_ticks(Bokeh, ...values, range[0], range[1], unit_of(panel));
   else for (const axis of values[0]) axis.ticker = new Bokeh.BasicTicker({ desired_num_ticks: 5, num_minor_ticks: 0 });
   return figure;
 }
@@ -102,7 +102,7 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
   if (!points.length) return [];
   const swap = (cell, value) => (chart.horizontal ? { x: value, y: cell } : { x: cell, y: value });
   const fields = [{ field: "x" }, { field: "y" }];
-  const of = (key) => points.map((point) => point[key]);
+  const values_of = (key) => points.map((point) => point[key]);
   const source = (columns) => new Bokeh.ColumnDataSource({ data: columns });
   const glyphs = [];
   const floor = logarithmic ? 1e-12 : -Infinity;
@@ -120,14 +120,14 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
     const line = source({ x: along.map((point) => point.place), y: along.map((point) => point.value) });
     glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
   }
-  const means = source({ ...swap(of("place"), of("value")), series: points.map(() => name), cell: of("cell"), text: of("text"), n: of("n") });
-  const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : chrome().paper });
+  const means = source({ ...swap(values_of("place"), values_of("value")), series: points.map(() => name), cell: values_of("cell"), text: values_of("text"), n: values_of("n") });
+  const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : theme_colours().paper });
   glyphs.push(mean);
   const tools = [new Bokeh.HoverTool({ renderers: [mean], tooltips: CELL_TOOLTIP, visible: false, show_arrow: false })];
   const runs = points.flatMap((point) => point.runs.map(([run, replicate, value, shown_value]) => ({ run, replicate, value, shown: shown_value, place: point.place + chart.run_offset, text: point.text })));
   if (runs.length) {
-    const all = (key) => runs.map((run) => run[key]);
-    const ticks = source({ ...swap(all("place"), all("value")), run: all("run"), replicate: all("replicate"), shown: all("shown"), text: all("text") });
+    const run_values = (key) => runs.map((run) => run[key]);
+    const ticks = source({ ...swap(run_values("place"), run_values("value")), run: run_values("run"), replicate: run_values("replicate"), shown: run_values("shown"), text: run_values("text") });
     const tick = figure.scatter(...fields, { source: ticks, marker: "dash", angle: chart.horizontal ? Math.PI / 2 : 0, size: 8, line_color: colour, line_width: 1.5 });
     glyphs.push(tick);
     tools.push(new Bokeh.HoverTool({ renderers: [tick], tooltips: run_tooltip(panel.quantity), visible: false, show_arrow: false }));
@@ -170,9 +170,9 @@ async function draw_figure(box) {
       const pointed = [];
       if (panel.ideal.length) {
         const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
-        figure.line({ field: "x" }, { field: "y" }, { source, line_color: chrome().ideal, line_dash: IDEAL_DASH });
+        figure.line({ field: "x" }, { field: "y" }, { source, line_color: theme_colours().ideal, line_dash: IDEAL_DASH });
       }
-      chart.series.forEach((_, number_of) => glyphs[number_of].push(...series_glyphs(Bokeh, figure, chart, panel, number_of, state.logarithmic, pointed)));
+      chart.series.forEach((_, series_index) => glyphs[series_index].push(...series_glyphs(Bokeh, figure, chart, panel, series_index, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
       if (panel.note) title.append(make("span", { className: "panel-note", textContent: panel.note }));
       if (columns > 1 && first) title.style.paddingLeft = `${label_px}px`;
@@ -188,23 +188,23 @@ async function draw_figure(box) {
       place_tooltips(frame, view);
       views.push(view);
     }
-    hidden.forEach((number_of) => glyphs[number_of].forEach((glyph) => { glyph.visible = false; }));
+    hidden.forEach((series_index) => glyphs[series_index].forEach((glyph) => { glyph.visible = false; }));
     button("logarithmic").setAttribute("aria-pressed", String(state.logarithmic));
     button("more").hidden = state.all;
     button("more").textContent = `Show all ${chart.panels.length} panels`;
   }
 
   function legend() {
-    const buttons = chart.series.map((series, number_of) => {
+    const buttons = chart.series.map((series, series_index) => {
       const entry = legend_button(series.name, swatch_of(series), () => {
-        if (!hidden.delete(number_of)) hidden.add(number_of);
-        glyphs[number_of].forEach((glyph) => { glyph.visible = !hidden.has(number_of); });
-        return !hidden.has(number_of);
+        if (!hidden.delete(series_index)) hidden.add(series_index);
+        glyphs[series_index].forEach((glyph) => { glyph.visible = !hidden.has(series_index); });
+        return !hidden.has(series_index);
       });
-      entry.setAttribute("aria-pressed", String(!hidden.has(number_of)));
+      entry.setAttribute("aria-pressed", String(!hidden.has(series_index)));
       return entry;
     });
-    const ideal = { colour: chrome().ideal, marker: null, dash: IDEAL_DASH };
+    const ideal = { colour: theme_colours().ideal, marker: null, dash: IDEAL_DASH };
     legend_box.replaceChildren(...buttons, ...(has_ideal ? [make("span", { className: "ideal" }, swatch_of(ideal), "ideal")] : []));
   }
 
@@ -218,7 +218,7 @@ async function draw_figure(box) {
   });
   live.hidden = false;
   box.classList.add("drawn-live");
-  on_theme.add(() => { legend(); return draw(); });
+  theme_listeners.add(() => { legend(); return draw(); });
   legend();
   await draw();
   return {
@@ -238,7 +238,7 @@ const near = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     if (!entry.isIntersecting) continue;
     near.unobserve(entry.target);
-    figure_once(entry.target).catch((error) => trouble(`Figure ${entry.target.dataset.figure} cannot be drawn: ${error.message}`));
+    figure_once(entry.target).catch((error) => show_trouble(`Figure ${entry.target.dataset.figure} cannot be drawn: ${error.message}`));
   }
 }, { rootMargin: "600px" });
 

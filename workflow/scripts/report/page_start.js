@@ -13,14 +13,14 @@ function remembered(value) {
 
 function theme() {
   const preferred = matchMedia("(prefers-color-scheme: dark)");
-  const button = by("theme");
+  const button = by_id("theme");
   let chosen = remembered();
   const apply = () => {
     const dark = chosen ? chosen === "dark" : preferred.matches;
     document.documentElement.classList.toggle("dark", dark);
     document.documentElement.classList.toggle("light", !dark);
     button.setAttribute("aria-pressed", String(dark));
-    on_theme.forEach((draw) => draw());
+    theme_listeners.forEach((draw) => draw());
   };
   button.addEventListener("click", () => {
     chosen = document.documentElement.classList.contains("dark") ? "light" : "dark";
@@ -34,11 +34,11 @@ function theme() {
 
 function contents() {
   const wide = matchMedia("(min-width: 75rem)");
-  const fold = () => { by("contents").open = wide.matches; };
+  const fold = () => { by_id("contents").open = wide.matches; };
   wide.addEventListener("change", fold);
   fold();
-  by("contents").addEventListener("click", (event) => {
-    if (event.target.closest("a") && !wide.matches) by("contents").open = false;
+  by_id("contents").addEventListener("click", (event) => {
+    if (event.target.closest("a") && !wide.matches) by_id("contents").open = false;
   });
 }
 
@@ -66,7 +66,7 @@ try {
   folding();
   resizing();
   const table = await table_of_runs();
-  frame(by("run-table"));
+  frame(by_id("run-table"));
   let chart = { refresh() {} };
   filters(table, () => chart.refresh());
   printing(table);
@@ -77,6 +77,6 @@ try {
   chart = await chart_of_runs(table);
   document.documentElement.dataset.ready = "all";
 } catch (error) {
-  trouble(`Charts and tables cannot be shown in this browser: ${error.message}`);
+  show_trouble(`Charts and tables cannot be shown in this browser: ${error.message}`);
   throw error;
 }

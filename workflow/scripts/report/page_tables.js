@@ -13,10 +13,10 @@ function frame(table) {
 }
 
 // On a phone, where a row is a list without headings, a field chooses the column by which a table is sorted.
-function sort_field(table, of_table) {
+function sort_field(table, data_table) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   const select = make("select", {}, make("option", { value: "", textContent: "as listed" }), ...names.map((textContent, index) => make("option", { value: String(index), textContent })));
-  select.addEventListener("change", () => of_table.order(select.value === "" ? [] : [[Number(select.value), "asc"]]).draw());
+  select.addEventListener("change", () => data_table.order(select.value === "" ? [] : [[Number(select.value), "asc"]]).draw());
   table.closest(".dt-container").before(make("label", { className: "sort-by" }, "Sort by ", select));
 }
 
@@ -55,7 +55,7 @@ function unfold(element) {
 
 function target_of_address() {
   try {
-    return location.hash.length > 1 ? by(decodeURIComponent(location.hash.slice(1))) : null;
+    return location.hash.length > 1 ? by_id(decodeURIComponent(location.hash.slice(1))) : null;
   } catch {
     return null; // a hand-made address
   }

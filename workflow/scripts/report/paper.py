@@ -29,6 +29,7 @@ from common.options import run_program
 from common.tables import read_results, read_table
 from declared.datasets import load_dataset
 from declared.paper import DEFAULT_CLASS
+from declared.responses import RESPONSES, Response
 from declared.site import load_site
 from declared.study import load_study
 from report import content, document
@@ -203,10 +204,10 @@ def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
     return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *long_tables, "}\n"] if long_tables else [])])
 
 
-def means_table(cells: Table) -> Table:
+def means_table(cells: Table, response: Response) -> Table:
     """Return the table of cells with the columns that a paper needs: factors, runs and main responses."""
-    names = list(cells.display)
-    columns = [*names[: names.index("n") + 1], *(name for name in names if name in MEANS_COLUMNS)]
+    names, needed = list(cells.display), {response.label, *MEANS_COLUMNS}
+    columns = [*names[: names.index("n") + 1], *(name for name in names if name in needed)]
     return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
@@ -235,7 +236,7 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     if choice.tables is None:
         if "cells" in chosen:
             chosen.remove("cells")
-            short = means_table(tables_by_name["cells"])
+            short = means_table(tables_by_name["cells"], RESPONSES[facts.study.response])
             means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
         chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
     paper = selection.select(figures, chosen)
