@@ -44,10 +44,10 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison. Brackets: simultaneous 95 % intervals, which exclude 1 (100 %) "
-    "only for "
-    "differences that are significant (p < 0.05 after Holm correction over the comparisons of a factor). "
-    "Extremes among many comparisons tend to be exaggerated (selection bias)."
+    "All else is equal in each comparison. Brackets of ratios are simultaneous 95 % intervals, which exclude "
+    "1 (100 %) only for differences that are significant (p < 0.05 after Holm correction over the comparisons "
+    "of a factor); those of means and speed-ups are 95 % intervals of each alone. Extremes among many "
+    "comparisons tend to be exaggerated (selection bias)."
 )
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
 MAX_PLACES = 3  # levels without an effect that a sentence names
