@@ -45,8 +45,8 @@ NOTHING_TESTED = Note(
 )
 NOTE = (
     "All else is equal in each comparison. Brackets of ratios are simultaneous 95 % intervals, which exclude "
-    "1 (100 %) only for differences that are significant (p < 0.05 after Holm correction over the comparisons "
-    "of a factor); those of means and speed-ups are 95 % intervals of each alone. Extremes among many "
+    "1 (100 %) only for differences that are significant (p < 0.05 after Holm correction over a factor's "
+    "comparisons); those of means and speed-ups are 95 % intervals of each alone. Extremes among many "
     "comparisons tend to be exaggerated (selection bias)."
 )
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
