@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from common.files import CHECKOUT, load_yaml
+from common.latex import latex_text
 from declared.study import Author, Study, load_study
 from plan import campaign as plan_campaign
 from report import paper
-from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
+from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, anonymizer, scrub_sources
 from report.material import read_picture
 from support.html_page import Page
 from support.reports import CampaignFiles
@@ -89,6 +90,13 @@ def test_keys_and_values_of_records_are_scrubbed(names: Anonymizer) -> None:
         "n": 3,
         "none": None,
     }
+
+
+def test_latex_hides_no_name(names: Anonymizer, tmp_path: Path) -> None:
+    source, kept = tmp_path / "methods.tex", f"a{BREAK}b\n"
+    source.write_text(f"see /scratch/{BREAK}adalove/{BREAK}x.txt on {latex_text('my_cluster')}\n{kept}")
+    scrub_sources(tmp_path, [], replace(names, words={"my_cluster": "SITE"}))
+    assert source.read_text() == f"see PATH/x.txt on SITE\n{kept}"
 
 
 def test_a_study_that_is_not_anonymous_changes_nothing() -> None:

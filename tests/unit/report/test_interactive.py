@@ -3,6 +3,7 @@ by those who do not see it.
 """
 
 import base64
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -382,6 +383,27 @@ def test_no_rule_of_accessibility_is_broken(opened: Any, width: int, scheme: str
     opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
     wait(opened, "document.querySelectorAll('#run .drawn').length === 3")
     assert violations(opened) == []
+
+
+def test_a_mark_shows_its_details_on_focus(opened: Any) -> None:
+    point_at(opened, 1, 1)
+    before, focused, detail = opened.execute_script(
+        "const mark = document.querySelector(\".marks a:not([data-detail=''])\");"
+        "const shown = () => getComputedStyle(mark, '::after').content;"
+        "const before = shown(); mark.focus(); return [before, shown(), mark.dataset.detail];"
+    )
+    assert before == "none" and detail and json.loads(focused) == detail
+
+
+def test_no_table_moves_sideways_on_a_phone(opened: Any) -> None:
+    resize(opened, 400)
+    opened.execute_script("document.querySelectorAll('main details').forEach((e) => { e.open = true; })")
+    wait(opened, "document.querySelector('#table-regression table.dataTable')")
+    widths = opened.execute_script(
+        "return [...document.querySelectorAll('.scroll')].filter((e) => e.clientWidth)"
+        ".map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert len(widths) > 5 and [pair for pair in widths if pair[0] > pair[1]] == []
 
 
 def test_no_width_moves_sideways(opened: Any) -> None:

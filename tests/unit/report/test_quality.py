@@ -1,5 +1,6 @@
 """The line of marks that says how good the data are: every mark can be good and bad."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from report import quality
 from report.quality import BAD, GOOD, UNKNOWN, Mark
 from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET, Rule, Verdict
+from support.reports import CampaignFiles
 from support.synthetic import campaign, write_frames
+from support.traces_made import traced_campaign
 
 LOAD = "disturbed: 16% of the CPU time went to other processes (more than 5%)"
 STEAL = "disturbed: 16% of the CPU time was taken by the hypervisor (steal) (more than 5%)"
@@ -121,7 +124,20 @@ def test_loaded_runs_that_all_count_are_not_counted_twice() -> None:
         for status in ("invalid", "ok")
     )
     assert [part.name.facts["usable"], full.name.facts["usable"]] == [1, 2]
-    assert [part.detail.count("2"), full.detail.count("2")] == [1, 1] and "1" not in full.detail
+    assert (
+        [part.detail.count("2"), full.detail.count("2")] == [1, 1]
+        and "1" not in full.detail
+        and "1" in part.detail
+    )
+
+
+def test_marks_of_runs_count_traced_ones(in_folder: Callable[..., CampaignFiles]) -> None:
+    runs, epochs, _ = traced_campaign(steps=4)
+    material = in_folder(runs, epochs, tables=["missing"]).material()
+    assert 0 < len(material.runs) < len(material.every_run)
+    counts = {mark.name.code: mark.name.facts.get("runs") for mark in quality.marks(material, [])}
+    for code in ("runs-usable", "other-cpu-share", "steal-share"):
+        assert counts[code] == len(material.every_run), code
 
 
 def test_load_that_was_not_recorded_has_no_mark() -> None:
