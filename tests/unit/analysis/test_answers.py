@@ -262,6 +262,15 @@ FASTER, SLOWER = tables.Estimate(0.51, 0.45, 0.58), tables.Estimate(1.9, 1.2, 3.
 OPEN = tables.Estimate(0.99, 0.89, 1.09)
 
 
+def test_factor_that_defines_the_work_is_never_the_strongest() -> None:
+    by_factor = {
+        "model": [contrast("model", "a → b", SLOWER, 0.001)],
+        "nodes": [contrast("nodes", "1 → 2", OPEN, 0.9)],
+    }
+    assert answers._strongest_factor(by_factor) == "nodes"
+    assert answers._strongest_factor(by_factor, but=["nodes"]) is None
+
+
 @pytest.mark.parametrize(
     ("contrasts", "rank", "text"),
     [

@@ -250,6 +250,13 @@ def test_simultaneous_intervals_are_bonferronis():
     assert bounds.loc[3].isna().all(), "a ratio without p does not count"
 
 
+@pytest.mark.parametrize(("value", "low", "high"), [(1.1, 1.01, 1.2), (0.9, 0.8, 0.99)])
+def test_simultaneous_interval_of_an_open_ratio_includes_1(value, low, high):
+    ratios = pd.DataFrame({"value": [value], "low": low, "high": high, "df": 5.0, "p": 0.06})
+    (bounds,) = intervals.simultaneous_ratios(ratios).itertuples(index=False)
+    assert bounds.low <= 1 <= bounds.high
+
+
 def test_all_simultaneous_intervals_cover_together():
     """95 % of studies without a true difference; 90 % in the worst case (`simultaneous_ratios`)."""
     rng, studies, m, df = np.random.default_rng(2), 500, 6, 8.0
