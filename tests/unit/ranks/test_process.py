@@ -1,6 +1,7 @@
 """What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from launchers.launch import SCRIPTS
 from ranks.libraries import horovod
 from ranks.worker import load, process
-from ranks.worker.context import Context, by_first_interface
+from ranks.worker.context import Context, by_first_interface, from_environment
 from ranks.worker.group import Group
 
 RANK = """\
@@ -209,6 +210,13 @@ def test_nccl_gets_whole_names_of_interfaces(interface: str, expected: str, tmp_
         context = Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None))
         variables = process.nccl_variables(context)
         assert variables.get("NCCL_SOCKET_IFNAME") == (expected if device == "cuda" else None)
+
+
+def test_ranks_meet_on_the_first_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"spec": {"ranks": 1, "interface": "lo,nope0"}}))
+    monkeypatch.setenv("RINGSIDE_RANK", "0")
+    monkeypatch.setenv("RINGSIDE_LOCAL_RANK", "0")
+    assert from_environment(tmp_path).group.address == "127.0.0.1"
 
 
 def test_horovod_gets_the_first_interface(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def test_unwritable_results_are_refused_unchanged(tmp_path: Path, monkeypatch: p
     record = Path(next(iter(campaign.records.values())))
     record.parent.mkdir(parents=True)
     record.write_text("{}")
-    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    readable = campaign.results
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK or Path(path) != readable)
     with pytest.raises(InputError) as refused:
         repeat_runs("*", "quickstart", "local", run=False)
     assert refused.value.code == "not-writable" and record.exists()
