@@ -1,5 +1,6 @@
 """A site that cannot be is refused in one line that names file and key; every shipped site can be."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def test_several_interfaces_are_one_list(tmp_path: Path) -> None:
     assert (single.interface, single.interfaces) == ("lo", ["lo"])
     assert (listed.interface, listed.interfaces) == ("ib0,ib1", ["ib0", "ib1"])
     assert site_part(listed)["interface"] == "ib0,ib1"
+
+
+def test_gpu_binding_is_part_of_a_measurement() -> None:
+    plain = load_site("slurm-example")
+    bound = replace(plain, scheduler=replace(plain.scheduler, gpu_bind="closest"))
+    assert site_part(bound) == {**site_part(plain), "gpu_bind": "closest"}
+    assert "gpu_bind" not in site_part(plain), "keys of older records stay"
 
 
 def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -> None:

@@ -236,6 +236,7 @@ BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
         ({"answer": ["framework", "nodes"]}, "factor-does-not-vary", "answer", {"got": "nodes"}),
         ({"answer": ["framework", "framework"]}, "duplicate", "answer", {}),
         ({"answer": ["framework", "batch_size", "nodes"]}, "too-many", "answer", {}),
+        ({"answer": []}, "too-few", "answer", {}),
         (
             {"answer": "trace", "factors": factors(trace=["none", "phases"])},
             "traced-contrast",
@@ -525,10 +526,13 @@ def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_on
     assert on_nodes.paper.chosen_figures(on_nodes.drawn()) == [
         "overview", "scaling", "accuracy-wall_time", "shares",
     ]  # fmt: skip
-    own = {"figures": ["residuals", "overview"], "tables": []}
+    drawn = [figure for figure in usual.drawn() if figure.name in ("overview", "residuals")]
+    assert usual.paper.chosen_figures(drawn) == ["overview"], "of main results only"
+    own = {"figures": ["residuals", "overview"], "tables": [], "class": "acmart"}
     chosen = load_study("s", written(tmp_path, paper=own))
     assert chosen.paper.chosen_figures(chosen.drawn()) == ("residuals", "overview")
     assert chosen.paper.chosen_tables() == ()
+    assert (usual.paper.class_name, chosen.paper.class_name) == ("article", "acmart")
 
 
 @pytest.mark.parametrize(
@@ -553,6 +557,7 @@ def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_on
             {"got": "pictures", "suggestion": "figures"},
         ),
         ({"tables": "effects"}, "wrong-type", "paper.tables", {"got": "effects"}),
+        ({"class": "acmarts"}, "not-one-of", "paper.class", {"got": "acmarts", "suggestion": "acmart"}),
         ({"tables": ["effects", "effects"]}, "duplicate", "paper.tables", {"got": "effects"}),
     ],
 )

@@ -122,3 +122,17 @@ def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) 
     assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
     let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
     assert let_in == ({*server, "SLURM_PROCID", "OMPI_MCA_ess"} if pmix else set())
+
+
+def test_a_rank_sees_within_what_the_scheduler_leaves_visible(tmp_path: Path) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    visible = {"CUDA_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "GPU-3"}
+    done = subprocess.run(
+        inside("/image.sif", ["true"]),
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **visible},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {f"APPTAINERENV_{name}={value}" for name, value in visible.items()} <= set(done.stdout.split())

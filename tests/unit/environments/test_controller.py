@@ -231,6 +231,8 @@ def test_python_of_another_user_is_one_line(checkout: Path, monkeypatch: pytest.
     with pytest.raises(InputError) as refused:
         make_environment(checkout)
     assert refused.value.code == "not-executable"
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    controller.refuse_inaccessible(checkout)  # without a .venv, it is another mistake
 
 
 def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,12 @@ def test_an_interface_needs_an_address() -> None:
     assert (refused.value.code, refused.value.key) == ("no-address", "interface")
 
 
+def test_every_listed_interface_is_on_this_machine() -> None:
+    with pytest.raises(InputError) as refused:
+        check_machine(replace(load_site("local"), interface="lo,nope0"))
+    assert (refused.value.code, refused.value.got) == ("unknown-name", "nope0")
+
+
 @needs_root
 @pytest.mark.parametrize("deployment", ["venv", "apptainer"])
 def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str) -> None:

@@ -167,6 +167,15 @@ def test_state_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     assert (refused.value.code, refused.value.file) == ("not-a-folder", ".snakemake")
 
 
+def test_unwritable_checkout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert refused.value.code == "not-writable"
+
+
 def unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be a user whom the machine does not know, without a home, as in many containers."""
     for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CACHE_HOME"):

@@ -78,6 +78,20 @@ def test_variables_hide_accelerators_as_the_vendors_define(
 
 
 @pytest.mark.parametrize(
+    ("drivers", "expected"),
+    [([], "nvidia"), (["nvidia"], "nvidia"), (["kfd"], "amd"), (["nvidia", "kfd"], "nvidia")],
+)
+def test_vendor_is_that_of_the_driver(
+    drivers: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "NVIDIA_DRIVER", tmp_path / "nvidia")
+    monkeypatch.setattr(devices, "AMD_DRIVER", tmp_path / "kfd")
+    for name in drivers:
+        (tmp_path / name).mkdir()
+    assert devices.vendor() == expected
+
+
+@pytest.mark.parametrize(
     ("visible", "expected"),
     [(None, ["0", "1"]), ("5,7", ["5", "7"]), ("3", ["3", "3"])],
     ids=["all", "all of a job", "each its own"],

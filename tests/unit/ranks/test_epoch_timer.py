@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,8 @@ EPOCH_S = 0.2
 class Clock:
     """A node that takes a watt."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, interfaces: list[str], devices: list[str]) -> None:
+        assert (interfaces, devices) == (["ib0", "ib1"], ["5"])
         self.meters = Meters([])
 
     def read(self) -> Reading:
@@ -37,12 +37,16 @@ class Context:
     local_rank = 0
     accumulation_groups = (1,)
     phases = Untraced()
-    accelerators = ()
+    accelerators = (0,)
     counting = (0, 1)
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder
-        self.spec = {"device": "cpu", "interface": "lo", "step_times": False, "ranks": 2, "ranks_per_node": 1}
+        self.rank = group.rank
+        self.spec = {
+            "interface": "ib0,ib1", "step_times": False, "ranks": 2, "ranks_per_node": 1,
+            "replicas_per_rank": 1,
+        }  # fmt: skip
         self.levels = {"warmup_epochs": 0, "trace": "none"}
 
     def learning_rate(self, batch: int) -> float:
@@ -52,6 +56,7 @@ class Context:
 def test_every_node_counts_the_epoch_that_rank_0_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     monkeypatch.setattr(epoch_timer, "Node", Clock)
     machines = iter(["one", "other"] * 3)
     monkeypatch.setattr(epoch_timer, "machine", lambda: next(machines))

@@ -1,19 +1,22 @@
 """What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from launchers.launch import SCRIPTS
+from ranks.libraries import horovod
 from ranks.worker import load, process
-from ranks.worker.context import Context
+from ranks.worker.context import Context, by_first_interface, from_environment
 from ranks.worker.group import Group
 
 RANK = """\
@@ -207,3 +210,46 @@ def test_nccl_gets_whole_names_of_interfaces(interface: str, expected: str, tmp_
         context = Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None))
         variables = process.nccl_variables(context)
         assert variables.get("NCCL_SOCKET_IFNAME") == (expected if device == "cuda" else None)
+
+
+def test_ranks_meet_on_the_first_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"spec": {"ranks": 1, "interface": "lo,nope0"}}))
+    monkeypatch.setenv("RINGSIDE_RANK", "0")
+    monkeypatch.setenv("RINGSIDE_LOCAL_RANK", "0")
+    assert from_environment(tmp_path).group.address == "127.0.0.1"
+
+
+def test_horovod_gets_the_first_interface(tmp_path: Path) -> None:
+    spec = {"device": "cpu", "interface": "ib0,ib1", "ranks_per_node": 1, "nodes": 2, "ranks": 2}
+    group = cast(Group, SimpleNamespace(broadcast=lambda value: value, address="10.0.0.1"))
+    context = Context(tmp_path, {"spec": spec, "hosts": ["a", "b"]}, 1, 0, group)
+    assert horovod.placed(context)["HOROVOD_GLOO_IFACE"] == "ib0"
+    assert horovod.transport(context, None) == by_first_interface(spec, "gloo")
+
+
+JAX = """
+from types import SimpleNamespace
+from ranks.libraries import jax_training
+
+used = []
+jax_training.jax.distributed.initialize = lambda *_, **__: None
+jax_training._jax.make_gloo_tcp_collectives = lambda _, interface: used.append(interface)
+jax_training.xla_bridge.make_cpu_client = lambda _: None
+jax_training.xla_bridge.register_backend_factory = lambda _, client, **__: client()
+group = SimpleNamespace(broadcast=lambda value: value, address="127.0.0.1")
+spec = {"device": "cpu", "interface": "ib0,ib1"}
+print(jax_training.join(SimpleNamespace(group=group, spec=spec, ranks=2, rank=1, local_rank=0)), *used, sep="; ")
+jax_training.at_end.clear()
+"""
+
+
+@pytest.mark.training
+def test_jax_gets_the_first_interface(real: Callable[[str], Any]) -> None:
+    done = subprocess.run(
+        [real("jax")["python"]["executable"], "-c", JAX],
+        env={"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "gloo by ib0; ib0\n", done.stderr

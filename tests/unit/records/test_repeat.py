@@ -1,14 +1,19 @@
 """`ringside repeat` counts what it repeats; the benchmarks' summary has the same command as the runs'."""
 
+import os
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
+from common.errors import InputError
 from common.notes import find_note
 from common.text import suggest_pattern
 from network.gather import summary
+from plan.campaign import load_campaign
 from plan.record_checks import STATUSES
 from records.next_commands import CampaignArguments, repeat_notes
-from records.repeat import count_by_kind
+from records.repeat import count_by_kind, repeat_runs
 
 
 @pytest.mark.parametrize(
@@ -60,3 +65,16 @@ RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.d
 )
 def test_similar_pattern_is_suggested(pattern: str, suggestion: str) -> None:
     assert suggest_pattern(pattern, RUNS, STATUSES) == suggestion
+
+
+def test_unwritable_results_are_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = load_campaign({"study": "quickstart", "site": "local", "records": "campaign"})
+    record = Path(next(iter(campaign.records.values())))
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    readable = campaign.results
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK or Path(path) != readable)
+    with pytest.raises(InputError) as refused:
+        repeat_runs("*", "quickstart", "local", run=False)
+    assert refused.value.code == "not-writable" and record.exists()

@@ -30,7 +30,7 @@ def test_commands_are_typed_run_and_answered(tmp_path: Path, monkeypatch: pytest
     for pause in ("KEY_S", "READING_S"):
         monkeypatch.setattr(session, pause, 0.001)
     question = Step(
-        f"read -p 'Colour: ' x; echo $x in {CHECKOUT} on {node_name()}; stty size", [("Colour", "blue")]
+        f"read -t 9 -p 'Colour: ' x; echo $x in {CHECKOUT} on {node_name()}; stty size", [("Colour", "blue")]
     )
     record(tmp_path / "x.cast", [question])
     text = (tmp_path / "x.cast").read_text()

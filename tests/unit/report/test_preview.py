@@ -8,6 +8,8 @@ import pytest
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
+from declared.site import load_site
+from plan.binding import bind_results
 from report import preview
 from support.recorded import content
 
@@ -60,3 +62,14 @@ def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str
     assert exit_status(lambda: preview.main(study="nothing")) == 2
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1 and "config/studies/nothing.yaml" in printed
+
+
+def test_results_of_another_site_or_unwritable_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
+    with pytest.raises(InputError) as refused:
+        preview.main(study="quickstart", site="virtual")
+    assert (refused.value.code, refused.value.got) == ("other-place", {"site": "local"})
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    with pytest.raises(InputError) as refused:
+        preview.main(study="quickstart", site="local")
+    assert (refused.value.code, refused.value.file) == ("not-writable", "results/quickstart")

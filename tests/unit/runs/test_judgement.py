@@ -21,6 +21,7 @@ from plan.identity import environment_of
 from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
 from runs.supervise import failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
+from runs.usable import find_cause
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -78,11 +79,13 @@ def test_a_whole_undisturbed_run_is_ok(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> None:
     assert stated(judged(epochs(tmp_path, 2.0, loss))) == ("invalid", "loss-not-finite", {"epoch": 1})
+    assert find_cause(*judged(epochs(tmp_path, 2.0, loss))).name == "loss not finite"
 
 
 def test_weights_that_are_not_finite_are_invalid(tmp_path: Path) -> None:
     judgement = judged(epochs(tmp_path, 2.0, 1.0), weights_finite=False)
     assert stated(judgement) == ("invalid", "weights-not-finite", {})
+    assert find_cause(*judgement).name == "loss not finite"
 
 
 def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
@@ -98,6 +101,7 @@ def test_run_with_too_much_cpu_steal_is_invalid(tmp_path: Path) -> None:
 def test_run_with_stopped_ranks_is_invalid(tmp_path: Path) -> None:
     judgement = judged(epochs(tmp_path, 2.0, 1.0), paused_s=6.0)
     assert stated(judgement) == ("invalid", "paused", {"paused_s": 6.0})
+    assert find_cause(*judgement).name == "stopped ranks"
 
 
 @pytest.mark.parametrize(

@@ -460,6 +460,10 @@ class TestWhatNodesSay:
         assert complaints["node2"].facts == facts
         assert complaints["node2"] == message and result[subject].text.startswith(f"node2: {message}; ")
 
+    def test_every_listed_interface_counts(self, site: Site) -> None:
+        result = judged([report()], replace(site, interface="eth0,ib0"))["interface"]
+        assert (result.verdict, result.code) == ("FAIL", "no-address")
+
     def test_a_cache_that_nodes_only_read(self, site: Site) -> None:
         reports = [report(cache="Permission denied")]
         assert judged(reports, site)["cache"].verdict == "ok"
