@@ -93,10 +93,10 @@ def test_keys_and_values_of_records_are_scrubbed(names: Anonymizer) -> None:
 
 
 def test_latex_hides_no_name(names: Anonymizer, tmp_path: Path) -> None:
-    source, kept = tmp_path / "methods.tex", f"a{BREAK}b\n"
-    source.write_text(f"see /scratch/{BREAK}adalove/{BREAK}x.txt on {latex_text('my_cluster')}\n{kept}")
+    source, plain_line = tmp_path / "methods.tex", f"a{BREAK}b\n"
+    source.write_text(f"see /scratch/{BREAK}adalove/{BREAK}x.txt on {latex_text('my_cluster')}\n{plain_line}")
     scrub_sources(tmp_path, [], replace(names, words={"my_cluster": "SITE"}))
-    assert source.read_text() == f"see PATH/x.txt on SITE\n{kept}"
+    assert source.read_text() == f"see PATH/x.txt on SITE\n{plain_line}"
 
 
 def test_a_study_that_is_not_anonymous_changes_nothing() -> None:

@@ -231,6 +231,8 @@ def test_a_series_keeps_its_hue_in_the_dark(opened: Any) -> None:
         assert time.monotonic() < end
         time.sleep(0.1)
     assert marker(opened, panels) is None
+    swatches = "return [...document.querySelectorAll('#figure-overview .legend path')].map((e) => e.getAttribute('stroke'))"
+    assert dark_colour(DDP_COLOUR) in opened.execute_script(swatches), "a resize draws panels, not the legend"
     filters = "return [...document.querySelectorAll('img, canvas')].map((e) => getComputedStyle(e).filter)"
     assert set(opened.execute_script(filters)) == {"none"}
     prefer(opened, "light")
