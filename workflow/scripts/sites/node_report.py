@@ -170,11 +170,13 @@ def devices() -> list[Any]:
         (count, reason), variables = nvidia_devices(), []
     for name in [*variables, "CUDA_VISIBLE_DEVICES"]:
         visible = os.environ.get(name)
-        if (
-            visible is not None
-            and (n_visible := len([entry for entry in visible.split(",") if entry])) < count
-        ):
-            count, reason = n_visible, name + "=" + visible
+        if visible is None:
+            continue
+        entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
+        if "-1" in entries:  # It and all that follows are hidden.
+            entries = entries[: entries.index("-1")]
+        if len(entries) < count:
+            count, reason = len(entries), name + "=" + visible
     return [count, reason]
 
 
