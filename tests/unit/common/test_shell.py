@@ -4,9 +4,11 @@ import os
 import subprocess
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from common import shell
 from common.shell import (
     UNSEEN_STATUS,
     Unanswered,
@@ -95,7 +97,7 @@ def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | N
 
 def test_a_silent_client_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr(shell, "time", SimpleNamespace(sleep=pauses.append))
 
     def ask(left: list[str]) -> str:
         if not (answer := left.pop(0)):

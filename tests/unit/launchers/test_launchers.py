@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from common import shell
 from common.errors import InputError
 from common.notes import Note
 from common.shell import UNSEEN, UNSEEN_STATUS, Program
@@ -878,7 +880,7 @@ def test_step_energy_is_read_from_sacct(
     put_program: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(slurm_launcher, "time", SimpleNamespace(sleep=lambda _: None))
     put_program("sacct", f"#!/bin/sh\ncat <<'END'\n{message}\nEND\n")
     energy, note = slurm_launcher.step_energy("17", "ringside-a")
     assert energy == joules and (note and code_and_facts(note)) == reason
@@ -906,7 +908,7 @@ def test_a_scheduler_that_does_not_answer_is_lost(
         "scontrol",
         "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n",
     )
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(shell, "time", SimpleNamespace(sleep=lambda _: None))
     with pytest.raises(launch.Lost) as lost:
         launch.make_launcher(slurm_site(), spec(2, 1))
     reason = lost.value.reason

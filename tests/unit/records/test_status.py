@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -409,7 +410,8 @@ def test_a_watch_ends_with_the_campaign(
         paused.append(seconds)
         record(measured, measured.runs[1])
 
-    monkeypatch.setattr("time.sleep", sleep)
+    # Of this module alone: threads that trainings of other tests left behind sleep, too.
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep, time=time.time))
     status.watch(lambda: read(measured), lambda standing: f"{standing.done} of {standing.planned}")
     assert paused == [status.REFRESH_S]
     assert capsys.readouterr().out.split("\n\n") == ["1 of 2", "2 of 2\n"]
