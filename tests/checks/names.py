@@ -1,8 +1,8 @@
-"""Report identifiers that are function words, such as ``told`` or ``found``: they cannot be searched for.
+"""Report names that are function words, such as ``told``, which cannot be searched for, and long names.
 
-``pyproject.toml`` holds the words and the folders that are checked (``[tool.ringside.names]``). Annotated
-class attributes may have the names in ``file_keys``, which are keys of files that people write. Exit status 1
-if a file defines a function word.
+``pyproject.toml`` holds the words, the greatest length and the folders that are checked
+(``[tool.ringside.names]``). Annotated class attributes may have the names in ``file_keys``, which are keys of
+files that people write. Exit status 1 if a file defines a function word or a name that is too long.
 """
 
 import ast
@@ -58,6 +58,12 @@ def find_function_words(
     )
 
 
+def find_long_names(file: Path, max_length: int) -> list[tuple[str, int]]:
+    """Return the names that a Python file defines with more than `max_length` characters, with their lines."""
+    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    return [(name, line) for name, line in defined_names(tree) if len(name) > max_length]
+
+
 def main() -> int:
     """Check the folders that the settings list; return the exit status."""
     settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ringside"][
@@ -68,11 +74,19 @@ def main() -> int:
         if not list((CHECKOUT / folder).rglob("*.py")):
             print(f"pyproject.toml: tool.ringside.names: {folder} has no Python file")
             return 1
+    files = [file for folder in settings["folders"] for file in sorted((CHECKOUT / folder).rglob("*.py"))]
+    max_length = settings["max_length"]
     faults = [
-        f"{file.relative_to(CHECKOUT)}:{line}: {name} is a function word; name the thing or the action"
-        for folder in settings["folders"]
-        for file in sorted((CHECKOUT / folder).rglob("*.py"))
-        for name, line in find_function_words(file, words, file_keys)
+        *(
+            f"{file.relative_to(CHECKOUT)}:{line}: {name} is a function word; name the thing or the action"
+            for file in files
+            for name, line in find_function_words(file, words, file_keys)
+        ),
+        *(
+            f"{file.relative_to(CHECKOUT)}:{line}: {name} has {len(name)} characters; use at most {max_length}"
+            for file in files
+            for name, line in find_long_names(file, max_length)
+        ),
     ]
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0

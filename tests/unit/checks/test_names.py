@@ -1,8 +1,8 @@
-"""The check that no function word is a name."""
+"""The check that no name is a function word or too long."""
 
 import pytest
 
-from checks.names import find_function_words
+from checks.names import find_function_words, find_long_names
 
 WORDS = frozenset({"told", "of", "found"})
 
@@ -52,3 +52,9 @@ def test_only_annotated_class_attributes_may_be_file_keys(tmp_path, source, coun
     file = tmp_path / "module.py"
     file.write_text(source)
     assert len(find_function_words(file, WORDS, frozenset({"of"}))) == count
+
+
+def test_names_over_the_limit_are_listed(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("a_name = 1\ndef a_longer_name(): ...\nprint(some.attribute_of_a_library)\n")
+    assert find_long_names(file, 12) == [("a_longer_name", 2)]

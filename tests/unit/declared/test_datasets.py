@@ -329,7 +329,7 @@ def test_a_name_says_what_is_drawn() -> None:
         ("wikitext-2", ([128], 16317, "next", 33278)),
     ],
 )
-def test_tokens_are_followed_by_one_of_the_vocabulary_or_have_a_class(name: str, expected: object) -> None:
+def test_tokens_have_a_next_token_or_a_class(name: str, expected: object) -> None:
     entry = load_dataset(name)
     assert (entry["shape"], entry["train_samples"], targets(entry), class_count(entry)) == expected
     assert kind(entry) == "tokens"

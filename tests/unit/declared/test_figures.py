@@ -178,7 +178,7 @@ def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) 
     assert figure.colour is None, "nodes have the rows"
 
 
-def test_figures_show_the_response_of_the_study_unless_they_name_their_own(tmp_path: Path) -> None:
+def test_figures_show_their_own_response_or_the_studys(tmp_path: Path) -> None:
     text = {**STUDY, "response": "throughput", "target_accuracy": 0.9}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(text))
     usual = {figure.name: figure for figure in load_study("s", tmp_path).drawn()}
@@ -315,7 +315,7 @@ def test_an_empty_list_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml"))
 )
-def test_the_figures_of_the_shipped_studies_are_right_and_named_once(name: str) -> None:
+def test_figures_of_shipped_studies_are_valid_and_unique(name: str) -> None:
     figures = load_study(name).drawn()
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names) >= 3

@@ -256,7 +256,7 @@ def test_heterogeneous_nodes_keep_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_site_is_read_and_can_run_the_shipped_study(name: str) -> None:
+def test_shipped_sites_can_run_the_shipped_study(name: str) -> None:
     site = load_site(name)
     assert site.name == name and site.cache.is_absolute()
     if site.launcher == "local":

@@ -514,7 +514,7 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
         )
 
 
-def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
+def test_a_paper_has_the_named_or_the_default_material(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
     names = [figure.name for figure in usual.drawn()]
     printed = usual.paper.chosen_figures(usual.drawn())

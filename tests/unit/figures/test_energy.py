@@ -20,7 +20,7 @@ def records(tmp_path_factory):
     return Records(*write_frames(tmp_path_factory.mktemp("energy"), *metered(*designed_campaign())))
 
 
-def test_energy_of_a_cell_is_the_mean_of_its_runs_for_all_samples(tmp_path):
+def test_energy_of_a_cell_is_the_mean_of_its_runs(tmp_path):
     runs, epochs = metered(*designed_campaign())
     runs = runs.assign(samples_trained=(0.98 * runs["samples_per_epoch"].astype(int)).astype(int))
     runs = Records(*write_frames(tmp_path, runs, epochs)).runs

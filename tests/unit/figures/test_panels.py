@@ -127,7 +127,7 @@ def test_logarithmic_axis_is_labelled_over_its_range(ends):
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])
-def test_markers_at_both_ends_of_a_long_logarithmic_axis_are_whole(axis):
+def test_markers_at_the_ends_of_a_log_axis_are_whole(axis):
     times = pd.Series([1e-4, 3.0, 1e7])
     figure = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES)
     ax = figure.subplots()

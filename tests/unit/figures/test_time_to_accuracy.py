@@ -100,7 +100,7 @@ def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
         assert "figures.0.target" in str(refused.value) and word in str(refused.value)
 
 
-def test_a_study_with_a_target_has_the_figure_and_no_other_study_has(tmp_path):
+def test_only_studies_with_a_target_have_the_figure(tmp_path):
     text = (load_study("quickstart").file).read_text()
     (tmp_path / "aimed.yaml").write_text(text + "\ntarget_accuracy: 0.9\n")
     aimed = {figure.name: figure for figure in load_study("aimed", tmp_path).drawn()}

@@ -251,9 +251,7 @@ def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest
     ]  # fmt: skip
 
 
-def test_local_ranks_see_the_accelerators_that_the_caller_leaves_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_ranks_see_the_visible_accelerators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     visible = {"CUDA_VISIBLE_DEVICES": "1,3", "ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": None}
     monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
     for name, value in visible.items():

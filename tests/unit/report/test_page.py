@@ -99,7 +99,7 @@ def test_a_page_of_114_runs_is_small(page: Page) -> None:
     assert page.file.stat().st_size < 6_000_000
 
 
-def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(campaign_files) -> None:
+def test_a_large_figure_is_the_smaller_of_image_and_points(campaign_files) -> None:
     stem = campaign_files.figures[0]
     before = material.read_picture(stem)
     assert before.image.startswith("data:image/svg+xml") and (before.width, before.height) == (966, 280)

@@ -613,7 +613,7 @@ def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
     assert bibliography.count("{") == bibliography.count("}")
 
 
-def test_whatever_the_papers_text_cites_or_names_is_in_its_references(tmp_path: Path) -> None:
+def test_references_hold_all_that_the_paper_cites(tmp_path: Path) -> None:
     network_csv = CAMPAIGN / "network.csv"
     folder = sources(
         tmp_path, facts_of(CAMPAIGN / "runs.csv", network_csv), CAMPAIGN / "runs.csv", network_csv

@@ -72,6 +72,6 @@ def test_one_endless_line_is_cut(tmp_path: Path) -> None:
     assert tail is not None and len(tail.text) == text.MAX_LINE_CHARACTERS + 2
 
 
-def test_what_was_written_over_is_gone_and_broken_bytes_are_marked(tmp_path: Path) -> None:
+def test_overwritten_text_is_gone_and_broken_bytes_marked(tmp_path: Path) -> None:
     tail = text.tail(log_of(tmp_path, b" 1 %\r50 %\r100 %\r\n\xff\xfe broken\n"), 1000)
     assert tail is not None and tail.text == "100 %\n\ufffd\ufffd broken"
