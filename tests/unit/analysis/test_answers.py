@@ -92,7 +92,7 @@ def test_difference_is_claimed_only_if_the_interval_excludes_1(runs: pd.DataFram
         note = answer(changed, "framework").opening[0]
         lead = note.facts["lead"]
         assert (note.facts["significant"] > 0) == is_significant == (lead.ratio.high < 1)
-        assert ("fastest" in note) == is_significant
+        assert ("is the fastest" in note) == is_significant
 
 
 def test_second_sentence_is_about_the_strongest_factor(runs: pd.DataFrame) -> None:

@@ -316,8 +316,8 @@ def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
 def test_known_parts_are_recovered(exact):
     rows = at(decomposition.decompose(exact), **AT).set_index("part")
     assert (rows.loc["total", "from"], rows.loc["total", "to"]) == (
-        "fit, every batch",
-        "custom, every 4 batches",
+        "fit, no accumulation",
+        "custom, accumulation over 4 batches",
     )
     assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
     saved = 72 - 18
@@ -457,7 +457,9 @@ def test_accumulation_alone_is_the_whole_contrast(exact):
     total = at(decomposition.decompose(exact, benchmarks(FRAMEWORK)), part="sync_every").reset_index(
         drop=True
     )
-    pd.testing.assert_frame_equal(data, total.assign(**{"from": "every batch", "to": "every 4 batches"}))
+    pd.testing.assert_frame_equal(
+        data, total.assign(**{"from": "no accumulation", "to": "accumulation over 4 batches"})
+    )
     table = decomposition.table(alone, benchmarks(FRAMEWORK))
     assert len(table.display) == 18 and (table.display["network alone (s)"] != "").all()
     assert "total-of-parts" not in codes(sentences(table.notes))

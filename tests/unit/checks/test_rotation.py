@@ -12,7 +12,7 @@ from support.long_tests import load_long_tests
 
 PARTS = rotation.load_parts()
 RECIPES = dict(re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
-CALLS = re.findall(r"^make (.*)", (CHECKOUT / ".ci" / "run").read_text(), re.MULTILINE)
+CALLS = re.findall(r"^(?:make|retry) (.*)", (CHECKOUT / ".ci" / "run").read_text(), re.MULTILINE)
 IN_CI = [word for call in CALLS for word in call.split() if word in RECIPES]
 NAMED = [name for name in RECIPES if re.search(r"^bench-|-test$", name) and name not in IN_CI]
 NODES = [(part.name, node) for part in PARTS for node in part.tests]

@@ -46,7 +46,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
     figure.draw_without_rendering()
     data = shares.run_time_parts(records)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[:3] == [f"custom, every batch, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
+    assert labels[:3] == [f"custom, no accumulation, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
     for y, parts in bars(figure.axes[0]).items():
         nodes, loop, sync_every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
         runs = records.runs

@@ -167,7 +167,7 @@ def test_blocks_and_sessions_are_strips_one_where_they_are_one(drawn_of):
     assert lanes(drawn_of(runs, epochs)[0])[0] == "block"
     runs["session"] = [f"job{block}" for block in runs["block"]]
     figure, caption = drawn_of(runs, epochs)
-    assert lanes(figure)[:2] == ["block", "custom, every batch"]
+    assert lanes(figure)[:2] == ["block", "custom, no accumulation"]
     assert find_note(caption.notes, "blocks").facts == {"strips": ["block"], "blocks": 5, "sessions": 5}
     runs.loc[runs.index[-1], "session"] = "later"
     figure, caption = drawn_of(runs, epochs)

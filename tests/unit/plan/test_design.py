@@ -177,7 +177,7 @@ def test_shares_that_cannot_be_are_refused(
          "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
         (
             {"compiler": ["torch-compile"]},
-            "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is "
+            "pytorch-hybrid cannot train with compiler=torch-compile: speeds are measured on the model as it is "
             "built (capabilities in workflow/scripts/ranks/frameworks/pytorch-hybrid/framework.yaml); "
             "change the factors, or use horovod-pytorch or pytorch-ddp",
         ),

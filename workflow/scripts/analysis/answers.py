@@ -344,12 +344,24 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | Non
     best = min(significant or leads, key=lambda lead: lead.ratio.value, default=None)
     shared = " each" if len(winners) > 1 else ""
     extent = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{shared}"
-    text = f"{_fastest_words(factor, winners, bool(significant))}{extent if n > 1 else ''}"
+    fastest = _fastest_words(factor, winners, bool(significant))
+    text = f"{fastest}{extent if n > 1 else ''}"
     if best:
         rival = _rival_words(won)
         if significant and len(leads) > 1:
             frequency = "each time" if len(significant) == len(leads) else f"in {len(significant)} of them"
             text += f", {frequency} by a significant margin{rival}"
+        elif _tested(every_lead := [ranking.lead for ranking in rankings if ranking.lead]) and not any(
+            lead.is_significant for lead in every_lead
+        ):
+            # What is not resolved comes first: a reader takes the first name for the winner.
+            nowhere = f" in any of {n} configurations" if n > 1 else ""
+            extent = " in all of them" if count == n else f" in {count} of them{shared}"
+            text = (
+                f"No {_noun(factor)} is significantly the fastest{nowhere}; "
+                f"{fastest if factor == 'framework' else f'{fastest[0].lower()}{fastest[1:]}'}"
+                f"{extent if n > 1 else ''}"
+            )
         elif _tested(leads) and not significant:
             text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
         qualifier = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""

@@ -161,13 +161,13 @@ def _factor_level(factor: str, level: Any) -> str:
 
 
 def treatment_text(levels: Mapping[str, Any]) -> str:
-    """Return levels as legends name them, treatments in fewer words: `custom, every 4 batches`, `2 nodes`."""
+    """Return levels as legends name them, treatments in fewer words: `custom, no accumulation`, `2 nodes`."""
     return ", ".join(_treatment_level(factor, level) for factor, level in levels.items())
 
 
 def _treatment_level(factor: str, level: Any) -> str:
     if factor == "sync_every":
-        return "every batch" if level == 1 else f"every {level} batches"
+        return "no accumulation" if level == 1 else f"accumulation over {level} batches"
     return level_text(level) if factor in _UNTITLED_FACTORS else _factor_level(factor, level)
 
 

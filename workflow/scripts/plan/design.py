@@ -318,7 +318,7 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         ]
         alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
         reason, hint = (
-            f"{framework.name} cannot do {combination}{explanation}",
+            f"{framework.name} cannot train with {combination}{explanation}",
             f"change the factors{alternatives}",
         )
         raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, location)

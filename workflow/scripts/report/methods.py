@@ -119,6 +119,7 @@ SCHEDULES = {
     "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
     "1f1b": f"1F1B{cite('narayanan2019')} (backward passes as early as possible)",
 }
+_LEVEL = re.compile(r"\b(?P<factor>[a-z_]+)=(?P<level>[\w./-]+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
@@ -893,15 +894,31 @@ def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
     """Return why no cell of an excluded entry can be trained; empty if one could be."""
     if facts.site is None:
         return ""
-    reasons: dict[str, None] = {}
+    frameworks: dict[str, list[str]] = {}  # by what is wrong with them; "" for reasons that name none
     for levels in facts.study.combinations():
         if all(levels[name] in entry[name] for name in entry):
+            framework = levels["framework"]
             try:
-                geometry(levels, load_framework(levels["framework"]), facts.site)
+                geometry(levels, load_framework(framework), facts.site)
                 return ""
             except InfeasibleCell as infeasible:
-                reasons[infeasible.reason] = None
-    return conditions.join_names(list(reasons), "; ")
+                begins = infeasible.reason.startswith(f"{framework} ")
+                reason = _name_levels(infeasible.reason.removeprefix(framework if begins else ""))
+                frameworks.setdefault(reason, []).extend([framework] if begins else [])
+    reasons = [f"{join_words(dict.fromkeys(names))}{reason}" for reason, names in frameworks.items()]
+    return conditions.join_names(reasons, "; ")
+
+
+def _name_levels(reason: str) -> str:
+    """Replace levels such as `nodes=2` by words."""
+
+    def words(level: re.Match[str]) -> str:
+        if level["factor"] not in factor_rules():
+            return level[0]
+        value = level["level"]
+        return combination_text({level["factor"]: int(value) if value.isdecimal() else value})
+
+    return _LEVEL.sub(words, reason)
 
 
 def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
