@@ -473,6 +473,19 @@ def test_a_node_where_oarsh_finds_no_job_is_lost(
     assert message in str(lost.value)
 
 
+def test_mpirun_has_all_interfaces_of_the_site(
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
+) -> None:
+    put_program("mpirun", f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/arguments\n")
+    site, planned, folder = replace(oar, interface="eno1,eno2"), spec(2, 1), tmp_path / "attempt-1"
+    folder.mkdir()
+    environment = {"python": {"executable": sys.executable}, "variables": {}}
+    launch.run(launch.make_launcher(site, planned, mpi=True), environment, folder, planned, site)
+    arguments = (tmp_path / "arguments").read_text().split("\n")
+    assert arguments[arguments.index("oob_tcp_if_include") + 1] == "eno1,eno2"
+    assert arguments[arguments.index("--host") + 1] == "gros-1:1,gros-2:1"
+
+
 def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
     """With one: tests/cluster/test_oar.py."""
     (tmp_path / "programs").mkdir()
@@ -721,6 +734,13 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
     with pytest.raises(InputError) as refused:
         launch.make_launcher(slurm_site(), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
+
+
+def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: launch.Launcher) -> None:
+    """By its name Slurm's accounting tells whose energy it is."""
+    step = launch.make_step_launcher(slurm_site(), spec(2, 1), {}, "idle")
+    assert isinstance(slurm, Slurm) and isinstance(step, Slurm)
+    assert (slurm.name, step.name) == ("ringside-a.b.r1", "ringside-idle.a.b.r1")
 
 
 @pytest.mark.parametrize(
