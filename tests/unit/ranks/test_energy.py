@@ -151,38 +151,11 @@ def test_too_short_epoch_is_empty_and_recorded_with_its_reason(powercap: Path) -
     )
 
 
-# The vendors' libraries, by module objects that have their functions.
+# AMD's library, by a module object that has its functions; NVIDIA's: tests/gpu/test_nvml.py.
 
 
 class NotSupported(Exception):
-    """As NVMLError_NotSupported."""
-
-
-def nvml(joules: list[float], watts: list[float], counts: bool = True) -> ModuleType:
-    """Return pynvml of nvidia-ml-py 13 on a node with accelerators, named by number or by UUID (bytes)."""
-    library = ModuleType("pynvml")
-    uuids = [f"GPU-{number}".encode() for number in range(len(joules))]
-
-    def total(handle: int) -> int:  # mJ
-        if not counts:
-            raise NotSupported("Not Supported")
-        return int(joules[handle] * 1e3)
-
-    for name, function in {
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByIndex": range(len(joules)).__getitem__,
-        "nvmlDeviceGetHandleByUUID": uuids.index,
-        "nvmlDeviceGetTotalEnergyConsumption": total,
-        "nvmlDeviceGetPowerUsage": lambda handle: int(watts[handle] * 1e3),  # mW
-    }.items():
-        setattr(library, name, function)
-    return library
-
-
-@pytest.mark.parametrize(("names", "expected"), [(["2", "3"], 12.0), (["GPU-3", "GPU-0"], 9.0)])
-def test_nvml_reads_the_named_accelerators(names: list[str], expected: float) -> None:
-    meter = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), names)
-    assert meter.joules() == pytest.approx(expected) and meter.kind == NVML
+    """As AmdSmiLibraryException."""
 
 
 def joules_of_a_pause(meter: energy.EnergyMeter) -> tuple[float, float, float]:
@@ -195,13 +168,6 @@ def joules_of_a_pause(meter: energy.EnergyMeter) -> tuple[float, float, float]:
     after = meter.joules()
     assert before is not None and after is not None
     return after - before, shortest_s, time.monotonic() - start
-
-
-def test_power_is_integrated_without_an_energy_counter() -> None:
-    watts = [100.0, 50.0]
-    meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), ["0", "1"])
-    joules, shortest_s, longest_s = joules_of_a_pause(meter)
-    assert meter.kind == NVML_POWER and 150 * shortest_s <= joules <= 150 * longest_s
 
 
 def test_power_that_grows_is_integrated_by_trapezoids() -> None:
@@ -267,18 +233,6 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
     assert all("it does not tell: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
     monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
     assert Meters(["0"]).read() == {"device": pytest.approx(15.259)}
-    monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0], [1.0]))
-    assert Meters(["0"]).read() == {"device": 7.0}
-
-
-def test_isolated_ranks_have_no_meter_of_accelerators(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each rank calls its own accelerator number 0; reading number 0 twice would be another node's energy."""
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
-    monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0, 7.0], [1.0, 1.0]))
-    meter = Meters(["0", "0"])
-    assert meter.read() == {} and all("isolated" in entry["reason"] for entry in meter.describe())
 
 
 # What a run's record says.
@@ -352,37 +306,6 @@ def test_gap_between_power_samples_gives_no_energy(monkeypatch: pytest.MonkeyPat
     assert meter.joules() == pytest.approx(50.0)
     now[0] = 60.0
     assert meter.joules() is None
-
-
-def hanging_nvml(hang: Callable[[], bool]) -> ModuleType:
-    """A library whose driver does not answer any more once `hang` says so."""
-    library = nvml([7.0], [1.0])
-    for name in ("nvmlInit", "nvmlDeviceGetTotalEnergyConsumption"):
-        works = getattr(library, name)
-        setattr(
-            library, name, lambda *scopes, works=works: threading.Event().wait() if hang() else works(*scopes)
-        )
-    return library
-
-
-def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
-    monkeypatch.setattr(energy, "LIBRARY_TIMEOUT_S", 0.2)
-    hangs = [False]
-    monkeypatch.setitem(sys.modules, "pynvml", hanging_nvml(lambda: hangs[0]))
-    meter = Meters(["0"])
-    before = meter.read()
-    assert before == {"device": 7.0}
-    hangs[0] = True
-    began = time.monotonic()
-    assert [meter.read() for _ in range(20)] == [{"device": None}] * 20
-    assert time.monotonic() - began < 3.5, "it is asked once: twenty times are 4 s"
-    assert meter.between(before, meter.read(), 1.0, "an epoch") == {"device": None}
-    assert meter.describe()[0]["reason"] == "nvml stopped telling"
-
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
-    refused = Meters(["0"]).describe()  # now even its first call hangs
-    assert "TimeoutError" in next(entry["reason"] for entry in refused if entry["source"] == "nvml")
 
 
 def test_a_counter_that_was_reset_tells_nothing_from_then_on(powercap: Path) -> None:

@@ -242,10 +242,22 @@ def nvml(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
     return _counted_or_integrated(NVML, NVML_POWER, parts, powers)
 
 
+class DividedError(Exception):
+    """A counter is of a whole card, of which the run trains on a part."""
+
+
 def _nvml_handle(library: ModuleType, name: str) -> Any:
-    if name.isdecimal():
-        return library.nvmlDeviceGetHandleByIndex(int(name))
-    return library.nvmlDeviceGetHandleByUUID(name.encode())
+    handle = (
+        library.nvmlDeviceGetHandleByIndex(int(name))
+        if name.isdecimal()
+        else library.nvmlDeviceGetHandleByUUID(name.encode())
+    )
+    is_divided = False
+    with contextlib.suppress(Exception):  # A card without MIG and a part of a card have no such mode.
+        is_divided = library.nvmlDeviceGetMigMode(handle)[0] != 0
+    if is_divided:
+        raise DividedError(f"MIG divides accelerator {name}, whose counters are of the whole card")
+    return handle
 
 
 def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
