@@ -1,7 +1,8 @@
 """What carried the gradients, from NCCL's own log, and what speaks against it.
 
-The lines have the format of NCCL 2.4 to 2.29 (src/transport/net_ib, net_socket, net.cc: INFO with subsystems
-INIT and NET).
+The lines have the format of NCCL 2.4 to 2.30 (src/transport/net_ib, net_socket, net.cc, p2p.cc: INFO with
+subsystems INIT and NET), shortened; all but that of 2.30 occur in public issues (NVIDIA/nccl #302, #707, #1538,
+#1804, nccl-tests #185, #213, aws-ofi-nccl #715, ROCm/rccl #1026).
 """
 
 from collections.abc import Callable
@@ -15,7 +16,13 @@ from common.notes import Note
 from declared.site import Site, load_site
 from ranks.worker.context import by_first_interface
 from runs import transport
-from runs.transport import INTRA_NODE, UNNAMED_NETWORK, describe_transport, wrong_network_reason
+from runs.transport import (
+    INTRA_NODE,
+    MULTI_NODE_NVLINK,
+    UNNAMED_NETWORK,
+    describe_transport,
+    wrong_network_reason,
+)
 
 TWO_NODES: dict[str, Any] = {
     "device": "cpu",
@@ -69,6 +76,69 @@ gpu1:46:460 [0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO
 gpu1:46:460 [0] NCCL INFO Using network IB
 gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0
 """
+# NCCL 2.6: a machine with both link layers (NVIDIA/nccl #302), of which the channels use one.
+BOTH_LINKS = """\
+crow:7240:7240 [0] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_0:1/IB [2]mlx5_2:1/RoCE [3]mlx5_4:1/IB ; OOB eth0:10.100.72.18<0>
+crow:7240:7240 [0] NCCL INFO Using network IB
+crow:7240:7401 [0] NCCL INFO Ring 00 : 51[3d000] -> 56[1a000] [receive] via NET/IB/2
+crow:7240:7401 [0] NCCL INFO Ring 00 : 56[1a000] -> 58[3e000] via P2P/IPC
+"""
+# Ports that NCCL 2.20 to 2.23 and HPC-X merge.
+MERGED_PORTS = """\
+gpu1:1884:2298 [0] NCCL INFO P2P plugin IBext_v8
+gpu1:1884:2298 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE} [1]={[2] mlx5_0:1/RoCE, [3] mlx5_1:1/RoCE} [RO]; OOB bond0.526:169.136.106.9<0>
+gpu1:1884:2298 [0] NCCL INFO Using non-device net plugin version 0
+gpu1:1884:2298 [0] NCCL INFO Using network IBext_v8
+gpu1:1884:2301 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IBext_v8/1/GDRDMA
+"""
+# NCCL 2.27 numbers merged devices after the others, and says what each device is.
+VIRTUAL_DEVICE = """\
+gpu1:42:42 [0] NCCL INFO NCCL version 2.27.6+cuda12.9
+gpu1:42:56 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so.
+gpu1:42:56 [0] NCCL INFO NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=200000 context=0x55 pciPath=/sys/devices/pci0000:37/0000:3b:00.0 ar=0
+gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [0] name=mlx5_0 speed=200000 ndevs=1
+gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [1] name=mlx5_1 speed=200000 ndevs=1
+gpu1:42:56 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB enm0:172.16.249.128<0>
+gpu1:42:56 [0] NCCL INFO Initialized NET plugin IB
+gpu1:42:56 [0] NCCL INFO Assigned NET plugin IB to comm
+gpu1:42:56 [0] NCCL INFO Using network IB
+gpu1:42:56 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
+gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=400000 ndevs=2
+gpu1:42:61 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/2/GDRDMA(PCI)/Shared
+"""
+RAIL_AND_PLANE = CONVERGED_ETHERNET.replace(":1/RoCE", ":1:0:1/RoCE")  # NCCL 2.30
+# Processes of a node without a channel to others: what they could have used says nothing.
+NVLINK_WITHIN = """\
+gpu1:44:44 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_7:1/IB [RO]; OOB ib0:10.20.0.11<0>
+gpu1:44:44 [1] NCCL INFO Using network IB
+gpu1:44:61 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM/read
+gpu1:44:61 [1] NCCL INFO Channel 01 : 1[1] -> 2[2] via SHM/direct/direct
+gpu1:44:61 [1] NCCL INFO NVLS comm 0x55a7be569d00 headRank 1 nHeads 8 buffSize 1048576 memSize 2097152
+"""
+# A rack of NVLink: one network domain of several nodes (GB200 NVL72).
+NVLINK_BETWEEN = """\
+gb1:17:18 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.1.0.11<0>
+gb1:17:18 [0] NCCL INFO Using network IB
+gb1:17:18 [0] NCCL INFO MNNVL busId 0x801000 fabric UUID 3143b15bc2cd192b.28cc9b5473fb5b93 cliqueId 0x7ffe state 3 healthMask 0xaa
+gb1:17:18 [0] NCCL INFO comm 0x55a7be rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 1
+gb1:17:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] via P2P/MNNVL
+"""
+# Two processes of RCCL on Slingshot's sockets, each with its own interface.
+RCCL = """\
+g1072:1263985:1264007 [0] NCCL INFO RCCL version 2.18.3+hip6.0 HEAD:4d9f6a9
+g1072:1263985:1264007 [0] NCCL INFO NET/Socket : Using [0]hsn0:10.150.0.5<0> [1]hsn1:10.150.0.6<0> [2]hsn2:10.150.0.7<0>
+g1072:1263985:1264007 [0] NCCL INFO Using network Socket
+g1072:1263985:1264007 [0] NCCL INFO Channel 02/0 : 1[c6000] -> 4[c1000] [receive] via NET/Socket/1 comm 0x95cdeb0 nRanks 08
+g1072:1263985:1264007 [0] NCCL INFO Channel 00/0 : 7[ce000] -> 5[c6000] via P2P/IPC comm 0xfb16e30 nRanks 08
+"""
+AWS = """\
+ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.13.2
+ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Using Libfabric version 2.1
+ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Using transport protocol SENDRECV (platform set)
+ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
+ip-10-36-22-140:80:2500 [0] NCCL INFO Using network Libfabric
+ip-10-36-22-140:80:2511 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA
+"""
 OTHER_PLUGIN = """\
 gpu1:46:460 [0] NCCL INFO NET/OFI Selected provider is efa
 gpu1:46:460 [0] NCCL INFO Using network AWS Libfabric
@@ -83,9 +153,21 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
         (SOCKETS, "nccl over tcp eth0"),
         (BOTH_FOUND_SOCKETS_TAKEN, "nccl over tcp ib0"),
         (BOTH_FOUND_INFINIBAND_TAKEN, "nccl over ib mlx5_0"),
-        (MELLANOX_PLUGIN, "nccl over ib mlx5_0,mlx5_1"),
-        (CONVERGED_ETHERNET, "nccl over roce mlx5_10,mlx5_11"),
+        (MELLANOX_PLUGIN, "nccl over ib mlx5_0"),
+        (CONVERGED_ETHERNET, "nccl over roce mlx5_10"),
         (OTHER_PLUGIN, "nccl over AWS Libfabric"),
+        (BOTH_LINKS, "nccl over roce mlx5_2"),
+        (
+            BOTH_LINKS + BOTH_LINKS.replace("via NET/IB/2", "via NET/IB/0"),
+            "nccl over ib mlx5_3 and roce mlx5_2",
+        ),
+        (MERGED_PORTS, "nccl over roce mlx5_0,mlx5_1"),
+        (MERGED_PORTS.split("gpu1:1884:2301", maxsplit=1)[0], "nccl over roce mlx5_2,mlx5_3,mlx5_0,mlx5_1"),
+        (VIRTUAL_DEVICE, "nccl over roce mlx5_0,mlx5_1"),
+        (RAIL_AND_PLANE, "nccl over roce mlx5_10"),
+        (NVLINK_BETWEEN, f"nccl over {MULTI_NODE_NVLINK}"),
+        (RCCL, "nccl over tcp hsn1"),
+        (AWS, "nccl over Libfabric"),
         (SOCKETS.split("gpu1:2101:2171", maxsplit=1)[0], "nccl over tcp eth0"),
         ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", f"nccl over {UNNAMED_NETWORK}"),
     ],
@@ -94,6 +176,14 @@ def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, expected: str) ->
     (tmp_path / "nccl.gpu1.2101.log").write_text(log)
     (tmp_path / "nccl.gpu2.2102.log").write_text(log.replace("gpu1", "gpu2"))
     assert describe_transport("nccl", TWO_NODES, tmp_path) == expected
+
+
+def test_devices_are_those_of_the_process_that_used_them(tmp_path: Path) -> None:
+    """Nodes may number their devices differently, and not every process sends to another node."""
+    (tmp_path / "nccl.gpu1.44.log").write_text(NVLINK_WITHIN)
+    (tmp_path / "nccl.gpu1.46.log").write_text(CONVERGED_ETHERNET)
+    (tmp_path / "nccl.gpu2.46.log").write_text(CONVERGED_ETHERNET.replace("mlx5_10", "mlx5_2"))
+    assert describe_transport("nccl", TWO_NODES, tmp_path) == "nccl over roce mlx5_10,mlx5_2"
 
 
 def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
@@ -159,6 +249,8 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
         ("nccl over ib mlx5_0", None),
         ("nccl over tcp ib0", "tcp ib0"),
         ("nccl over ib mlx5_0 and tcp ib0", "ib mlx5_0 and tcp ib0"),
+        ("nccl over ib mlx5_3 and roce mlx5_2", "ib mlx5_3 and roce mlx5_2"),
+        (f"nccl over {MULTI_NODE_NVLINK}", MULTI_NODE_NVLINK),
         ("nccl over roce mlx5_0", "roce mlx5_0"),
         (f"nccl over {UNNAMED_NETWORK}", UNNAMED_NETWORK),
     ],

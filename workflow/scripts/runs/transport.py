@@ -12,16 +12,25 @@ from common.notes import Note
 from declared.site import Site
 
 # NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS
-# Libfabric.
-_DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
-_CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
+# Libfabric. A channel names the number of its device: "via NET/IB/2/GDRDMA".
+_CHANNEL = re.compile(r"via NET/([^/\n]+)/(\d+)")
 _CHOSEN = re.compile(r"Using network (\S.*)")
-_DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
+# NVLink of several nodes (GB200 NVL72): "via P2P/MNNVL".
+_NVLINK_CHANNEL = re.compile(r"via P2P/MNNVL")
+# A process lists its devices in the order of their numbers: "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE
+# [RO]; OOB ..." or "NET/Socket : Using [0]eth0:10.1.0.11<0>".
+_LIST = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
+# NCCL 2.20 to 2.23 list ports that they merge as one device: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_0:2/RoCE}".
+_DEVICE = re.compile(r"\[\d+\](?:=\{([^}]*)\}|([^\s\[{]+))")
+# Later ones number merged devices after the others.
+_MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
 # These choose networks for GPUs and InfiniBand by themselves and do not log which.
 SILENT_LIBRARIES = ("mpi", "gaspi")
 SILENT_NETWORK = "a network that it does not name"
 UNNAMED_NETWORK = "a network that its log does not name"
 INTRA_NODE = "links within the node"
+MULTI_NODE_NVLINK = "NVLink between nodes"
+OTHER_THAN_IB = {"tcp", "roce"}
 MIN_SENT_SHARE = 0.5  # of the least bytes; far fewer leave a node whose gradients take another network
 
 
@@ -39,10 +48,10 @@ def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> s
     if library != "nccl":
         library, _, first = library.partition(" by ")  # `ranks.worker.context.by_first_interface`
         return f"{library} over tcp {first or spec['interface']}"
-    nccl_log = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
-    if spec["nodes"] == 1 and not _CHANNEL.search(nccl_log):
+    logs = [log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log"))]
+    if spec["nodes"] == 1 and not any(map(_CHANNEL.search, logs)):
         return f"nccl over {INTRA_NODE}"
-    return f"nccl over {_nccl_network(nccl_log)}"
+    return f"nccl over {_nccl_networks(logs)}"
 
 
 def wrong_network_reason(
@@ -72,7 +81,7 @@ def wrong_network_reason(
         text = f"the GPUs of one node communicated through {transport}"
         return Note("network-within-node", text, transport=transport) if used_network else None
     words = f" {transport} "
-    if site.fabric == "infiniband" and by_nccl and (" ib " not in words or " tcp " in words):
+    if site.fabric == "infiniband" and by_nccl and (" ib " not in words or OTHER_THAN_IB & {*words.split()}):
         network = transport.partition(" over ")[2]
         text = f"the site says infiniband, but the gradients went over {network}"
         return Note("not-infiniband", text, network=network)
@@ -96,20 +105,65 @@ def wrong_network_reason(
     return None
 
 
-def _nccl_network(log: str) -> str:
-    """Return protocol and interface from NCCL's log: those of its channels, else those that it detected."""
-    used = sorted(set(_CHANNEL.findall(log)) or set(_CHOSEN.findall(log)))
-    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or UNNAMED_NETWORK
+def _nccl_networks(logs: Sequence[str]) -> str:
+    """Return protocols and interfaces from the logs of all processes, such as `ib mlx5_0,mlx5_1`.
+
+    They are those of all channels. Without any, they are all devices of the networks that processes chose.
+    """
+    used = set().union(*(_named_devices(log, _CHANNEL.findall(log)) for log in logs))
+    if not used and any(map(_NVLINK_CHANNEL.search, logs)):
+        return MULTI_NODE_NVLINK
+    used = used or set().union(
+        *(_named_devices(log, [(name, "") for name in _CHOSEN.findall(log)]) for log in logs)
+    )
+    names: dict[str, dict[str, None]] = {}
+    for protocol, _, name in sorted(used):
+        names.setdefault(protocol, {})[name] = None
+    networks = (
+        f"{protocol} {','.join(filter(None, devices))}".strip() for protocol, devices in names.items()
+    )
+    return " and ".join(networks) or UNNAMED_NETWORK
 
 
-def _network(plugin: str, log: str) -> str:
-    kind = "IB" if plugin.startswith("IB") else plugin
-    devices = [
-        device
-        for device_kind, text in _DEVICES.findall(log)
-        if device_kind == kind
-        for device in _DEVICE.findall(text)
-    ]
-    links = {link for _, link in devices}
-    protocol = {"Socket": "tcp", "IB": "roce" if links == {"RoCE"} else "ib"}.get(kind, kind)
-    return " ".join([protocol, ",".join(dict.fromkeys(name for name, _ in devices))]).strip()
+def _named_devices(log: str, channels: Sequence[tuple[str, str]]) -> set[tuple[str, int, str]]:
+    """Return protocol, number and name of the devices that carry channels.
+
+    Args:
+        log: The log of the process, which lists its devices; of another one the name is empty.
+        channels: Plugin and number of the device of each channel; without a number, all of the plugin's.
+    """
+    listed, used = _listed_devices(log), set()
+    for plugin, number in channels:
+        kind = "IB" if plugin.startswith("IB") else plugin
+        devices = listed.get(kind, {})
+        for place in [int(number)] if number else devices or [0]:
+            used |= {(_protocol(kind, link), place, name) for name, link in devices.get(place, [("", "")])}
+    return used
+
+
+def _protocol(kind: str, link: str) -> str:
+    return {"Socket": "tcp", "IB": "roce" if link == "RoCE" else "ib"}.get(kind, kind)
+
+
+def _listed_devices(log: str) -> dict[str, dict[int, list[tuple[str, str]]]]:
+    """Return the devices in a log by network and number, as names and links; a merged device has several."""
+    devices: dict[str, dict[int, list[tuple[str, str]]]] = {}
+    for kind, text in _LIST.findall(log):
+        devices[kind] = {
+            number: [_name_and_link(part) for part in (merged.split(", ") if merged else [alone])]
+            for number, (merged, alone) in enumerate(_DEVICE.findall(text))
+        }
+    links = dict(device for parts in devices.get("IB", {}).values() for device in parts)
+    for number, names in _MERGED.findall(log):
+        parts = [(name, links.get(name, "")) for name in names.split("+")]
+        devices.setdefault("IB", {}).setdefault(int(number), parts)
+    return devices
+
+
+def _name_and_link(text: str) -> tuple[str, str]:
+    """Return name and link of a listed device: `mlx5_0:1/IB/SHARP`, `[1] mlx5_1:1/RoCE`, `eth0:10.1.0.11<0>`.
+
+    NCCL 2.30 puts rail and plane after the port: `mlx5_0:1:0:1/RoCE`.
+    """
+    name, _, rest = re.sub(r"^\[\d+\] ", "", text).partition(":")
+    return name, rest.partition("/")[2].partition("/")[0]
