@@ -563,7 +563,7 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         (0, {"CUDA_VISIBLE_DEVICES": "1"}, [1, "CUDA_VISIBLE_DEVICES=1"]),
         (0, {"CUDA_VISIBLE_DEVICES": ""}, [0, "CUDA_VISIBLE_DEVICES="]),
         (0, {"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1, "CUDA_VISIBLE_DEVICES=1,-1,0"]),
-        (0, {"CUDA_VISIBLE_DEVICES": "4,5", "ROCR_VISIBLE_DEVICES": "0"}, [2, None]),
+        (0, {"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0"}, [2, None]),
         (4, {}, [4, None]),
         (4, {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "0,2"}, [2, "HIP_VISIBLE_DEVICES=0,2"]),
     ],

@@ -79,6 +79,7 @@ REPORT: dict[str, Any] = {
         {"device": "mlx5_1", "layer": "InfiniBand", "state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"},
     ],
     "accelerators": ["NVIDIA A100-SXM4-40GB, 550.54.15"] * 4,
+    "devices": [4, None],
     "amd": 0,
     "apptainer": "apptainer version 1.3.0",
     "fuse": True,

@@ -175,20 +175,43 @@ def devices() -> list[Any]:
         entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
         if "-1" in entries:  # It and all that follows are hidden.
             entries = entries[: entries.index("-1")]
+        absent = [place for place, entry in enumerate(entries) if entry.isdigit() and int(entry) >= count]
+        entries = entries[: absent[0]] if absent else entries  # Nor are those after one that does not exist.
         if len(entries) < count:
             count, reason = len(entries), name + "=" + visible
     return [count, reason]
 
 
 def nvidia_devices() -> list[Any]:
-    """Return the number of NVIDIA GPUs of this job, and why they cannot be counted or None."""
+    """Return the number of NVIDIA GPUs that a program of this job sees, and why they are no more or None.
+
+    A program sees only one part of all GPUs that MIG divides, and no whole GPU beside it (MIG user guide,
+    device enumeration).
+    """
     try:
         run = _run("nvidia-smi", "--list-gpus")
     except (OSError, subprocess.TimeoutExpired) as error:
         return [0, str(error)[-200:]]
-    if run.returncode:
-        return [0, ((run.stdout + run.stderr).strip().splitlines() or ["nvidia-smi failed"])[-1][:200]]
-    return [sum(line.startswith("GPU ") for line in run.stdout.splitlines()), None]
+    lines = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]
+    count = sum(line.startswith("GPU ") for line in lines)
+    n_parts = sum(line.startswith("MIG ") for line in lines)
+    if n_parts:
+        return [1, f"MIG: a program sees one of {n_parts} parts"]
+    messages = [line for line in lines if not line.startswith("GPU ")]
+    if not count and not messages:
+        messages = [f"nvidia-smi ended with status {run.returncode}"]
+    return [count, "; ".join(messages)[:200] or None]
+
+
+def nvidia_models() -> list[str]:
+    """Return model and driver of each NVIDIA GPU, such as `NVIDIA H100 80GB HBM3, 580.65.06`.
+
+    The status of nvidia-smi tells nothing: it is 14 on a node whose GPUs work but for a checksum (infoROM).
+    """
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        run = _run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        return [line.strip() for line in run.stdout.splitlines() if _MODEL.fullmatch(line.strip())]
+    return []
 
 
 def amd_devices() -> int:
@@ -203,9 +226,7 @@ def survey() -> dict[str, Any]:
         "links": links(),
         "ports": ports(),
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
-        "accelerators": output_lines(
-            "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"
-        ),
+        "accelerators": nvidia_models(),
         "driver": first_line("/proc/driver/nvidia/version"),
         "amd": amd_devices(),
         "user_namespaces": bool(output_lines("unshare", "--user", "--map-root-user", "echo", "yes")),
@@ -215,6 +236,7 @@ def survey() -> dict[str, Any]:
 
 
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"  # AMD's driver: a CPU is a node without SIMD units
+_MODEL = re.compile(r".+, \d[\d.]*")
 _MODULES = re.compile(
     r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M
 )

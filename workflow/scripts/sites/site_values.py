@@ -191,10 +191,10 @@ def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path)
 
 def machine_site(report: Report) -> list[Section]:
     """Return the sections of the site of this machine alone; `report` is its own."""
-    devices, source = len(report["accelerators"]), "this machine"
+    devices, source = report["devices"][0] if report["accelerators"] else 0, "this machine"
     gpus = _gpu_words(report) if devices else ""
     amd = f"; its {report['amd']} AMD devices are left out: no lock here is for them" if report["amd"] else ""
-    seen = f"nvidia-smi: {gpus}" if devices else f"no NVIDIA device (nvidia-smi){amd}"
+    seen = f"nvidia-smi: {gpus}{_fewer(report)}" if devices else f"no NVIDIA device (nvidia-smi){amd}"
     words = f"one machine with {report['processors']} processors and {_gib(report['memory_mb'])} of memory"
     nodes = (
         "one node has all devices"
@@ -308,7 +308,10 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
             if report and n_nvidia
             else f"; ASSUMED to be NVIDIA's: {_unseen(node_answers)}"
         )
-        return count, [Entry("device", "cuda", gres + seen), Entry("devices_per_node", count, gres)]
+        device = Entry("device", "cuda", gres + seen)
+        if report and n_nvidia and 0 < report["devices"][0] < count:
+            count, gres = report["devices"][0], f"{gres}{_fewer(report)}"
+        return count, [device, Entry("devices_per_node", count, gres)]
     if n_nvidia and not answers.virtual:
         reason = (
             f"{node_answers.at} sees {_gpu_words(report)}, but Slurm hands out none (gres): jobs could not "
@@ -328,6 +331,12 @@ def _gpu_words(report: Report | None) -> str:
     names = dict.fromkeys(name.strip() for name, _, _ in rows)
     drivers = dict.fromkeys(driver.strip() for _, _, driver in rows)
     return f"{len(rows)} x {' and '.join(names)}, driver {', '.join(drivers)}"
+
+
+def _fewer(report: Report) -> str:
+    """Return why programs see fewer GPUs than a node has, such as `; MIG: a program sees one of 7 parts`."""
+    reason = report["devices"][1]
+    return f"; {reason}" if reason else ""
 
 
 def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
