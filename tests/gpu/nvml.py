@@ -1,7 +1,6 @@
-"""NVIDIA's management library on a machine without a GPU: compile it (nvml.c), and describe the machine."""
+"""Describe a machine to NVIDIA's management library of the tests (nvml.c)."""
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,23 +69,3 @@ def describe(file: Path, gpus: Sequence[Gpu], errors: Errors | None = None, is_r
     partial = file.with_suffix(".partial")
     partial.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
     os.replace(partial, file)
-
-
-def compile_library(folder: Path) -> Path:
-    """Compile the library in a folder for LD_LIBRARY_PATH, unless it is there; return the library."""
-    library = folder / SONAME
-    if not library.exists():
-        partial = library.with_suffix(f".{os.getpid()}")
-        options = (
-            "-std=gnu11",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            f"-Wl,-soname,{SONAME}",
-        )
-        subprocess.run(["cc", *options, SOURCE, "-o", partial], check=True)
-        os.replace(partial, library)
-    return library

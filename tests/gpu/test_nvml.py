@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from common.files import locked
 from declared.site import Site
 from gpu import nvml
+from gpu.compiled import compile_library
 from gpu.nvml import Gpu, a100s
 from launchers import launch
 from ranks.worker import energy
@@ -25,7 +25,6 @@ from runs import meters
 from runs.epochs import read_epochs
 from support.installed_site import SITE
 from support.one_run import one_run
-from support.workers import shared_folder
 
 TESTS = Path(__file__).resolve().parents[1]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -35,10 +34,7 @@ INSTANCE = "MIG-feb88891-0321-5fef-9c87-d4af3b54259e"
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled library, in a folder for LD_LIBRARY_PATH."""
-    folder = shared_folder(tmp_path_factory) / "nvml"
-    folder.mkdir(exist_ok=True)
-    with locked(folder / "lock", lambda: None):
-        return nvml.compile_library(folder)
+    return compile_library(nvml.SOURCE, nvml.SONAME, tmp_path_factory)
 
 
 @pytest.fixture

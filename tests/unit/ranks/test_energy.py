@@ -1,7 +1,6 @@
 """Energy: counters of the kernel and of vendors' libraries, valid windows, and power over time."""
 
 import csv
-import ctypes
 import os
 import sys
 import threading
@@ -151,25 +150,6 @@ def test_too_short_epoch_is_empty_and_recorded_with_its_reason(powercap: Path) -
     )
 
 
-# AMD's library, by a module object that has its functions; NVIDIA's: tests/gpu/test_nvml.py.
-
-
-class NotSupported(Exception):
-    """As AmdSmiLibraryException."""
-
-
-def joules_of_a_pause(meter: energy.EnergyMeter) -> tuple[float, float, float]:
-    """Return J between two readings, and the shortest and longest time that they can be apart, s."""
-    start = time.monotonic()
-    before = meter.joules()
-    read = time.monotonic()
-    time.sleep(0.3)
-    shortest_s = time.monotonic() - read
-    after = meter.joules()
-    assert before is not None and after is not None
-    return after - before, shortest_s, time.monotonic() - start
-
-
 def test_power_that_grows_is_integrated_by_trapezoids() -> None:
     start = time.monotonic()
     meter = Integrated(lambda: 100 * (time.monotonic() - start), 0.02)
@@ -180,45 +160,24 @@ def test_power_that_grows_is_integrated_by_trapezoids() -> None:
     assert joules == pytest.approx(50 * (ended**2 - began**2), rel=0.05)
 
 
-def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") -> ModuleType:
-    """amdsmi of ROCm 7 on a node whose accelerators HIP numbers the other way round."""
+# The vendors' libraries: tests/gpu/test_nvml.py and test_amd_smi.py.
+
+
+def old_amdsmi(counted: list[int]) -> ModuleType:
+    """Return amdsmi as before version 6.2: another name for the counter, no numbers of HIP."""
     library = ModuleType("amdsmi")
-    handles = [ctypes.c_void_p(number + 1) for number in range(len(counted))]
-
-    def count(handle: ctypes.c_void_p) -> dict[str, Any]:
-        if not counted[0]:
-            raise NotSupported("AMDSMI_STATUS_NOT_SUPPORTED")
-        value = counted[(handle.value or 0) - 1]
-        return {name: value, "counter_resolution": 15.259, "timestamp": 1}
-
-    def enumerated(handle: ctypes.c_void_p) -> dict[str, int]:
-        return {"hip_id": len(counted) - (handle.value or 0)}
-
     for function, does in {
         "amdsmi_init": lambda: None,
-        "amdsmi_get_processor_handles": lambda: handles,
-        "amdsmi_get_gpu_enumeration_info": enumerated,
-        "amdsmi_get_energy_count": count,
-        "amdsmi_get_power_info": lambda handle: {
-            "socket_power": power, "current_socket_power": "N/A", "average_socket_power": power,
-        },
-    }.items():  # fmt: skip
+        "amdsmi_get_processor_handles": lambda: list(range(len(counted))),
+        "amdsmi_get_energy_count": lambda handle: {"power": counted[handle], "counter_resolution": 15.259},
+    }.items():
         setattr(library, function, does)
     return library
 
 
-@pytest.mark.parametrize("name", ["energy_accumulator", "power"], ids=["since 6.2", "before"])
-def test_amd_smi_has_own_units_and_the_numbers_of_hip(name: str) -> None:
-    meter = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), ["0"])
+def test_old_amdsmi_names_the_counter_otherwise() -> None:
+    meter = energy.amd_smi(old_amdsmi([1_000_000, 3_000_000]), ["1"])
     assert meter.joules() == pytest.approx(3_000_000 * 15.259e-6) and meter.kind == AMD
-
-
-def test_amd_smi_without_a_counter_has_its_power_integrated() -> None:
-    meter = energy.amd_smi(amd([0], power=300), ["0"])
-    joules, shortest_s, longest_s = joules_of_a_pause(meter)
-    assert 300 * shortest_s <= joules <= 300 * longest_s
-    with pytest.raises(StopIteration):
-        energy.amd_smi(amd([0], power="N/A"), ["0"])
 
 
 def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -231,7 +190,7 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
         "amd-smi",
     ]
     assert all("it does not tell: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
-    monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
+    monkeypatch.setitem(sys.modules, "amdsmi", old_amdsmi([1_000_000]))
     assert Meters(["0"]).read() == {"device": pytest.approx(15.259)}
 
 

@@ -282,11 +282,10 @@ def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
 
     def watts(handle: Any) -> float:
         answer = library.amdsmi_get_power_info(handle)
-        return next(
-            float(answer[name])
-            for name in ("current_socket_power", "average_socket_power", "socket_power")
-            if isinstance(answer.get(name), int | float)
-        )
+        for name in ("current_socket_power", "average_socket_power", "socket_power"):
+            if isinstance(answer.get(name), int | float):  # else N/A
+                return float(answer[name])
+        raise LookupError("its power is not known")
 
     parts: list[Joules] = [lambda handle=handle: joules(handle) for handle in chosen]  # type: ignore[misc]
     powers: list[Joules] = [lambda handle=handle: watts(handle) for handle in chosen]  # type: ignore[misc]
@@ -320,7 +319,8 @@ def accelerators(names: Sequence[str]) -> tuple[EnergyMeter | None, list[dict[st
             )
             return meter, []
         except Exception as error:
-            refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {error}"))
+            message = " ".join(str(error).split())  # AMD's has two lines.
+            refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {message}"))
     return None, refused
 
 
