@@ -4,6 +4,7 @@ import csv
 import ctypes
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -242,3 +243,40 @@ def test_idle_power_is_the_mean_of_the_gpus_that_train(
     monkeypatch.setattr(meters, "IDLE", "gpu.metered_rank")
     watts = meters.idle_power(tmp_path, "session", site, content["spec"], environment)
     assert watts == {"device": pytest.approx(85, rel=0.12), "package": None, "node": None}
+
+
+# A number that does not exist hides those after it, which only a driver knows.
+VISIBLE = [
+    "",
+    "0",
+    "4,5",
+    " 2 , 3 ",
+    "1,-1,0",
+    "GPU-00000003,GPU-00000001",
+    "3,GPU-00000001",
+    "0,1,2,3,4,5,6,7",
+]
+COUNT = """\
+import json, os, torch
+from ranks.worker.devices import visible_names
+counts = []
+for value in json.loads(os.environ["VALUES"]):
+    os.environ["CUDA_VISIBLE_DEVICES"] = value
+    counts.append([torch.cuda._device_count_nvml(), len(visible_names())])
+print(json.dumps(counts))
+"""
+
+
+def test_variable_shows_the_gpus_that_pytorch_counts(
+    library: Path, tmp_path: Path, real: Callable[[str], Any]
+) -> None:
+    nvml.describe(tmp_path / "gpus", a100s(8))
+    variables = {
+        "LD_LIBRARY_PATH": str(library.parent),
+        nvml.VARIABLE: str(tmp_path / "gpus"),
+        "PYTHONPATH": str(launch.SCRIPTS),
+        "VALUES": json.dumps(VISIBLE),
+    }
+    python = real("pytorch")["python"]["executable"]
+    done = subprocess.run([python, "-c", COUNT], env=variables, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[n, n] for n in (0, 1, 2, 2, 1, 2, 1, 8)]

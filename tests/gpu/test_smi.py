@@ -97,8 +97,9 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Printed], 
         (failing(MISMATCH, 18), 0, MISMATCH.strip().replace("\n", "; ")),
         (failing("No devices were found\n", 6), 0, "No devices were found"),
         (failing("", 0), 0, "nvidia-smi ended with status 0"),
+        ({}, 0, "Invalid combination of input arguments."),
     ],
-    ids=["8 H100", "MIG", "infoROM", "lost", "no driver", "mismatch", "none", "silent"],
+    ids=["8 H100", "MIG", "infoROM", "lost", "no driver", "mismatch", "none", "silent", "old"],
 )
 def test_doctor_counts_the_gpus_that_programs_see(
     printed: Printed, count: int, reason: str | None, smi: Callable[[Printed], None]

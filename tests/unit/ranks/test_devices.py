@@ -60,6 +60,8 @@ def test_any_other_count_is_an_error(n_visible: int) -> None:
         ("nvidia", {"CUDA_VISIBLE_DEVICES": ""}, []),
         ("nvidia", {"CUDA_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
         ("nvidia", {"ROCR_VISIBLE_DEVICES": "1"}, None),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, ["MIG-a"]),
+        ("nvidia", {"CUDA_VISIBLE_DEVICES": "3,GPU-a,4"}, ["3"]),
         ("amd", {"ROCR_VISIBLE_DEVICES": "4,6"}, ["4", "6"]),
         ("amd", {"HIP_VISIBLE_DEVICES": "1"}, ["1"]),
         ("amd", {"ROCR_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "1"}, ["6"]),

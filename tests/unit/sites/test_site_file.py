@@ -289,6 +289,10 @@ class TestCluster:
         result = site(answers, accelerators=[], amd=4)
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cpu", 0, 1)
 
+    def test_parts_of_a_gpu_train_one_at_a_time(self, answers: SlurmAnswers) -> None:
+        result = site(answers, devices=[1, "MIG: a program sees one of 4 parts"])
+        assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 1, 1)
+
     def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
         node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"

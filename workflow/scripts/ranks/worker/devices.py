@@ -6,6 +6,7 @@ within ROCR_VISIBLE_DEVICES and then HIP_VISIBLE_DEVICES.
 """
 
 import ctypes
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,8 @@ def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | No
         listed = [name.strip() for name in value.split(",") if name.strip()]
         if "-1" in listed:  # It and all that follows are hidden.
             listed = listed[: listed.index("-1")]
+        if vendor() == "nvidia":
+            listed = _usable_by_cuda(listed)
         outer = names
         names = (
             listed
@@ -96,6 +99,16 @@ def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | No
             ]
         )
     return names
+
+
+def _usable_by_cuda(listed: list[str]) -> list[str]:
+    """Return the devices of CUDA_VISIBLE_DEVICES that CUDA uses: up to one of another kind than the first.
+
+    Kinds are numbers and UUIDs. Of the parts of GPUs that MIG divides, a process uses one.
+    """
+    if listed and listed[0].startswith("MIG-"):
+        return listed[:1]
+    return list(itertools.takewhile(lambda name: name.isdecimal() == listed[0].isdecimal(), listed))
 
 
 def own_names(context: "Context") -> list[str]:
