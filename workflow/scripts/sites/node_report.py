@@ -163,7 +163,8 @@ def apptainer(lines: list[str]) -> str | None:
 def devices() -> list[Any]:
     """Return the number of accelerators that this job's programs see, and why there are none or None.
 
-    The drivers count accelerators that a variable hides, too.
+    The drivers count accelerators that a variable hides, too. A number that no accelerator has ends the list
+    of a variable, for CUDA as for HIP, which counts within ROCR_VISIBLE_DEVICES.
     """
     count, reason, variables = amd_devices(), None, ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
     if not count:
@@ -175,8 +176,8 @@ def devices() -> list[Any]:
         entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
         if "-1" in entries:  # It and all that follows are hidden.
             entries = entries[: entries.index("-1")]
-        absent = [place for place, entry in enumerate(entries) if entry.isdigit() and int(entry) >= count]
-        entries = entries[: absent[0]] if absent else entries  # Nor are those after one that does not exist.
+        absent = [i for i, entry in enumerate(entries) if entry.isdigit() and int(entry) >= count]
+        entries = entries[: absent[0]] if absent else entries
         if len(entries) < count:
             count, reason = len(entries), name + "=" + visible
     return [count, reason]
