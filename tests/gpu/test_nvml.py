@@ -135,14 +135,14 @@ def test_gpu_lost_during_a_run_ends_its_energy_with_a_reason(machine: Callable[.
     assert Meters(["0"]).read() == {"device": 1e3}, "the other one still counts"
 
 
-BOTH = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+READINGS = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
 
 
 @pytest.mark.parametrize(
     ("name", "gpu_errors", "errors", "error"),
     [
-        ("0", dict.fromkeys(BOTH, nvml.NO_PERMISSION), {}, "NVMLError_NoPermission"),
-        ("0", dict.fromkeys(BOTH, nvml.NOT_SUPPORTED), {}, "NVMLError_NotSupported"),
+        ("0", dict.fromkeys(READINGS, nvml.NO_PERMISSION), {}, "NVMLError_NoPermission"),
+        ("0", dict.fromkeys(READINGS, nvml.NOT_SUPPORTED), {}, "NVMLError_NotSupported"),
         ("0", {"*": nvml.GPU_IS_LOST}, {}, "NVMLError_GpuIsLost"),
         ("1", {}, {}, "NVMLError_InvalidArgument"),
         ("GPU-other", {}, {}, "NVMLError_NotFound"),

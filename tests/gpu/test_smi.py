@@ -33,7 +33,7 @@ def listed(model: str, count: int) -> str:
     )
 
 
-def whole(model: str, count: int, driver: str) -> Printed:
+def undivided(model: str, count: int, driver: str) -> Printed:
     return {LIST: (listed(model, count), 0), MODELS: (f"{model}, {driver}\n" * count, 0)}
 
 
@@ -45,7 +45,7 @@ PARTS = "".join(
     f"  MIG 1g.10gb     Device  {number}: (UUID: MIG-feb88891-0321-5fef-9c87-d4af3b54259{number})\n"
     for number in range(7)
 )
-EIGHT = whole(H100, 8, "580.65.06")
+EIGHT = undivided(H100, 8, "580.65.06")
 DIVIDED: Printed = {
     LIST: (f"{listed(A100, 1)}{PARTS}GPU 1: {A100} (UUID: GPU-d8594bd4-0fc3-8595-e355-7c98138f3b95)\n", 0),
     MODELS: (f"{A100}, 535.216.01\n" * 2, 0),
@@ -57,7 +57,9 @@ NO_DRIVER = (
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.161\n"
 LOST = "Unable to determine the device handle for GPU 0000:34:00.0: Unknown Error\n"
 INFOROM = "WARNING: infoROM is corrupted at gpu 0000:B3:00.0\n"
-CORRUPTED = {arguments: (text + INFOROM, 14) for arguments, (text, _) in whole(A100, 4, "535.216.01").items()}
+CORRUPTED = {
+    arguments: (text + INFOROM, 14) for arguments, (text, _) in undivided(A100, 4, "535.216.01").items()
+}
 ONE_LOST: Printed = {
     LIST: (f"{listed(A100, 3)}{LOST}", 255),
     MODELS: (f"{A100}, 520.61.05\n" * 3 + LOST, 255),
@@ -199,7 +201,7 @@ FORMAT = "--format=csv,noheader,nounits"
         ((), None),
     ],
 )
-def test_accelerator_test_samples_the_power_that_the_driver_knows(
+def test_power_is_sampled_as_the_driver_knows_it(
     fields: tuple[str, ...],
     expected: float | None,
     smi: Callable[[Printed], None],

@@ -194,7 +194,7 @@ def machine_site(report: Report) -> list[Section]:
     devices, source = report["devices"][0] if report["accelerators"] else 0, "this machine"
     gpus = _gpu_words(report) if devices else ""
     amd = f"; its {report['amd']} AMD devices are left out: no lock here is for them" if report["amd"] else ""
-    seen = f"nvidia-smi: {gpus}{_fewer(report)}" if devices else f"no NVIDIA device (nvidia-smi){amd}"
+    seen = f"nvidia-smi: {gpus}{_hidden_reason(report)}" if devices else f"no NVIDIA device (nvidia-smi){amd}"
     words = f"one machine with {report['processors']} processors and {_gib(report['memory_mb'])} of memory"
     nodes = (
         "one node has all devices"
@@ -310,7 +310,7 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
         )
         device = Entry("device", "cuda", gres + seen)
         if report and n_nvidia and 0 < report["devices"][0] < count:
-            count, gres = report["devices"][0], f"{gres}{_fewer(report)}"
+            count, gres = report["devices"][0], f"{gres}{_hidden_reason(report)}"
         return count, [device, Entry("devices_per_node", count, gres)]
     if n_nvidia and not answers.virtual:
         reason = (
@@ -333,7 +333,7 @@ def _gpu_words(report: Report | None) -> str:
     return f"{len(rows)} x {' and '.join(names)}, driver {', '.join(drivers)}"
 
 
-def _fewer(report: Report) -> str:
+def _hidden_reason(report: Report) -> str:
     """Return why programs see fewer GPUs than a node has, such as `; MIG: a program sees one of 7 parts`."""
     reason = report["devices"][1]
     return f"; {reason}" if reason else ""
