@@ -1,7 +1,8 @@
 """What nvidia-smi prints on nodes of several kinds, replayed by a program of that name, and what we make of it.
 
-The texts have the format of drivers 470 to 580, as in public issues (DataDog/datadog-agent #33120, influxdata/telegraf
-#5812, pytorch/pytorch #163658 and #87464, anderskm/gputil #26 and #55, NVIDIA/open-gpu-kernel-modules #387), shortened.
+The texts have the format of drivers 470 to 580 in public issues (DataDog/datadog-agent #33120, influxdata/telegraf #5812,
+pytorch/pytorch #163658 and #87464, anderskm/gputil #26 and #55, NVIDIA/open-gpu-kernel-modules #387), shortened. That a
+lost or corrupted GPU leaves the lines of the others is assumed.
 """
 
 import shlex

@@ -1,8 +1,8 @@
 """What carried the gradients, from NCCL's own log, and what speaks against it.
 
 The lines have the format of NCCL 2.4 to 2.30 (src/transport/net_ib, net_socket, net.cc, p2p.cc: INFO with
-subsystems INIT and NET), shortened; all but that of 2.30 occur in public issues (NVIDIA/nccl #302, #707, #1538,
-#1804, nccl-tests #185, #213, aws-ofi-nccl #715, ROCm/rccl #1026).
+subsystems INIT and NET). They are shortened and put together from logs in public issues (NVIDIA/nccl #302, #1538,
+#1769, #1804, nccl-tests #185, #213, aws-ofi-nccl #889, ROCm/rccl #1026); that of 2.30 is by its source alone.
 """
 
 from collections.abc import Callable
