@@ -25,6 +25,7 @@ from common.shell import UNSEEN, UNSEEN_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
+from launchers.shortage import FACTS
 from launchers.slurm import Slurm
 
 RANK = """\
@@ -194,6 +195,11 @@ def code_and_facts(reason: Note | None) -> tuple[str, dict[str, Any]]:
 def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[str, Any]]:
     """Return code and facts of a failed rank."""
     return "rank-failed", {"rank": rank, "host": host, "status": status}
+
+
+def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
+    """Return code and facts of a rank that Slurm killed for lack of memory."""
+    return "out-of-memory", {**dict.fromkeys(FACTS), "place": "host", "rank": rank, "host": host}
 
 
 def all_ended(folder: Path) -> bool:
@@ -781,8 +787,25 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",
             ],
-            failure(1, "node2", None),
+            shortage(1, "node2"),
         ),
+        (
+            [
+                "[2026-09-14T17:14:38.784] error: Detected 1 oom_kill event in StepId=17.1. Some of the step "
+                "tasks have been OOM Killed.",
+                "srun: error: node2: tasks 0-2,5,7: Terminated",
+            ],
+            shortage(None, None),
+        ),
+        (
+            [
+                "slurmstepd: error: StepId=17.0 exceeded memory limit (734003200 > 52428800), being killed",
+                "srun: error: node2: task 3: Killed",
+            ],
+            shortage(3, "node2"),
+        ),
+        (["a rank prints: slurmstepd: error: Detected 1 oom_kill event in StepId=17.1.",
+          "srun: error: node2: task 1: Killed"], failure(1, "node2", -9)),
         (["srun: error: node2: task 1: Segmentation fault (core dumped)"],
          failure(1, "node2", -11)),
         (["Traceback (most recent call last):", "RuntimeError: no luck"],

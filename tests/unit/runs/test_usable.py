@@ -7,7 +7,15 @@ import pytest
 from common.notes import Note
 from declared.site import load_site
 from runs import supervise, usable
-from runs.usable import FAILED, NOT_RUN, OTHERWISE_INVALID, TIMED_OUT, find_cause, usable_runs_note
+from runs.usable import (
+    FAILED,
+    NOT_RUN,
+    OTHERWISE_INVALID,
+    OUT_OF_MEMORY,
+    TIMED_OUT,
+    find_cause,
+    usable_runs_note,
+)
 
 
 def disturbed(load: float, steal: float) -> Note:
@@ -36,6 +44,7 @@ def test_misplaced_ranks_are_a_cause() -> None:
     ("status", "reason", "cause"),
     [
         ("failed", "a rank was stopped for 2.0 s", FAILED),
+        ("oom", "out of memory on device 0: rank 1 asked for 2.1 GB", OUT_OF_MEMORY),
         ("timeout", None, TIMED_OUT),
         ("missing", None, NOT_RUN),
         ("invalid", None, OTHERWISE_INVALID),

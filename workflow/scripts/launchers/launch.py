@@ -32,7 +32,10 @@ from declared.site import Site
 from environments import container
 from environments.container import Bind
 from environments.record import BuiltEnvironment
+from launchers.log import read_end
+from launchers.shortage import find_shortage
 from ranks.worker.devices import HIDING_VARIABLES
+from ranks.worker.node import oom_kills
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
@@ -42,7 +45,6 @@ POLL_S = 0.02
 KILLED_S = 60.0  # for a killed process to end
 CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
 VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; archives leave out hidden files
-LOG_END_BYTES = 1 << 20  # part of a log that is searched for causes: a rank may write gigabytes
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        status: ok, failed or timeout.
+        status: ok, failed, oom (out of memory) or timeout.
         reason: Why they did not end well.
         wall_s: Seconds from launch to the end of the last rank.
     """
@@ -179,6 +181,7 @@ def run(
         command = modules_first(command)
         own_variables = variables(site, spec, pythonpath=False)
         rank_variables = {**own_variables, **environment["variables"]}
+    kills_before = oom_kills() or 0
     started = time.monotonic()
     with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
@@ -188,7 +191,12 @@ def run(
             reason = None if end == "ok" else _classify(launcher, end, codes, folder / "log.txt", site)
         finally:
             launcher.end()
-    return Outcome(end, reason, time.monotonic() - started)
+    wall_s = time.monotonic() - started
+    if end == "failed" and reason:
+        n_kills = (oom_kills() or 0) - kills_before
+        if shortage := find_shortage(folder, reason, spec["device"], n_kills):
+            return Outcome("oom", shortage, wall_s)
+    return Outcome(end, reason, wall_s)
 
 
 def runs_installed_python(environment: BuiltEnvironment) -> bool:
@@ -229,17 +237,6 @@ def forget_variables(folder: Path) -> None:
     """Remove the files of variables that a killed supervisor left below `folder`."""
     for file in folder.rglob(VARIABLES):
         file.unlink(missing_ok=True)
-
-
-def read_end(log: Path) -> str:
-    """Return the last LOG_END_BYTES of a log, or "" if there is none."""
-    try:
-        with open(log, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_END_BYTES))
-            return file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def in_image(

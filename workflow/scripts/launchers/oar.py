@@ -26,10 +26,10 @@ from launchers.launch import (
     pkill,
     query_job_field,
     rank_failure,
-    read_end,
     spawn,
     too_few_nodes,
 )
+from launchers.log import read_end
 from sites import virtual
 
 SSH_FAILED = (

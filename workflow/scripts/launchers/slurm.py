@@ -25,19 +25,27 @@ from launchers.launch import (
     kill,
     launching_program_failure,
     outside_of_job,
-    read_end,
     spawn,
     too_few_nodes,
 )
+from launchers.log import read_end
+from launchers.shortage import make_reason
 from ranks.worker import energy
+from ranks.worker.shortage import HOST
 from sites import slurm, virtual
 
 PATIENCE_S = 10.0  # for Slurm to start or end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
+# Of a step's control group, and of Slurm's own accounting (JobAcctGatherParams=OverMemoryKill).
+_OUT_OF_MEMORY = re.compile(
+    r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
+)
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"  # the state of a job, and
+TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes it for a task
 # 30 s is Slurm's default of JobAcctGatherFrequency for energy.
 STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
@@ -158,7 +166,7 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Ask for the job's state, and read srun's messages."""
-        if (state := job_state(self.job["number"])) != RUNNING:
+        if (state := job_state(self.job["number"])) not in (RUNNING, OUT_OF_MEMORY):
             raise job_ended(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
             if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
@@ -168,11 +176,13 @@ class Slurm:
         """See Launcher. Read srun's messages: the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
-        for line in lines:
-            if error := _TASK_ERROR.fullmatch(line):
-                host, rank, other_ranks, end = error.groups()
-                text = f"rank {rank}{other_ranks} on {host}: {end.lower()}"
-                return Note("rank-failed", text, rank=int(rank), host=host, status=_exit_status(end))
+        errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
+        if shortage := _find_shortage(errors, log_lines):
+            return shortage
+        for error in errors:
+            host, rank, other_ranks, end = error.groups()
+            text = f"rank {rank}{other_ranks} on {host}: {end.lower()}"
+            return Note("rank-failed", text, rank=int(rank), host=host, status=_exit_status(end))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
             raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
         return launching_program_failure("srun", codes[0] or 0)
@@ -249,6 +259,22 @@ def ask_or_lose(*command: str) -> str:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
     raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
+
+
+def _find_shortage(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
+    """Return the reason if Slurm killed a task for lack of memory, None otherwise.
+
+    Args:
+        errors: srun's errors of tasks: host, rank, further ranks, how it ended.
+        log_lines: All lines of the log, with those of slurmstepd.
+    """
+    of_task = next((error for error in errors if error[4] == TASK_OUT_OF_MEMORY), None)
+    of_step = next(filter(_OUT_OF_MEMORY.match, log_lines), None)
+    if of_task is None and of_step is None:
+        return None
+    task = of_task or next((error for error in errors if _exit_status(error[4]) == -signal.SIGKILL), None)
+    facts = {"place": HOST, "rank": int(task[2]), "host": task[1]} if task else {"place": HOST}
+    return make_reason(facts, of_step or f"Slurm: {TASK_OUT_OF_MEMORY}")
 
 
 def _exit_status(end: str) -> int | None:

@@ -10,7 +10,7 @@ from common.notes import Note
 from common.schemas import check, schema
 from plan.identity import Planned
 
-STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
+STATUSES = ("ok", "oom", "failed", "timeout", "invalid", "broken")
 
 
 def load_record(file: Path) -> dict[str, Any]:

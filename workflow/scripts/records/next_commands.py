@@ -7,6 +7,7 @@ from typing import NamedTuple
 from common.files import CHECKOUT, load_yaml
 from common.notes import Note
 
+# A run without enough memory (oom) is a result, as an ok run is.
 REPEATABLE = ("failed", "timeout", "invalid", "broken")
 
 

@@ -32,6 +32,7 @@ JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where"}  # older name
 COLOURS = {
     "done": GREEN,
     "running": YELLOW,
+    "oom": YELLOW,
     "failed": RED,
     "timeout": RED,
     "invalid": RED,

@@ -11,7 +11,7 @@ from common.text import alternatives
 
 STUDIES, SITES = CHECKOUT / "config" / "studies", CHECKOUT / "config" / "sites"
 PROFILES = ("local", "slurm", "allocation", "oar", "pbs", "flux")
-STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
+STATUSES = ("ok", "oom", "failed", "timeout", "invalid", "broken")
 
 
 def names_in(folder: Path) -> list[str]:

@@ -11,6 +11,7 @@
         epochs.csv, steps.csv            times of epochs, and of steps if the study asks for them
         phases.csv, clocks.csv           phases of traced ranks, merged from phases-<rank>.csv
         score-p/                         what Score-P wrote
+        out-of-memory-<rank>.json        what a rank says whose memory ran out
         power.csv                        power over time, from power-<rank>.csv of each machine and wattmeters
         result.json                      what the ranks measured about themselves, when all have ended well
         reference-before/, -after/       a reference benchmark with its log, kept if it failed

@@ -22,7 +22,7 @@ from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
 from common.text import duration
-from launchers.launch import read_end
+from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
 from runs.epochs import mean_of_timed, read_epochs

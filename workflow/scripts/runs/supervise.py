@@ -29,6 +29,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.log import read_end
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.plan_files import read_plan
@@ -108,15 +109,16 @@ def train_once(
     measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
     gradient_bytes = planned.graph.gradient_bytes
     status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
+    if status in ("failed", "oom") and _parent_processes() != parents:
+        raise launch.Lost(Note("parent-killed", "its parent process was killed"))
     if status == "failed":
-        if _parent_processes() != parents:
-            raise launch.Lost(Note("parent-killed", "its parent process was killed"))
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         **describe_run(planned, run_environment),
         "session": session,
         "status": status,
         "reason": reason,
+        **({"out_of_memory": dict(reason.facts)} if status == "oom" and reason else {}),
         "job": launcher.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
@@ -312,7 +314,7 @@ def judge(
 ) -> tuple[str, Note | None]:
     """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
 
-    The status is that of the launch (failed, timeout), failed if epochs are missing, or invalid if
+    The status is that of the launch (oom, failed, timeout), failed if epochs are missing, or invalid if
 
     1. a loss is not finite in some epoch,
     2. weights are not finite after the last epoch,
@@ -403,7 +405,7 @@ def failure_or_lost(reason: Note, log: Path) -> Note:
 
 def with_last_line(reason: Note, log: Path) -> Note:
     """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
-    plain = (_TERMINAL.sub("", line) for line in launch.read_end(log).splitlines())
+    plain = (_TERMINAL.sub("", line) for line in read_end(log).splitlines())
     lines = ["".join(filter(str.isprintable, line)).strip() for line in plain]
     # Lines of Slurm report the failure, not its cause.
     lines = [line for line in lines if line and not line.startswith(("srun: ", "slurmstepd: "))]

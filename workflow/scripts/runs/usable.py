@@ -20,10 +20,11 @@ class Cause(NamedTuple):
 
 
 FAILED = Cause("failed", "failed")
+OUT_OF_MEMORY = Cause("out of memory", "ran out of memory")
 TIMED_OUT = Cause("timed out", "reached the time limit")
 NOT_RUN = Cause("not run yet", "have not run yet")
 OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
-_BY_STATUS = {"failed": FAILED, "timeout": TIMED_OUT, "missing": NOT_RUN}
+_BY_STATUS = {"oom": OUT_OF_MEMORY, "failed": FAILED, "timeout": TIMED_OUT, "missing": NOT_RUN}
 _BY_REASON = (
     (
         r"disturbed: .* other processes \(more than (?P<limit>[\d.]+)%\)",

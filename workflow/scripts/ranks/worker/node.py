@@ -17,6 +17,7 @@ from ranks.worker.energy import SCOPES, Meters
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")
+VMSTAT = Path("/proc/vmstat")
 MODULES = Path("/sys/module")
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 AMD_GPUS = Path("/sys/bus/pci/drivers/amdgpu")
@@ -131,6 +132,17 @@ def memory_bytes() -> int:
     return min(
         [1024 * int(total.split()[1]), *(limit for file in limits if (limit := _number(file)) is not None)]
     )
+
+
+def oom_kills() -> int | None:
+    """Return how many processes of this control group the kernel has killed for lack of memory.
+
+    Version 2 counts those of groups below, too. Outside of all groups, the number is that of the machine
+    (proc(5), /proc/vmstat). None if the kernel does not count.
+    """
+    files = [group / name for group in _groups("memory") for name in ("memory.events", "memory.oom_control")]
+    counts = [count for file in (*files, VMSTAT) if (count := _fields(file).get("oom_kill")) is not None]
+    return counts[0] if counts else None
 
 
 def busy_seconds() -> float:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ranks.worker import shortage
 from ranks.worker.context import Context
 
 PR_SET_PDEATHSIG = 1
@@ -45,7 +46,8 @@ def as_rank(run: Callable[[Path], object]) -> None:
             run(Path(sys.argv[1]))
             for leave in at_end:
                 leave()
-    except BaseException:
+    except BaseException as error:
+        shortage.leave_note(error, Path(sys.argv[1]), host())
         traceback.print_exc()
         status = 1
         time.sleep(FAILURE_PAUSE_S)

@@ -1,0 +1,148 @@
+"""Runs whose ranks ran out of memory end with status oom, those whose ranks were killed otherwise fail."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.notes import Note
+from launchers.launch import SCRIPTS
+from launchers.shortage import FACTS, find_shortage
+from ranks.worker.node import CGROUPS, _groups
+
+KILLED = Note("rank-failed", "rank 1 was killed by SIGKILL", rank=1, host="node2", status=-9)
+# Start two ranks of `body` as a supervisor does, and print how they ended.
+SUPERVISOR = """\
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from declared.site import load_site
+from launchers import launch
+
+folder = Path(sys.argv[1])
+site = replace(load_site("local"), time_limit_s=50.0)
+spec = {"run_id": "a.b.r1", "nodes": 1, "ranks": 2, "ranks_per_node": 2, "device": "cpu", "cores": 2,
+        "cores_per_rank": 1}
+environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": sys.argv[2]}}
+ranks = launch.make_launcher(site, spec)
+outcome = launch.run(ranks, environment, folder, spec, site, program="rank")
+print(json.dumps([outcome.status, outcome.reason.code, dict(outcome.reason.facts)]))
+"""
+EAT = """\
+import os
+kept = []
+while os.environ["RINGSIDE_RANK"] == "1":
+    kept.append(b"x" * (1 << 24))
+"""
+LIMITED = """\
+import os, resource
+from ranks.worker.process import as_rank
+
+def run(folder):
+    if os.environ["RINGSIDE_RANK"] == "0":
+        raise RuntimeError("a rank is gone: it closed its connection")
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+    bytearray(1 << 30)
+
+as_rank(run)
+"""
+KILL = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+def supervise(folder: Path, body: str, join: Path | None = None) -> Any:
+    """Return status, code and facts of two ranks; `join` is a file by which a process joins a group."""
+    (folder / "rank.py").write_text(body)
+    enter = f"echo $$ > {join} && " if join else ""
+    program = [sys.executable, "-c", SUPERVISOR, str(folder), f"{folder}:{SCRIPTS}"]
+    ended = subprocess.run(
+        ["sh", "-c", f'{enter}exec "$@"', "sh", *program],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_a_run_with_a_rank_without_memory_is_oom(tmp_path: Path) -> None:
+    status, code, facts = supervise(tmp_path, LIMITED)
+    assert (status, code) == ("oom", "out-of-memory")
+    assert (facts["rank"], facts["place"], facts["host"]) == (1, "host", os.uname().nodename)
+
+
+def test_a_killed_rank_without_evidence_has_failed(tmp_path: Path) -> None:
+    status, code, facts = supervise(tmp_path, KILL)
+    assert (status, code, facts["status"]) == ("failed", "rank-failed", -9)
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path) -> None:
+    """In a control group of 128 MiB, which only the processes of this test join."""
+    limits = {"memory.limit_in_bytes": "memory.memsw.limit_in_bytes", "memory.max": "memory.swap.max"}
+    own = next(
+        (group for group in _groups("memory") if any((group / name).exists() for name in limits)), None
+    )
+    group = (own or CGROUPS) / f"ringside-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        limit, swap = next((item for item in limits.items() if (group / item[0]).exists()), ("", ""))
+        if not limit:
+            pytest.skip("control groups made here do not limit memory")
+        (group / limit).write_text(str(1 << 27))
+        if (group / swap).exists():
+            (group / swap).write_text("0" if limit == "memory.max" else str(1 << 27))
+        status, code, facts = supervise(tmp_path, EAT, group / "cgroup.procs")
+        assert (status, code) == ("oom", "out-of-memory")
+        assert (facts["rank"], facts["place"]) == (1, "host")
+    finally:
+        group.rmdir()
+
+
+def test_evidence_is_a_count_of_kills_together_with_a_killed_rank(tmp_path: Path) -> None:
+    ended = Note("rank-failed", "rank 0 ended with status 1", rank=0, host=None, status=1)
+    assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
+    assert find_shortage(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
+    found = find_shortage(tmp_path, KILLED, "cuda", 1)
+    assert found is not None
+    assert found.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
+    (tmp_path / "log.txt").write_text("Error: LBANN was killed (Killed): epoch 2\n")
+    assert find_shortage(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
+
+
+def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
+    for rank, at in ((0, 12.0), (2, 11.0)):
+        content = {"error": "CUDA out of memory", "place": None, "rank": rank, "host": "a", "at": at}
+        (tmp_path / f"out-of-memory-{rank}.json").write_text(json.dumps({**content, "asked_bytes": 7}))
+    (tmp_path / "out-of-memory-9.json").write_text("{")  # killed while it wrote
+    found = find_shortage(tmp_path, KILLED, "cuda", 0)
+    assert found is not None
+    assert (found.facts["rank"], found.facts["place"], found.facts["asked_bytes"]) == (2, "device", 7)
+
+
+def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(
+        "JaxRuntimeError: INTERNAL: NCCL operation failed: unhandled cuda error\n"
+    )
+    assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
+    (tmp_path / "nccl.node2.17.log").write_text("node2:17:9 [0] NCCL WARN Cuda failure 2 'out of memory'\n")
+    found = find_shortage(tmp_path, KILLED, "cuda", 0)
+    assert found is not None and (found.facts["place"], found.facts["host"]) == ("device", "node2")
+
+
+def test_wording_of_the_reason(tmp_path: Path) -> None:
+    content = {
+        "error": "CUDA out of memory", "place": "device", "device": 3, "rank": 1, "host": "node2", "at": 0.0,
+        "asked_bytes": 2 * 10**9, "free_bytes": 10**9,
+    }  # fmt: skip
+    (tmp_path / "out-of-memory-1.json").write_text(json.dumps(content))
+    assert find_shortage(tmp_path, KILLED, "cuda", 0) == (
+        "out of memory on device 3: rank 1 on node2 asked for 2.0 GB, 1.0 GB were free: CUDA out of memory"
+    )

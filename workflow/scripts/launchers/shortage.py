@@ -1,0 +1,83 @@
+"""Tell ranks that ran out of memory from ranks that failed: the status `oom`.
+
+A rank says so itself (ranks/worker/shortage.py), or its launcher, or the kernel counts a process that it
+killed, or a line of a log says so. Without such evidence a killed rank has failed.
+"""
+
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.notes import Note
+from common.redaction import redact_log
+from common.text import size
+from launchers.log import read_end
+from ranks.worker.shortage import DEVICE, HOST, PARTS, Shortage, describe_text
+
+OUT_OF_MEMORY = "out-of-memory"
+FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
+LIBRARY_LOGS = "nccl.*.log"  # what NCCL reports only there
+# Open MPI and LBANN's adapter say by which signal a program of theirs ended.
+_KILLED = re.compile(r"\bsignal 9\b|\(Killed\)")
+# Statuses of a killed rank: of Python's Popen, of a shell, and of oarsh, which does not tell.
+_KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
+
+
+def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
+    """Return the reason of ranks that failed for lack of memory, None if nothing says so.
+
+    Args:
+        folder: The attempt's folder.
+        failure: What the launcher knows of the failure.
+        device: `device` of the run's spec: it says whose memory ran out if the library does not.
+        oom_kills: Processes of this node's control group that the kernel killed during the run.
+    """
+    default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
+    rank, host = failure.facts.get("rank"), failure.facts.get("host")
+    notes = sorted(filter(None, map(_read_note, folder.glob(PARTS))), key=lambda note: note["at"])
+    if notes:
+        return make_reason({**notes[0], "place": notes[0]["place"] or default_place}, notes[0]["error"])
+    if failure.code == OUT_OF_MEMORY:
+        return failure
+    log = read_end(folder / "log.txt")
+    if oom_kills > 0 and (failure.facts.get("status") in _KILLED_STATUSES or _KILLED.search(log)):
+        text = "the kernel killed it, since the memory of its control group or node was used up"
+        return make_reason({"place": HOST, "rank": rank, "host": host}, text)
+    texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
+    found = next((shortage for text in texts if (shortage := describe_text(text))), None)
+    if found is None:
+        return None
+    facts = {**asdict(found), "place": found.place or default_place, "rank": rank, "host": host}
+    return make_reason(facts, found.error)
+
+
+def make_reason(facts: Mapping[str, Any], error: str) -> Note:
+    """Return the reason of status oom, as in `out of memory on GPU 0: rank 1 on node2 asked for 2.1 GB: ...`.
+
+    Args:
+        facts: What is known of FACTS.
+        error: What the library, the kernel or the scheduler says.
+    """
+    known = {name: facts.get(name) for name in FACTS}
+    error = "".join(filter(str.isprintable, redact_log(error)))
+    place = {DEVICE: " on the device", HOST: " on the host"}.get(known["place"] or "", "")
+    if known["device"] is not None:
+        place = f" on device {known['device']}"
+    who = "a rank" if known["rank"] is None else f"rank {known['rank']}"
+    where = f" on {known['host']}" if known["host"] else ""
+    asked = "" if known["asked_bytes"] is None else f" asked for {size(known['asked_bytes'])}"
+    free = "" if known["free_bytes"] is None else f", {size(known['free_bytes'])} were free"
+    return Note(OUT_OF_MEMORY, f"out of memory{place}: {who}{where}{asked}{free}: {error}", **known)
+
+
+def _read_note(file: Path) -> dict[str, Any] | None:
+    """Return what a rank left, None if it was killed while it wrote."""
+    with contextlib.suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(file.read_text())
+        return {**asdict(Shortage("")), **content} if "at" in content else None
+    return None

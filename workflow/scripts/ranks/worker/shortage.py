@@ -1,0 +1,194 @@
+"""Recognise errors that mean that memory ran out, by their types and the texts of libraries and schedulers.
+
+A rank that fails for lack of memory leaves a file in the attempt's folder, from which the launcher takes the
+status `oom`. The launcher searches logs for the same texts, since some programs end without an exception.
+Nothing here imports a library.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PARTS = "out-of-memory-*.json"
+MAX_ERROR_LENGTH = 300
+MAX_CHAIN = 20  # exceptions that led to one another
+DEVICE, HOST = "device", "host"
+
+# One line that ends training wherever it stands, in an exception or in a log.
+_TEXTS = re.compile(
+    "|".join(
+        (
+            # PyTorch: the caching allocator; CUDA's and HIP's own calls; the allocator of the CPU
+            r"\b(?:CUDA|HIP|XPU|MPS) out of memory",
+            r"\b(?:CUDA|HIP) error:? \(?out of memory",
+            r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+            # handles and workspaces of cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT, and of AMD's libraries
+            r"\b\w+_STATUS_ALLOC_FAILED\b",
+            r"\bCUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED\b",
+            r"\bCUFFT_ALLOC_FAILED\b|\bmiopenStatusAllocFailed\b",
+            # names of CUDA's and HIP's errors
+            r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\bcudaErrorMemoryAllocation\b",
+            r"\bhipErrorOutOfMemory\b|\bhipErrorMemoryAllocation\b",
+            r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b",
+            # NCCL and RCCL
+            r"\b(?:Cuda|HIP) failure (?:\d+ )?'out of memory'",
+            r"\bFailed to (?:CUDA|HIP) (?:host )?(?:calloc|malloc)",
+            # Horovod, LBANN and Hydrogen
+            r"\b(?:cuda|hip)(?:Malloc|HostAlloc)\w*\W.{0,80}out of memory",
+            r"\b(?:CUDA|cuda|HIP|hip|GPU)\b.{0,80}[(:'\" ]out of memory",
+            r"\bstd::bad_alloc\b",
+            # TensorFlow and XLA; RESOURCE_EXHAUSTED alone may be a message that is too long, or a full disk
+            r"\bOOM when allocating\b",
+            r"\b(?:RESOURCE_EXHAUSTED|ResourceExhaustedError)\b.*(?:[Oo]ut of memory|OOM\b|[Aa]llocat)",
+            r"\bDst tensor is not initialized\b",
+            # Python and NumPy
+            r"^(?:\w+\.)*\w*MemoryError(?::|\s*$)",
+            r"\bOSError: \[Errno 12\]",
+            # PBS
+            r"PBS: job killed: \w*mem \d+kb exceeded limit",
+            r"Cgroup mem(?:ory)? limit exceeded",
+        )
+    )
+)
+# Lines of glog and absl below FATAL: the library may have gone on, with a slower algorithm for example.
+_NOT_FATAL = re.compile(r"^[IWE]\d{4} |^(?:\S+ \S+ )?[IWE] (?:external|tensorflow|tsl|xla|third_party)/")
+_MEMORY_WORDS = re.compile(r"out of memory|\bOOM\b|allocat", re.IGNORECASE)
+_HOST_WORDS = re.compile(
+    r"DefaultCPUAllocator|HOST_ALLOCATION|HostAlloc|CUDA host|pinned|bad_alloc|(?<!Of)MemoryError|Errno 12"
+    r"|on \S*device:CPU|PBS|Cgroup"
+)
+_DEVICE_WORDS = re.compile(
+    r"CUDA|Cuda|cuda|HIP|hip|NCCL|nccl|GPU|XPU|MPS|HSA_|CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|miopen"
+    r"|device ordinal|Dst tensor"
+)
+_SIZE = r"([\d.]+) ?((?:[KMGTPE]i?)?B|bytes?)"
+_ASKED = re.compile(rf"(?:[Aa]llocat\w+|alloc(?: async)?|malloc(?: async)?) (?:of size )?{_SIZE}\b")
+_ASKED_EXACTLY = re.compile(r"request for [\d.]+ ?\w+ \((\d+)B\)")
+_ASKED_SHAPE = re.compile(r"tensor with shape ?\[([\d,]*)\] and type (\w+)")
+_FREE = re.compile(rf"of which {_SIZE} is free|[;(] ?{_SIZE} free\b")
+_TOTAL = re.compile(rf"total capacity of {_SIZE}|[;(] ?{_SIZE} total capacity")
+_DEVICE_NUMBER = re.compile(r"\bGPU[ _:](\d+)|device ordinal (\d+)")
+_UNITS = {"B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_TYPE_BYTES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "complex64": 8, "complex128": 16}
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Memory that was not there, as the library says it; sizes in bytes, None where it does not.
+
+    Attributes:
+        error: The line that says so.
+        place: DEVICE or HOST: whose memory it is.
+        device: Number of the accelerator among those that the rank sees.
+        asked_bytes: What was to be allocated.
+        free_bytes: What was free at that moment.
+        total_bytes: All memory of the device.
+    """
+
+    error: str
+    place: str | None = None
+    device: int | None = None
+    asked_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+def describe_error(error: BaseException) -> Shortage | None:
+    """Return the shortage that an exception, or one that led to it, reports; None if none does."""
+    for link in _chain(error):
+        text = f"{type(link).__name__}: {link}"
+        names = {kind.__name__ for kind in type(link).__mro__}
+        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
+            return _read_numbers(text, HOST)
+        if "OutOfMemoryError" in names or ("ResourceExhaustedError" in names and _MEMORY_WORDS.search(text)):
+            line = next(filter(_MEMORY_WORDS.search, text.splitlines()), text)
+            return _read_numbers(line, _place(text))
+        if shortage := describe_text(text):
+            return shortage
+    return None
+
+
+def describe_text(text: str) -> Shortage | None:
+    """Return the shortage that a line of an error or a log reports, the first one; None if none does."""
+    for line in text.splitlines():
+        if _TEXTS.search(line) and not _NOT_FATAL.match(line):
+            return _read_numbers(line, _place(line))
+    return None
+
+
+def leave_note(error: BaseException, folder: Path, host: str) -> None:
+    """Write `folder`/out-of-memory-<rank>.json if the rank on `host` fails with `error` for lack of memory.
+
+    If even this needs more memory than is left, free what the functions that failed still hold. A note that
+    cannot be written is left out: the log has the error, too.
+    """
+    try:
+        _leave_note(error, folder, host)
+    except (MemoryError, OSError):
+        for link in _chain(error):
+            traceback.clear_frames(link.__traceback__)
+        with contextlib.suppress(MemoryError, OSError):
+            _leave_note(error, folder, host)
+
+
+def _leave_note(error: BaseException, folder: Path, host: str) -> None:
+    if shortage := describe_error(error):
+        rank = int(os.environ.get("RINGSIDE_RANK", "0"))
+        partial = folder / f".out-of-memory-{rank}"
+        content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
+        partial.write_text(json.dumps(content))
+        os.replace(partial, folder / PARTS.replace("*", str(rank)))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and those that led to it, as a traceback lists them."""
+    link: BaseException | None = error
+    for _ in range(MAX_CHAIN):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _place(text: str) -> str | None:
+    """Return whose memory it is, None if the text does not say."""
+    return HOST if _HOST_WORDS.search(text) else DEVICE if _DEVICE_WORDS.search(text) else None
+
+
+def _read_numbers(text: str, place: str | None) -> Shortage:
+    number = _DEVICE_NUMBER.search(text) if place != HOST else None
+    return Shortage(
+        error=" ".join(text.split())[:MAX_ERROR_LENGTH],
+        place=place,
+        device=int(number[1] or number[2]) if number else None,
+        asked_bytes=_asked_bytes(text),
+        free_bytes=_bytes(_FREE.search(text)),
+        total_bytes=_bytes(_TOTAL.search(text)),
+    )
+
+
+def _asked_bytes(text: str) -> int | None:
+    if exactly := _ASKED_EXACTLY.search(text):
+        return int(exactly[1])
+    if shape := _ASKED_SHAPE.search(text):
+        sizes = [int(size) for size in shape[1].split(",") if size]
+        bits = re.search(r"\d+$", shape[2])  # of int8, uint64
+        of_type = _TYPE_BYTES.get(shape[2]) or (int(bits[0]) // 8 if bits else None)
+        return of_type and math.prod(sizes) * of_type
+    return _bytes(_ASKED.search(text))
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    """Return the size in the first two groups of a match that took part; units are powers of 1024."""
+    if match is None:
+        return None
+    number, unit = (group for group in match.groups() if group is not None)
+    return int(float(number) * 1024 ** _UNITS.get(unit[0], 0))
