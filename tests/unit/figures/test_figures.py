@@ -118,6 +118,8 @@ def changed(case):
             runs.loc[single, ["status", "epoch_time_s"]] = ["failed", None]
         case "a panel failed":
             runs.loc[runs["batch_size"] == 64, ["status", "epoch_time_s"]] = ["timeout", None]
+        case "a framework out of memory":
+            runs.loc[runs["framework"] == "pytorch-ddp", ["status", "epoch_time_s"]] = ["oom", None]
         case "no accuracy":
             epochs = epochs.assign(train_accuracy=None, validation_accuracy=None)
         case "two models":
@@ -141,6 +143,7 @@ CASES = [
     "no successful run",
     "baselines failed",
     "a panel failed",
+    "a framework out of memory",
     "no accuracy",
     "two models",
     "unknown framework",

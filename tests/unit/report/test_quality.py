@@ -101,6 +101,8 @@ def test_mark_counts_cells_without_data() -> None:
     bad = quality.cells_mark(runs_of(OK, ("failed", "x", 0.0, 0.0)))
     assert (bad.outcome, bad.name.facts["cells"], bad.name) == (BAD, ["b"], "1 of 2 cells without data")
     assert quality.cells_mark(runs_of(OK, OK)).outcome == GOOD
+    ran_out = quality.cells_mark(runs_of(OK, ("oom", "x", 0.0, 0.0)))
+    assert (ran_out.outcome, ran_out.name.facts["out_of_memory"]) == (GOOD, ["b"]), "it is a result"
 
 
 def load(**shares: float) -> list[Mark]:

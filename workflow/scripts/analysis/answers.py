@@ -28,6 +28,7 @@ from analysis.measured import (
     combination_text,
     level_text,
     levels_in_order,
+    out_of_memory_cells,
     successful,
     title,
     varying,
@@ -72,7 +73,7 @@ class FTest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a study: at most three opening notes, and further ones."""
+    """The answer of a study: at most three opening notes, one more if memory ran out, and further ones."""
 
     opening: list[Note]
     further: list[Note]
@@ -172,7 +173,7 @@ def answer_sentences(
         margin: The study's equivalence margin, if it has one.
     """
     if successful(runs).empty:
-        return Answer([NO_SUCCESS], [])
+        return Answer([NO_SUCCESS, *_shortage_notes(runs, asked_factors or ["framework"])], [])
     if not varying(runs):
         mean = pooled(runs).cell_mean(str(runs["cell"].iloc[0]))
         text = (
@@ -200,6 +201,7 @@ def answer_sentences(
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if undecided := _undecided_note(every_contrast, margin):
         opening.append(undecided)
+    opening += _shortage_notes(runs, [first, *more_factors])
     return Answer(opening, [note for name, note in effects_of.items() if name not in described])
 
 
@@ -651,6 +653,41 @@ def _place_of_change(contrast: Contrast, is_one_change: bool) -> str:
 def _percent(ratio: Estimate) -> str:
     value, _, bounds = tables.ratio(ratio, digits=2, unit=100).partition(" ")
     return f"{value} % {bounds}".strip()
+
+
+def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
+    """Say which levels of an asked factor have no epoch time because memory ran out; [] for none.
+
+    The first asked factor counts whose levels differ in that.
+    """
+    cells = out_of_memory_cells(runs)
+    if not cells:
+        return []
+    rows = cell_levels(runs)
+    ran_out = rows[rows["cell"].isin(cells)]
+    factor = next((name for name in asked_factors if _differ(rows, ran_out, name)), asked_factors[0])
+    counts = {
+        level_text(level): (int((ran_out[factor] == level).sum()), int((rows[factor] == level).sum()))
+        for level in levels_in_order(ran_out, factor)
+    }
+    contexts = cell_contexts(runs, but=[factor])
+    parts = []
+    for level in levels_in_order(ran_out, factor):
+        (n, of), own = counts[level_text(level)], ran_out[ran_out[factor] == level]
+        place = contexts[own["cell"].iloc[0]] if n == 1 else ""
+        if not place and factor != "framework" and rows["framework"].nunique() > 1:
+            place = ", ".join(levels_in_order(own, "framework"))
+        where = (f" in {n} of {of} configurations" if n > 1 else "") + (f" ({place})" if place else "")
+        words = f"{_article(factor, level)}{_level_words(factor, level)}"
+        parts.append(f"{words} ran out of memory{where}" if factor == "framework" else f"with {words}{where}")
+    text = "; ".join(parts) if factor == "framework" else f"Memory ran out {' and '.join(parts)}"
+    return [Note("out-of-memory", f"{text}.", factor=factor, levels=counts, cells=cells)]
+
+
+def _differ(rows: pd.DataFrame, ran_out: pd.DataFrame, factor: str) -> bool:
+    """Return whether memory ran out in a larger share of some level's cells than of another's."""
+    shares = ran_out.groupby(factor).size().reindex(rows[factor].unique(), fill_value=0)
+    return bool((shares / rows.groupby(factor).size()).nunique() > 1)
 
 
 def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note | None:

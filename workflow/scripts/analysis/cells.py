@@ -13,7 +13,15 @@ from scipy import stats
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_levels, level_text, successful, title, varying
+from analysis.measured import (
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_MARK,
+    cell_levels,
+    level_text,
+    successful,
+    title,
+    varying,
+)
 from analysis.pooling import pooled, pooled_response
 from common.notes import Note
 from declared.responses import EPOCH_TIME, Response
@@ -50,7 +58,7 @@ RESPONSES = [
 
 
 def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFrame:
-    """Return one row per cell: factors, n, unsuccessful, and the statistics of each response.
+    """Return one row per cell: factors, n, unsuccessful, out_of_memory (missing for none), and the responses.
 
     Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
 
@@ -62,6 +70,7 @@ def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFra
     rows = cell_levels(runs).set_index("cell", drop=False)
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
+    rows["out_of_memory"] = runs[runs["status"] == OUT_OF_MEMORY].groupby("cell").size().reindex(rows.index)
     for listed in _listed(response):
         if runs[listed.column].isna().all():
             continue
@@ -113,6 +122,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     data = summarize(runs, response)
     factor_names = ["framework", *varying(runs, but=["framework"])]
     display = {title(name): data[name].map(level_text) for name in factor_names}
+    ran_out = (data["n"] == 0) & data["out_of_memory"].notna()
     display["n"] = [
         f"{n} of {n + bad}" if bad else f"{n}" for n, bad in zip(data["n"], data["unsuccessful"], strict=True)
     ]
@@ -121,9 +131,8 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
             bounds = (
                 data[[f"{listed.column}_{part}" for part in ("mean", "low", "high")]] * listed.unit_multiplier
             )
-            display[listed.label] = [
-                tables.interval(Estimate(*row), listed.digits) for row in bounds.itertuples(index=False)
-            ]
+            texts = [tables.interval(Estimate(*row), listed.digits) for row in bounds.itertuples(index=False)]
+            display[listed.label] = pd.Series(texts, data.index).mask(ran_out, OUT_OF_MEMORY_MARK).tolist()
         if listed == EPOCH_TIME and f"{TIME}_cv" in data:
             middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
             display["median (s)"] = [

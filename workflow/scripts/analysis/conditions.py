@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 import pandas as pd
 
 from analysis.measured import (
+    OUT_OF_MEMORY_MARK,
     combination_text,
     factors,
     missing_cells,
+    out_of_memory_cells,
     successful,
     title,
     traced,
@@ -183,12 +185,16 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
 
 def _missing_notes(runs: pd.DataFrame) -> list[str]:
     """Say how many cells have no run, and how many runs are excluded or missing in other cells."""
-    missing, cells, bad = missing_cells(runs), runs["cell"].nunique(), unsuccessful(runs)
+    without_result, ran_out = missing_cells(runs), out_of_memory_cells(runs)
+    missing, cells, bad = len(without_result) - len(ran_out), runs["cell"].nunique(), unsuccessful(runs)
     notes: list[str] = []
+    if ran_out:
+        text = f"{OUT_OF_MEMORY_MARK}: out of memory, {len(ran_out)} of {_count(cells, 'cell')}."
+        notes.append(Note("cells-out-of-memory", text, cells=len(ran_out), of=cells))
     if missing:
-        text = f"Missing: {len(missing)} of {_count(cells, 'cell')}."
-        notes.append(Note("cells-missing", text, cells=len(missing), of=cells))
-    elsewhere = bad[~bad["cell"].isin(missing)]
+        text = f"Missing: {missing} of {_count(cells, 'cell')}."
+        notes.append(Note("cells-missing", text, cells=missing, of=cells))
+    elsewhere = bad[~bad["cell"].isin(without_result)]
     absent = elsewhere["status"] == "missing"
     for rows, problem in ((elsewhere[absent], "not made"), (elsewhere[~absent], "excluded")):
         if len(rows):
@@ -467,13 +473,18 @@ def shortfall_note(runs: pd.DataFrame) -> str:
     bad = unsuccessful(runs)
     if bad.empty:
         return NO_CELL_MISSING
-    missing = missing_cells(runs)
+    without_result, ran_out = missing_cells(runs), out_of_memory_cells(runs)
+    missing = [cell for cell in without_result if cell not in ran_out]
     text = f"Missing cells: {join_names(missing)}." if missing else NO_CELL_MISSING
-    elsewhere = bad[~bad["cell"].isin(missing)]
+    if ran_out:
+        text += f" Out of memory: {join_names(ran_out)}."
+    elsewhere = bad[~bad["cell"].isin(without_result)]
     affected = list(dict.fromkeys(elsewhere["cell"]))
     if affected:
         text += f" {_count(len(elsewhere), 'run')} did not succeed in {join_names(affected)}."
-    return Note("shortfall", text, missing_cells=missing, runs=len(elsewhere), cells=affected)
+    return Note(
+        "shortfall", text, missing_cells=missing, out_of_memory=ran_out, runs=len(elsewhere), cells=affected
+    )
 
 
 def constants_note(runs: pd.DataFrame) -> str:

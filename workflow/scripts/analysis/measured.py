@@ -16,6 +16,8 @@ from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
+OUT_OF_MEMORY = "oom"  # the status of a run that needs more memory than there is
+OUT_OF_MEMORY_MARK = "OOM"  # in place of a cell's value
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer")  # their levels are clear without a title
 
 
@@ -293,6 +295,12 @@ def missing_cells(runs: pd.DataFrame) -> list[str]:
     """Return the cells without any successful run, in the order of the design."""
     measured = set(successful(runs)["cell"])
     return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in measured]
+
+
+def out_of_memory_cells(runs: pd.DataFrame) -> list[str]:
+    """Return the cells that have no successful run because memory ran out, in the order of the design."""
+    ran_out = set(runs.loc[runs["status"] == OUT_OF_MEMORY, "cell"])
+    return [cell for cell in missing_cells(runs) if cell in ran_out]
 
 
 def distinct_names(runs: pd.DataFrame, column: str) -> list[str]:

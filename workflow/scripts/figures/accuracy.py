@@ -455,7 +455,7 @@ def _draw_panels(
                         has_markers=has_markers,
                     )
             if not ax.lines:
-                panels.write_remark(ax, panels.NO_SUCCESS if panel_runs.empty else "not recorded", 24)
+                panels.write_remark(ax, view.absence_reason(panels.rows_at(view.runs, levels)), 24)
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:

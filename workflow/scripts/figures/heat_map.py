@@ -22,7 +22,6 @@ from analysis.measured import (
     cell_levels,
     level_text,
     levels_in_order,
-    successful,
     treatment_text,
     varying,
 )
@@ -30,7 +29,7 @@ from common.notes import Note
 from declared.factors import WORK
 from declared.figures import Declared
 from figures import panels, style
-from figures.view import NOT_RECORDED, View, build_response_view
+from figures.view import View, build_response_view
 
 COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
 COLOUR_ENDS = 0.12, 0.98  # of the scale, without its darkest part
@@ -163,8 +162,7 @@ def _draw_field(
     x, y = place
     measured = view.measured(planned)
     if measured.empty:
-        text = panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
-        text = textwrap.fill(text, EMPTY_CHARACTERS)
+        text = textwrap.fill(view.absence_reason(planned), EMPTY_CHARACTERS)
         ax.text(x, y, text, ha="center", va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
         return
     estimate = view.estimate(str(measured["cell"].iloc[0]))

@@ -19,7 +19,6 @@ from analysis.measured import (
     cell_levels,
     level_text,
     levels_in_order,
-    successful,
     title,
     treatment_text,
     varying,
@@ -29,7 +28,7 @@ from analysis.terms import is_treated_as_number
 from common.notes import Note
 from figures import panels, style
 from figures.panels import Series
-from figures.view import NOT_RECORDED, View
+from figures.view import View
 
 PANEL_INCHES = 1.45
 SERIES_GAP = 0.045  # of the axis, between two series at one level
@@ -165,7 +164,8 @@ def draw(
     legend_series = [
         series
         for series in view.series
-        if series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells
+        if (series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells)
+        or set(series.select(view.runs)["cell"]) & drawn_cells & view.out_of_memory
     ]
     has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in drawn_cells)
     ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
@@ -210,7 +210,9 @@ def draw(
                 scale,
             )
         if view.measured(panel_runs).empty:
-            panels.write_remark(ax, panels.NO_SUCCESS if successful(panel_runs).empty else NOT_RECORDED)
+            panels.write_remark(ax, view.absence_reason(panel_runs))
+        else:
+            _mark_out_of_memory(ax, view, panel_runs, x, scale)
         ax.set_title(panels.panel_title(levels))
         axis_levels = {name: levels[name] for name in axis_factors}
         remarks += panels.scale_value_axis(
@@ -338,6 +340,14 @@ def _draw_series(
             )
     if places and joined:
         ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
+
+
+def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, scale: Scale) -> None:
+    """Mark the cells of a panel whose memory ran out, at their levels of `x`."""
+    ran_out = panel_runs[panel_runs["cell"].isin(view.out_of_memory)]
+    for level, runs in ran_out.groupby(x):
+        styles = [series.style for series in view.series if len(series.select(runs))]
+        panels.mark_out_of_memory(ax, scale.positions[level], styles)
 
 
 def _references(view: View, x: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from figures.view import View
 
 PANEL_INCHES = 1.6
 MARGIN = 0.15  # of an axis
+OUT_OF_MEMORY_PLACE = 0.92  # of the axis of memory, for strategies that need more than there is
 MB = 1e6
 HEADING = (
     "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals "
@@ -50,8 +51,12 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
+        planned = panels.rows_at(view.runs, levels)
         if panel_runs.empty:
-            panels.write_remark(ax, panels.NO_SUCCESS)
+            panels.write_remark(ax, view.absence_reason(planned))
+        ran_out = planned[planned["cell"].isin(view.out_of_memory)]
+        styles = [series.style for series in all_series if len(series.select(ran_out))]
+        panels.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     figure.supxlabel("peak memory of a rank (MB)", fontsize=style.FONT_SIZE)

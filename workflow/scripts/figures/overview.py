@@ -4,11 +4,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.measured import Records, successful
+from analysis.measured import Records
 from declared.figures import Declared
 from figures import panels, rows
 from figures.panels import Series
-from figures.view import NOT_RECORDED, View, build_response_view
+from figures.view import View, build_response_view
 
 HEADING = f"{{}} of every cell. {panels.MARKERS}"
 
@@ -22,7 +22,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     def draw_cell(ax: Axes, series: Series, y: float, planned: pd.DataFrame) -> None:
         measured = view.measured(planned)
         if measured.empty:
-            rows.write_remark(ax, y, panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED)
+            rows.write_remark(ax, y, view.absence_reason(planned))
             return
         estimate = view.estimate(measured["cell"].iloc[0])
         panels.draw_interval(

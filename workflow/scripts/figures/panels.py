@@ -15,10 +15,11 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from analysis import conditions
 from analysis.intervals import Estimate
-from analysis.measured import treatment_text
+from analysis.measured import OUT_OF_MEMORY_MARK, treatment_text
 from common.notes import Note
 from declared.factors import WORK
 from figures import style
@@ -52,6 +53,10 @@ LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES = 0.42, 0.054  # of an entry, with
 REMARK_CHARACTERS = 42  # per line, in an empty panel of one print column
 NOT_DRAWN = "Not drawn: "  # the caption of a figure without content begins with it
 NO_SUCCESS = Note("no-successful-run", "no successful run")
+ALL_OUT_OF_MEMORY = Note("all-out-of-memory", "memory ran out in every run")
+OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker of its series
+OUT_OF_MEMORY_MARKER_SIZE = 3.0
+OUT_OF_MEMORY_ROW_POINTS = 8.0  # of one mark above another
 MAX_CAPTION_WORDS = 45  # below a figure; reports print the rest apart
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
@@ -388,6 +393,29 @@ def draw_replicates(
     """Draw the values of single runs as short ticks across their axis."""
     ticks = ([x] * len(values), values.tolist())
     ax.plot(*ticks[:: 1 if vertical else -1], zorder=5, **_replicate_style(series_style, vertical))
+
+
+def mark_out_of_memory(
+    ax: Axes, place: float, styles: Sequence[SeriesStyle], across: Transform | None = None
+) -> None:
+    """Mark cells whose memory ran out at the lower end of the axis of values, one above the other.
+
+    Args:
+        ax: The panel.
+        place: Position on the axis of cells.
+        styles: Styles of the series whose cells they are.
+        across: Transformation of `place`; by default the axis of cells.
+    """
+    base = across or ax.get_xaxis_transform()
+    for number, series_style in enumerate(styles):
+        y = 2 + number * OUT_OF_MEMORY_ROW_POINTS
+        label = ax.annotate(OUT_OF_MEMORY_MARK, (place, 0), (0, y), base, "offset points", zorder=6)
+        label.set(ha="center", va="bottom", color=style.INK, fontsize=style.SMALL_FONT_SIZE)
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.2})
+        shift = (-OUT_OF_MEMORY_MARKER_POINTS / 72, (y + 4) / 72)
+        beside = base + ScaledTranslation(*shift, ax.figure.dpi_scale_trans)
+        marker = marker_style(series_style) | {"markersize": OUT_OF_MEMORY_MARKER_SIZE}
+        ax.plot([place], [0], transform=beside, zorder=6, scalex=False, scaley=False, **marker)
 
 
 def marker_style(style_or_framework: SeriesStyle | str) -> dict[str, Any]:

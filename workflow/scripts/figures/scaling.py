@@ -60,7 +60,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
     panel_levels = panels.nonempty_panels(view.panels, multi_replica)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
-    drawn_series = [series for series in view.series if len(series.select(multi_replica))]
+    ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["replicas"] > 1)]
+    drawn_series = [
+        series for series in view.series if len(series.select(multi_replica)) or len(series.select(ran_out))
+    ]
     extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, label="ideal")]
     has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
     if has_estimate:
@@ -88,6 +91,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             _draw_ideal(ax, name, scale)
             for series in drawn_series:
                 _draw_series(ax, series, series.select(panel_rows), name, (scale, shifts[series.name]))
+            for replicas, cells in panels.rows_at(ran_out, levels).groupby("replicas"):
+                styles = [series.style for series in drawn_series if len(series.select(cells))]
+                panels.mark_out_of_memory(ax, scale.positions[replicas], styles)
             ax.set_ylim(0, tops[name])
             ax.grid(True, axis="y")
             scale.apply(ax)

@@ -99,7 +99,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts
         )
         for y in planned.keys() - measured.keys():
-            remark_text = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
+            runs = view.runs[view.runs["cell"] == planned[y]]
+            is_measured = planned[y] in measured_cells
+            remark_text = CELL_WITHOUT_WALL_TIME if is_measured else view.absence_reason(runs)
             remark = ax.text(0.03, y, remark_text, transform=ax.get_yaxis_transform())
             remark.set(va="center", color=style.MUTED, fontsize=style.SMALL_FONT_SIZE)
         for y in range(1, len(view_rows)):

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from analysis.measured import OUT_OF_MEMORY_MARK
 from figures import panels, rows, style
 from figures.view import View
 
@@ -58,7 +59,8 @@ def draw(
             if not planned:
                 continue
             if planned[0] not in data.index:
-                rows.write_remark(ax, y, "no phases")
+                is_out_of_memory = planned[0] in view.out_of_memory
+                rows.write_remark(ax, y, OUT_OF_MEMORY_MARK if is_out_of_memory else "no phases")
                 continue
             _draw_bar(ax, y, data.loc[planned[0], parts], part_style)
             if draw_more:

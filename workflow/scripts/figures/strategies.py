@@ -74,6 +74,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for series in all_series:
             _draw_predicted(ax, series, panel_predicted, shifts[series.name])
             _draw_measured(ax, series, panel_runs, view, shifts[series.name])
+        ran_out = panels.rows_at(view.runs[view.runs["cell"].isin(view.out_of_memory)], levels)
+        for rate, runs in ran_out.groupby("bandwidth_bytes_s", dropna=False):
+            styles = [series.style for series in all_series if len(series.select(runs))]
+            panels.mark_out_of_memory(ax, _positions(np.array([rate], dtype=float))[0], styles)
         ax.set_yscale("log")
         panels.set_round_ticks(ax.yaxis)
         ax.set_xlim(rates[0] - MARGIN * span, rates[-1] + MARGIN * span)

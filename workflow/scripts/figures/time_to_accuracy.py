@@ -39,7 +39,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     def draw_cell(ax: Axes, series: Series, y: float, planned: pd.DataFrame) -> None:
         name = planned["cell"].iloc[0]
         if name not in data.index:
-            rows.write_remark(ax, y, panels.NO_SUCCESS)
+            rows.write_remark(ax, y, view.absence_reason(planned))
         elif not data.loc[name, "n"]:
             rows.write_remark(ax, y, time_to_accuracy.NO_ACCURACY_RECORDED)
         else:

@@ -15,11 +15,13 @@ import pandas as pd
 
 from analysis.intervals import Estimate
 from analysis.measured import (
+    OUT_OF_MEMORY_MARK,
     Records,
     combination_text,
     factors,
     level_text,
     levels_in_order,
+    out_of_memory_cells,
     series_factors,
     size_factor_name,
     successful,
@@ -122,9 +124,22 @@ class View:
         """Return the successful runs that have the response."""
         return successful(runs).dropna(subset=self.response.column)
 
+    @cached_property
+    def out_of_memory(self) -> set[str]:
+        """The cells without a successful run because memory ran out."""
+        return set(out_of_memory_cells(self.runs))
+
+    def absence_reason(self, planned: pd.DataFrame) -> str:
+        """Return why cells have no value, given their planned runs."""
+        if set(planned["cell"]) <= self.out_of_memory:
+            return OUT_OF_MEMORY_MARK
+        return panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
+
     @property
     def missing_cause(self) -> Note:
         """Why no run has the response."""
+        if set(self.runs["cell"]) <= self.out_of_memory:
+            return panels.ALL_OUT_OF_MEMORY
         if successful(self.runs).empty:
             return panels.NO_SUCCESS
         name = self.response.title

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis import conditions
-from analysis.measured import Records, missing_cells, one_line, unsuccessful
+from analysis.measured import Records, missing_cells, one_line, out_of_memory_cells, unsuccessful
 from common.errors import InputError
 from common.files import write_text
 from common.options import run_program
@@ -82,7 +82,7 @@ def render_page(
     table = every_run.run_table(material)
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
-    charts = build_charts(material)
+    charts, ran_out = build_charts(material), out_of_memory_cells(runs)
     tables = [table_grid(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
@@ -132,7 +132,8 @@ def render_page(
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
-        missing=missing_cells(runs),
+        missing=[cell for cell in missing_cells(runs) if cell not in ran_out],
+        out_of_memory=ran_out,
         counts=runs["status"].value_counts().sort_index().to_dict(),
         reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,

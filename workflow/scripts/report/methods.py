@@ -15,6 +15,8 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.effects import build_rows
 from analysis.measured import (
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_MARK,
     combination_text,
     distinct_names,
     framework_order,
@@ -22,6 +24,7 @@ from analysis.measured import (
     levels_in_order,
     missing_cells,
     one_line,
+    out_of_memory_cells,
     successful,
     title_with_unit,
     treatments,
@@ -842,12 +845,21 @@ def _left_out(facts: Facts) -> Iterator[str]:
 
 
 def _missing_cells_note(runs: pd.DataFrame) -> Note:
-    """Name the cells without a successful run."""
-    missing = missing_cells(runs)
+    """Name the cells without a successful run, apart from those whose memory ran out."""
+    ran_out = out_of_memory_cells(runs)
+    missing = [cell for cell in missing_cells(runs) if cell not in ran_out]
+    shortage = (
+        "Memory ran out in every run of the following cells, which tables and figures mark as "
+        f"{OUT_OF_MEMORY_MARK}: {conditions.join_names(ran_out)}."
+        if ran_out
+        else ""
+    )
     if not missing:
-        return Note("no-cell-missing", "Every cell has a successful run.")
-    text = f"Without a successful run: {conditions.join_names(missing)}."
-    return Note("missing-cells", text, cells=missing)
+        every = "Every other cell has" if ran_out else "Every cell has"
+        text = f"{shortage} {every} a successful run.".strip()
+        return Note("no-cell-missing", text, out_of_memory=ran_out)
+    text = f"{shortage} Without a successful run: {conditions.join_names(missing)}.".strip()
+    return Note("missing-cells", text, cells=missing, out_of_memory=ran_out)
 
 
 def _repeats_note(runs: pd.DataFrame) -> str:
@@ -1057,7 +1069,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
                 "changes from day to day."
             ),
         )
-    if len(unsuccessful(facts.runs)):
+    if (unsuccessful(facts.runs)["status"] != OUT_OF_MEMORY).any():
         yield Note(
             "failed-runs",
             (

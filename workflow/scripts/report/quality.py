@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import checks, conditions
-from analysis.measured import missing_cells
+from analysis.measured import missing_cells, out_of_memory_cells
 from analysis.tables import Table, number
 from common.notes import Note
 from common.text import number_of
@@ -75,13 +75,19 @@ def unlimited_load_note(runs: pd.DataFrame) -> str:
 
 
 def cells_mark(runs: pd.DataFrame) -> Mark:
-    """Return whether every cell has a usable run."""
-    missing, n_cells = missing_cells(runs), runs["cell"].nunique()
+    """Return whether every cell has a result: a usable run, or that its memory ran out."""
+    ran_out, n_cells = out_of_memory_cells(runs), runs["cell"].nunique()
+    missing = [cell for cell in missing_cells(runs) if cell not in ran_out]
     text = (
-        f"{len(missing)} of {number_of(n_cells, 'cell')} without data" if missing else "every cell has data"
+        f"{len(missing)} of {number_of(n_cells, 'cell')} without data"
+        if missing
+        else "every cell has data or ran out of memory"
+        if ran_out
+        else "every cell has data"
     )
-    detail = conditions.join_names(missing) if missing else number_of(n_cells, "cell")
-    return Mark(Note("cells-measured", text, cells=missing), BAD if missing else GOOD, detail, "failures")
+    detail = conditions.join_names(missing or ran_out) or number_of(n_cells, "cell")
+    note = Note("cells-measured", text, cells=missing, out_of_memory=ran_out)
+    return Mark(note, BAD if missing else GOOD, detail, "failures")
 
 
 def precision_mark(table: Table) -> Mark:

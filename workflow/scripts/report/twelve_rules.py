@@ -11,7 +11,15 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import baseline_frameworks, distinct_names, one_line, title, unsuccessful, varying
+from analysis.measured import (
+    OUT_OF_MEMORY,
+    baseline_frameworks,
+    distinct_names,
+    one_line,
+    title,
+    unsuccessful,
+    varying,
+)
 from analysis.tables import number
 from common.notes import Note
 from common.text import number_of
@@ -122,6 +130,7 @@ def check_subsets(material: Material) -> Verdict:
     study, site = material.study, material.site
     links: Links = (("design", "design"), ("failures", "failures"), ("data", "data sets"))
     excluded, failed = exclusions(study), unsuccessful(material.runs)
+    failed = failed[failed["status"] != OUT_OF_MEMORY]
     silent = sum(entry.reason is None for entry in excluded)
     unexplained = int((failed["reason"].map(one_line) == "").sum())
     max_nodes = max(study.factors["nodes"])

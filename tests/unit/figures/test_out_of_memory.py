@@ -1,0 +1,107 @@
+"""A cell whose memory ran out has a mark where its value would be, and is no missing cell."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from analysis import cells, conditions
+from analysis.measured import OUT_OF_MEMORY_MARK, Records
+from common.notes import codes, find_note
+from declared.figures import Declared
+from figures import memory, strategies, style
+from support import known_meshes, known_physics
+from support.captions import why_not_drawn
+from support.synthetic import campaign, write_frames
+
+
+def run_out(runs, is_out):
+    """Return the runs without the results of some, whose memory ran out."""
+    lost = {name: runs[name].mask(is_out) for name in ("epoch_time_s", "throughput_samples_s")}
+    reason = "out of memory on device 0: rank 0 asked for 2.1 GB"
+    status = {"status": runs["status"].mask(is_out, "oom"), "reason": runs["reason"].mask(is_out, reason)}
+    return runs.assign(**status, **lost)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Five cells ran out: both frameworks' with a batch size of 64, and a baseline's."""
+    runs, epochs = campaign(replicates=2, failures={})
+    frameworks = ["pytorch-ddp", "horovod-tensorflow"]
+    is_out = runs["framework"].isin(frameworks) & (runs["batch_size"] == 64)
+    is_out |= (runs["framework"] == "tensorflow-single") & (runs["batch_size"] == 64)
+    runs = run_out(runs, is_out)
+    epochs = epochs[epochs["run_id"].isin(runs.loc[~is_out, "run_id"])]
+    return Records(*write_frames(tmp_path_factory.mktemp("out"), runs, epochs))
+
+
+def marks(figure):
+    """Return the titles of the panels by mark."""
+    texts = [(ax.get_title(), text.get_text()) for ax in figure.axes for text in ax.texts]
+    return [title for title, text in texts if text == OUT_OF_MEMORY_MARK]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "n_marks"),
+    [
+        (Declared("by_batch_size", "by_factor", x="batch_size"), 5),
+        (Declared("by_nodes", "by_factor", x="nodes", y="throughput"), 5),
+        (Declared("overview", "overview"), 5),
+        (Declared("heat_map", "heat_map", x="nodes"), 5),
+        (Declared("scaling", "scaling"), 4),  # of the two cells on two nodes, in two panels
+        (Declared("shares", "shares"), 5),
+        (Declared("time_to_accuracy", "time_to_accuracy", target=0.5), 5),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_cells_out_of_memory_are_marked(records, declaration, n_marks):
+    figure, caption = importlib.import_module(f"figures.{declaration.kind}").draw(records, declaration)
+    figure.draw_without_rendering()
+    assert len(marks(figure)) == n_marks
+    assert "OOM: out of memory, 5 of 38 cells." in caption.notes
+
+
+def test_cells_out_of_memory_are_not_missing(records):
+    notes = conditions.setting_note(records.runs).facts["notes"]
+    assert find_note(notes, "cells-out-of-memory").facts == {"cells": 5, "of": 38}
+    assert "cells-missing" not in codes(notes)
+
+
+def test_a_mark_has_the_marker_of_its_series(records):
+    declaration = Declared("a", "by_factor", x="batch_size", filter={"nodes": (2,), "sync_every": (1,)})
+    figure, _ = importlib.import_module("figures.by_factor").draw(records, declaration)
+    (ax,) = figure.axes
+    level = ax.get_xticks()[-1]
+    markers = {
+        line.get_color()
+        for line in ax.lines
+        if list(line.get_xdata()) == [level] and line.get_ydata()[0] == 0
+    }
+    assert markers == {style.framework_style(name).colour for name in ("pytorch-ddp", "horovod-tensorflow")}
+
+
+def test_a_campaign_out_of_memory_draws_nothing(records, tmp_path):
+    runs = run_out(records.every_run, np.ones(len(records.every_run), bool))
+    nothing = Records(*write_frames(tmp_path, runs.drop(columns=[]), records.epochs.drop(columns="cell")[:0]))
+    figure, caption = importlib.import_module("figures.overview").draw(nothing, Declared("o", "overview"))
+    assert why_not_drawn(caption)["why"] == "all-out-of-memory" and len(figure.axes[0].texts) == 1
+
+
+@pytest.mark.parametrize("draw", [memory.draw, strategies.draw])
+def test_strategies_out_of_memory_are_marked(draw, tmp_path):
+    runs = known_meshes.runs(known_meshes.Meshes(), known_meshes.STRATEGIES)
+    runs["memory_peak_bytes"] = 1e8
+    is_out = (runs["nodes"] == 4) & (runs["batch_size"] == 128) & (runs["parallelism"] == "data")
+    runs = known_physics.written(run_out(runs.astype(object), is_out), "runs", tmp_path)
+    own = Declared("m", "memory", filter={"bandwidth": (1000,)})
+    figure, _ = draw(Records(tmp_path / "runs.csv", tmp_path / "epochs.csv"), own)
+    assert marks(figure) == ["batch size 128, 4 nodes"]
+
+
+def test_the_table_of_cells_has_the_mark(records):
+    table = cells.table(records.runs)
+    epoch_times = table.display["epoch time (s)"]
+    assert (epoch_times == OUT_OF_MEMORY_MARK).sum() == 5
+    assert table.data["out_of_memory"].dropna().tolist() == [2.0] * 5
+    note = conditions.shortfall_note(records.runs)
+    assert (len(note.facts["out_of_memory"]), note.facts["missing_cells"]) == (5, [])
