@@ -131,14 +131,14 @@ class View:
 
     def absence_reason(self, planned: pd.DataFrame) -> str:
         """Return why cells have no value, given their planned runs."""
-        if set(planned["cell"]) <= self.out_of_memory:
+        if len(planned) and set(planned["cell"]) <= self.out_of_memory:
             return OUT_OF_MEMORY_MARK
         return panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
 
     @property
     def missing_cause(self) -> Note:
         """Why no run has the response."""
-        if set(self.runs["cell"]) <= self.out_of_memory:
+        if len(self.runs) and set(self.runs["cell"]) <= self.out_of_memory:
             return panels.ALL_OUT_OF_MEMORY
         if successful(self.runs).empty:
             return panels.NO_SUCCESS

@@ -61,7 +61,7 @@ def repeat(
         str,
         typer.Argument(
             metavar="RUNS",
-            help="A status of records (failed, timeout, invalid, broken, ok) or a pattern of run ids.",
+            help="A status of records (failed, timeout, invalid, broken, oom, ok) or a pattern of run ids.",
             autocompletion=complete_runs,
         ),
     ],
