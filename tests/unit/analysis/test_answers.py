@@ -250,15 +250,15 @@ def test_levels_that_ran_out_of_memory_are_named(runs: pd.DataFrame) -> None:
     ran_out = runs.assign(
         status=runs["status"].mask(is_out, "oom"), epoch_time_s=runs["epoch_time_s"].mask(is_out)
     )
-    n, of = (
+    n, n_cells = (
         ran_out.loc[rows_of, "cell"].nunique() for rows_of in (is_out, rows["framework"] == "pytorch-ddp")
     )
     for factors, factor in ((("framework",), "framework"), (("model", "batch_size"), "batch_size")):
         (note,) = [note for note in answer(ran_out, *factors).opening if note.code == "out-of-memory"]
         assert note.facts["factor"] == factor and len(note.facts["cells"]) == n
         if factor == "framework":
-            assert note.facts["levels"] == {"pytorch-ddp": (n, of)}
-            assert note == f"pytorch-ddp ran out of memory in {n} of {of} configurations."
+            assert note.facts["levels"] == {"pytorch-ddp": (n, n_cells)}
+            assert note == f"pytorch-ddp ran out of memory in {n} of {n_cells} configurations."
         else:
             assert note == "Memory ran out with batch size 64 in 2 of 10 configurations (pytorch-ddp)."
     assert "out-of-memory" not in codes(answer(runs, "framework").opening)

@@ -82,8 +82,10 @@ def test_a_mark_has_the_marker_of_its_series(records):
 
 def test_a_campaign_out_of_memory_draws_nothing(records, tmp_path):
     runs = run_out(records.every_run, np.ones(len(records.every_run), bool))
-    nothing = Records(*write_frames(tmp_path, runs.drop(columns=[]), records.epochs.drop(columns="cell")[:0]))
-    figure, caption = importlib.import_module("figures.overview").draw(nothing, Declared("o", "overview"))
+    without_result = Records(*write_frames(tmp_path, runs, records.epochs.drop(columns="cell")[:0]))
+    figure, caption = importlib.import_module("figures.overview").draw(
+        without_result, Declared("o", "overview")
+    )
     assert why_not_drawn(caption)["why"] == "all-out-of-memory" and len(figure.axes[0].texts) == 1
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from common.notes import Note
+from common.schemas import schema
 from launchers.launch import SCRIPTS
 from launchers.shortage import FACTS, find_shortage
 from ranks.worker.node import CGROUPS, _groups
@@ -106,13 +107,13 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path) -> None:
         group.rmdir()
 
 
-def test_evidence_is_a_count_of_kills_together_with_a_killed_rank(tmp_path: Path) -> None:
+def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
     ended = Note("rank-failed", "rank 0 ended with status 1", rank=0, host=None, status=1)
     assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
     assert find_shortage(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
-    found = find_shortage(tmp_path, KILLED, "cuda", 1)
-    assert found is not None
-    assert found.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
+    reason = find_shortage(tmp_path, KILLED, "cuda", 1)
+    assert reason is not None
+    assert reason.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
     (tmp_path / "log.txt").write_text("Error: LBANN was killed (Killed): epoch 2\n")
     assert find_shortage(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
 
@@ -122,9 +123,9 @@ def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
         content = {"error": "CUDA out of memory", "place": None, "rank": rank, "host": "a", "at": at}
         (tmp_path / f"out-of-memory-{rank}.json").write_text(json.dumps({**content, "asked_bytes": 7}))
     (tmp_path / "out-of-memory-9.json").write_text("{")  # killed while it wrote
-    found = find_shortage(tmp_path, KILLED, "cuda", 0)
-    assert found is not None
-    assert (found.facts["rank"], found.facts["place"], found.facts["asked_bytes"]) == (2, "device", 7)
+    reason = find_shortage(tmp_path, KILLED, "cuda", 0)
+    assert reason is not None
+    assert (reason.facts["rank"], reason.facts["place"], reason.facts["asked_bytes"]) == (2, "device", 7)
 
 
 def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
@@ -133,8 +134,12 @@ def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
     )
     assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
     (tmp_path / "nccl.node2.17.log").write_text("node2:17:9 [0] NCCL WARN Cuda failure 2 'out of memory'\n")
-    found = find_shortage(tmp_path, KILLED, "cuda", 0)
-    assert found is not None and (found.facts["place"], found.facts["host"]) == ("device", "node2")
+    reason = find_shortage(tmp_path, KILLED, "cuda", 0)
+    assert reason is not None and (reason.facts["place"], reason.facts["host"]) == ("device", "node2")
+
+
+def test_records_have_the_facts_of_the_reason() -> None:
+    assert schema("record")["properties"]["out_of_memory"]["required"] == list(FACTS)
 
 
 def test_wording_of_the_reason(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from plan.identity import plan_run
 from plan.timings import Timings
 from ranks.worker.epoch_timer import COLUMNS
 from records import status
+from records.next_commands import CampaignArguments, repeat_notes
 from records.standing import (
     Job,
     Precision,
@@ -127,6 +128,13 @@ def test_unstarted_campaign_has_no_progress_bar() -> None:
     )
     assert standing.run == "./ringside run"
     assert "#" not in status.render(standing) and not {"done", "running", "snakemake"} & set(names(standing))
+
+
+def test_a_result_without_memory_is_not_to_be_repeated() -> None:
+    arguments = CampaignArguments("x")
+    assert repeat_notes(["ok", "oom"], arguments) == []
+    (note,) = repeat_notes(["oom", "failed"], arguments)
+    assert note.facts["command"].split()[2] == "failed" and "oom" not in note
 
 
 def test_problems_are_counted_by_reason() -> None:

@@ -220,7 +220,7 @@ def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]]
+    "statuses", [["timeout"] * 4, ["oom"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]]
 )
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
     session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))

@@ -673,13 +673,15 @@ def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[No
     contexts = cell_contexts(runs, but=[factor])
     parts = []
     for level in levels_in_order(ran_out, factor):
-        (n, of), own = counts[level_text(level)], ran_out[ran_out[factor] == level]
+        (n, n_cells), own = counts[level_text(level)], ran_out[ran_out[factor] == level]
         place = contexts[own["cell"].iloc[0]] if n == 1 else ""
         if not place and factor != "framework" and rows["framework"].nunique() > 1:
             place = ", ".join(levels_in_order(own, "framework"))
-        where = (f" in {n} of {of} configurations" if n > 1 else "") + (f" ({place})" if place else "")
+        extent = (f" in {n} of {n_cells} configurations" if n > 1 else "") + (f" ({place})" if place else "")
         words = f"{_article(factor, level)}{_level_words(factor, level)}"
-        parts.append(f"{words} ran out of memory{where}" if factor == "framework" else f"with {words}{where}")
+        parts.append(
+            f"{words} ran out of memory{extent}" if factor == "framework" else f"with {words}{extent}"
+        )
     text = "; ".join(parts) if factor == "framework" else f"Memory ran out {' and '.join(parts)}"
     return [Note("out-of-memory", f"{text}.", factor=factor, levels=counts, cells=cells)]
 

@@ -413,9 +413,9 @@ def mark_out_of_memory(
         label.set(ha="center", va="bottom", color=style.INK, fontsize=style.SMALL_FONT_SIZE)
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.2})
         shift = (-OUT_OF_MEMORY_MARKER_POINTS / 72, (y + 4) / 72)
-        beside = base + ScaledTranslation(*shift, ax.figure.dpi_scale_trans)
+        marker_place = base + ScaledTranslation(*shift, ax.figure.dpi_scale_trans)
         marker = marker_style(series_style) | {"markersize": OUT_OF_MEMORY_MARKER_SIZE}
-        ax.plot([place], [0], transform=beside, zorder=6, scalex=False, scaley=False, **marker)
+        ax.plot([place], [0], transform=marker_place, zorder=6, scalex=False, scaley=False, **marker)
 
 
 def marker_style(style_or_framework: SeriesStyle | str) -> dict[str, Any]:

@@ -49,11 +49,11 @@ def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> N
         text = "the kernel killed it, since the memory of its control group or node was used up"
         return make_reason({"place": HOST, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
-    found = next((shortage for text in texts if (shortage := describe_text(text))), None)
-    if found is None:
+    shortage = next((match for text in texts if (match := describe_text(text))), None)
+    if shortage is None:
         return None
-    facts = {**asdict(found), "place": found.place or default_place, "rank": rank, "host": host}
-    return make_reason(facts, found.error)
+    facts = {**asdict(shortage), "place": shortage.place or default_place, "rank": rank, "host": host}
+    return make_reason(facts, shortage.error)
 
 
 def make_reason(facts: Mapping[str, Any], error: str) -> Note:
@@ -63,16 +63,18 @@ def make_reason(facts: Mapping[str, Any], error: str) -> Note:
         facts: What is known of FACTS.
         error: What the library, the kernel or the scheduler says.
     """
-    known = {name: facts.get(name) for name in FACTS}
+    all_facts = {name: facts.get(name) for name in FACTS}
     error = "".join(filter(str.isprintable, redact_log(error)))
-    place = {DEVICE: " on the device", HOST: " on the host"}.get(known["place"] or "", "")
-    if known["device"] is not None:
-        place = f" on device {known['device']}"
-    who = "a rank" if known["rank"] is None else f"rank {known['rank']}"
-    where = f" on {known['host']}" if known["host"] else ""
-    asked = "" if known["asked_bytes"] is None else f" asked for {size(known['asked_bytes'])}"
-    free = "" if known["free_bytes"] is None else f", {size(known['free_bytes'])} were free"
-    return Note(OUT_OF_MEMORY, f"out of memory{place}: {who}{where}{asked}{free}: {error}", **known)
+    place = {DEVICE: " on the device", HOST: " on the host"}.get(all_facts["place"] or "", "")
+    if all_facts["device"] is not None:
+        place = f" on device {all_facts['device']}"
+    rank_name = "a rank" if all_facts["rank"] is None else f"rank {all_facts['rank']}"
+    host_name = f" on {all_facts['host']}" if all_facts["host"] else ""
+    request = "" if all_facts["asked_bytes"] is None else f" asked for {size(all_facts['asked_bytes'])}"
+    free = "" if all_facts["free_bytes"] is None else f", {size(all_facts['free_bytes'])} were free"
+    return Note(
+        OUT_OF_MEMORY, f"out of memory{place}: {rank_name}{host_name}{request}{free}: {error}", **all_facts
+    )
 
 
 def _read_note(file: Path) -> dict[str, Any] | None:

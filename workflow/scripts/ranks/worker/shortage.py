@@ -70,9 +70,9 @@ _DEVICE_WORDS = re.compile(
     r"|device ordinal|Dst tensor"
 )
 _SIZE = r"([\d.]+) ?((?:[KMGTPE]i?)?B|bytes?)"
-_ASKED = re.compile(rf"(?:[Aa]llocat\w+|alloc(?: async)?|malloc(?: async)?) (?:of size )?{_SIZE}\b")
-_ASKED_EXACTLY = re.compile(r"request for [\d.]+ ?\w+ \((\d+)B\)")
-_ASKED_SHAPE = re.compile(r"tensor with shape ?\[([\d,]*)\] and type (\w+)")
+_REQUEST = re.compile(rf"(?:[Aa]llocat\w+|alloc(?: async)?|malloc(?: async)?) (?:of size )?{_SIZE}\b")
+_REQUEST_BYTES = re.compile(r"request for [\d.]+ ?\w+ \((\d+)B\)")
+_REQUEST_SHAPE = re.compile(r"tensor with shape ?\[([\d,]*)\] and type (\w+)")
 _FREE = re.compile(rf"of which {_SIZE} is free|[;(] ?{_SIZE} free\b")
 _TOTAL = re.compile(rf"total capacity of {_SIZE}|[;(] ?{_SIZE} total capacity")
 _DEVICE_NUMBER = re.compile(r"\bGPU[ _:](\d+)|device ordinal (\d+)")
@@ -176,14 +176,14 @@ def _read_numbers(text: str, place: str | None) -> Shortage:
 
 
 def _asked_bytes(text: str) -> int | None:
-    if exactly := _ASKED_EXACTLY.search(text):
+    if exactly := _REQUEST_BYTES.search(text):
         return int(exactly[1])
-    if shape := _ASKED_SHAPE.search(text):
+    if shape := _REQUEST_SHAPE.search(text):
         sizes = [int(size) for size in shape[1].split(",") if size]
         bits = re.search(r"\d+$", shape[2])  # of int8, uint64
         of_type = _TYPE_BYTES.get(shape[2]) or (int(bits[0]) // 8 if bits else None)
         return of_type and math.prod(sizes) * of_type
-    return _bytes(_ASKED.search(text))
+    return _bytes(_REQUEST.search(text))
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:
