@@ -423,6 +423,17 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     assert find_note(notes, "systems").facts["systems"] == systems
 
 
+def test_methods_say_which_cells_ran_out_of_memory(tmp_path: Path) -> None:
+    runs, epochs = campaign(replicates=2, failures={})
+    is_out = runs["framework"].eq("pytorch-ddp") & runs["batch_size"].eq(64)
+    runs.loc[is_out, ["status", "reason", "epoch_time_s"]] = ["oom", "out of memory on the host", None]
+    runs_csv, _ = write_frames(tmp_path, runs, epochs[~epochs["run_id"].isin(runs["run_id"][is_out])])
+    notes = notes_of(facts_of(runs_csv))
+    no_cell = find_note(notes, "no-cell-missing")
+    assert sorted(no_cell.facts["out_of_memory"]) == sorted(set(runs["cell"][is_out]))
+    assert "failed-runs" not in codes(notes), "it is no threat to means"
+
+
 def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -> None:
     runs, epochs = campaign(replicates=3, failures={})
     larger, larger_epochs = campaign(replicates=5, failures={})
