@@ -125,9 +125,13 @@ def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of, tmp_path):
     runs, epochs = campaign()
     runs = scheduled(runs)
     runs.loc[runs["status"] == "timeout", "startup_s"] = None
+    runs.loc[runs.index[-1], ["status", "epoch_time_s"]] = ["oom", None]
     figure, caption = drawn_of(runs, epochs)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["start-up", "training", "unknown start-up", "failed (1)", "timeout (1)", "invalid (1)"]
+    assert labels == [
+        *("start-up", "training", "unknown start-up"),
+        *("oom (1)", "failed (1)", "timeout (1)", "invalid (1)"),
+    ]
     marks = [line for ax in figure.axes for line in ax.lines if len(line.get_xdata())]
     assert sorted(line.get_marker() for line in marks) == sorted(timeline.SYMBOLS.values())
     failed = runs.reset_index()[runs["status"].to_numpy() == "failed"].index[0]
