@@ -127,6 +127,7 @@ def test_the_methods_note_says_all_that_captions_shorten(runs):
     assert "work-of-an-epoch" in codes(paragraphs)
     assert find_note(paragraphs, "shortfall").facts == {
         "missing_cells": ["pytorch-ddp.small-cnn.digits.b32.n2.s4"],
+        "out_of_memory": [],
         "runs": 1,
         "cells": ["horovod-tensorflow.small-cnn.digits.b16.n2.s1"],
     }

@@ -1,5 +1,6 @@
 """`ringside repeat` counts what it repeats; the benchmarks' summary has the same command as the runs'."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 
 from common.errors import InputError
 from common.notes import find_note
+from common.schemas import schema
 from common.text import suggest_pattern
 from network.gather import summary
 from plan.campaign import load_campaign
 from plan.record_checks import STATUSES
 from records.next_commands import CampaignArguments, repeat_notes
-from records.repeat import count_by_kind, repeat_runs
+from records.repeat import count_by_kind, repeat_runs, select_runs
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,21 @@ RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.d
 )
 def test_similar_pattern_is_suggested(pattern: str, suggestion: str) -> None:
     assert suggest_pattern(pattern, RUNS, STATUSES) == suggestion
+
+
+def test_runs_out_of_memory_are_repeated_by_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = load_campaign({"study": "quickstart", "site": "local", "records": "campaign"})
+    by_status = dict(zip(("oom", "failed", "ok"), campaign.records, strict=False))
+    for status, run_id in by_status.items():
+        record = Path(campaign.records[run_id])
+        record.parent.mkdir(parents=True)
+        content = dict.fromkeys(schema("record")["required"]) | {"status": status}
+        record.write_text(json.dumps(content))
+    for status, run_id in by_status.items():
+        assert set(select_runs(campaign, status)) == {run_id}
 
 
 def test_unwritable_results_are_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
