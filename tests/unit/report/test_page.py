@@ -297,6 +297,21 @@ def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
     assert {"figure-residuals", "table-cells"} <= ids
 
 
+def test_cells_out_of_memory_are_listed_and_answered(in_folder) -> None:
+    runs, epochs = campaign(replicates=2, failures={})
+    is_out = runs["framework"].eq("pytorch-ddp") & runs["batch_size"].eq(64)
+    runs.loc[is_out, ["status", "reason", "epoch_time_s"]] = ["oom", "out of memory on the host", None]
+    campaign_files = in_folder(
+        runs, epochs[~epochs["run_id"].isin(runs["run_id"][is_out])], tables=["missing"]
+    )
+    failures = Page(campaign_files.report()).text_of("failures")
+    assert "Cells whose memory ran out: 2" in failures and "Cells without any" not in failures
+    assert all(cell in failures for cell in set(runs["cell"][is_out]))
+    opening = answer.find_answer(campaign_files.material()).sentences
+    assert find_note(opening, "out-of-memory").facts["factor"] == "framework"
+    assert find_note(opening, "usable-runs").facts["causes"] == {"out of memory": 4}
+
+
 def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> None:
     source = json.loads(page.unpacked("source-cells"))
     assert source["csv"] == (campaign_files.results / "tables" / "cells.csv").read_text()
