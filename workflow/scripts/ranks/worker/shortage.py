@@ -12,7 +12,6 @@ import math
 import os
 import re
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -127,25 +126,15 @@ def describe_text(text: str) -> Shortage | None:
 def leave_note(error: BaseException, folder: Path, host: str) -> None:
     """Write `folder`/out-of-memory-<rank>.json if the rank on `host` fails with `error` for lack of memory.
 
-    If even this needs more memory than is left, free what the functions that failed still hold. A note that
-    cannot be written is left out: the log has the error, too.
+    A note that cannot be written is left out: the log has the error, too.
     """
-    try:
-        _leave_note(error, folder, host)
-    except (MemoryError, OSError):
-        for link in _chain(error):
-            traceback.clear_frames(link.__traceback__)
-        with contextlib.suppress(MemoryError, OSError):
-            _leave_note(error, folder, host)
-
-
-def _leave_note(error: BaseException, folder: Path, host: str) -> None:
-    if shortage := describe_error(error):
-        rank = int(os.environ.get("RINGSIDE_RANK", "0"))
-        partial = folder / f".out-of-memory-{rank}"
-        content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
-        partial.write_text(json.dumps(content))
-        os.replace(partial, folder / PARTS.replace("*", str(rank)))
+    with contextlib.suppress(MemoryError, OSError):
+        if shortage := describe_error(error):
+            rank = int(os.environ.get("RINGSIDE_RANK", "0"))
+            partial = folder / f".out-of-memory-{rank}"
+            content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
+            partial.write_text(json.dumps(content))
+            os.replace(partial, folder / PARTS.replace("*", str(rank)))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
