@@ -103,7 +103,7 @@ class Shortage:
 def describe_error(error: BaseException) -> Shortage | None:
     """Return the shortage that an exception, or one that led to it, reports; None if none does."""
     for link in _chain(error):
-        text = f"{type(link).__name__}: {link}"
+        text = ": ".join(filter(None, (type(link).__name__, str(link))))
         names = {kind.__name__ for kind in type(link).__mro__}
         if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
             return _read_numbers(text, HOST)
