@@ -1,12 +1,22 @@
 # Runs: the design's rows -> one record each, whatever becomes of the training.
 #   in:  an environment, a prepared data set (both ancient: their digests are part of the key, so dates are ignored)
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
+# Largest batches: batch sizes `largest` -> a search for each cell that asks for it, whose result the plan reads when it is made the next time.
+#   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml); attempts lie beside it
+#        config/batch_sizes/<study>.<site>.json (config/schemas/batch_sizes.schema.yaml), a copy in RESULTS/largest
 
+from common.files import display_path
+from plan.batch_sizes import batch_size_file
+from plan.largest import BatchSearches
 from plan.scheduling import concurrent_share, deferred_resources
 from plan.plan_files import plan_file
 
 BLOCK = config.get("block")
 GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
+
+SEARCHES = exit_on_input_error(lambda: BatchSearches(CAMPAIGN))
+REQUIRED_SEARCHES = list(SEARCHES.outputs.values())
+BATCH_SIZES_JSON = display_path(batch_size_file(STUDY, SITE))
 
 
 rule runs:
@@ -36,3 +46,65 @@ rule run:
             --plan {params.plan:q} \
             --key {wildcards.key:q}
         """
+
+
+rule largest:
+    """Search the largest batch that fits, for every cell with batch_size: largest."""
+    input:
+        lambda wildcards: exit_on_input_error(
+            lambda: SEARCHES.check_available([f"{RESULTS}/largest/batch_sizes.json"])
+        ),
+
+
+if REQUIRED_SEARCHES:
+
+    localrules:
+        largest_batches,
+
+    rule batch_search:
+        """Search the largest batch of one kind of cells by trial runs, alone on the machine."""
+        input:
+            environment=lambda wildcards: ancient(SEARCHES.environment(wildcards.search)),
+            dataset=lambda wildcards: ancient(SEARCHES.dataset(wildcards.search)),
+        output:
+            search=f"{RESULTS}/largest/{{search}}/{{key}}/batch_search.json",
+        wildcard_constraints:
+            search="|".join(SEARCHES.by_name),
+        priority: 5 * 10**8
+        resources:
+            **SEARCHES.resources(),
+            machine=concurrent_share(CAMPAIGN.site),
+        params:
+            study=STUDY,
+            site=SITE,
+        shell:
+            """
+            {PREFORKED} runs.largest \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --search {wildcards.search:q} \
+                --key {wildcards.key:q} \
+                --out {output.search:q}
+            """
+
+    rule largest_batches:
+        """Write the batch sizes that were found for the plan."""
+        input:
+            searches=REQUIRED_SEARCHES,
+            changed=changed("largest_batches", code("runs.largest_batches")),
+        output:
+            found=f"{RESULTS}/largest/batch_sizes.json",
+            batch_sizes=[] if Path(BATCH_SIZES_JSON).exists() else BATCH_SIZES_JSON,  # a job that failed would lose it
+        log:
+            f"{RESULTS}/logs/largest_batches.log",
+        params:
+            study=STUDY,
+            site=SITE,
+        shell:
+            """
+            {PREFORKED} runs.largest_batches \
+                --study {params.study:q} \
+                --site {params.site:q} \
+                --out {output.found:q} \
+                2>&1 | tee -p {log:q}
+            """

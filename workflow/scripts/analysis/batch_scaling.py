@@ -6,7 +6,7 @@ local batch). An epoch has the same samples in both.
 
 import pandas as pd
 
-from analysis.measured import level_text, varying
+from analysis.measured import level_text, varying, with_batch_numbers
 from common.notes import Note
 
 KIND_TITLES = {
@@ -43,9 +43,10 @@ def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
     if ("", "") in kinds:
         return None
     parts: dict[str, str] = {}
+    numbers = with_batch_numbers(cells)["batch_size"]
     for kind, text in dict.fromkeys(kinds):
         members = [group for group, named in zip(series, kinds, strict=True) if named == (kind, text)]
-        sizes = [level_text(size) for size in sorted({int(group["batch_size"].iloc[0]) for group in members})]
+        sizes = [level_text(size) for size in sorted({int(numbers[group.index[0]]) for group in members})]
         listed = " or ".join(filter(None, [", ".join(sizes[:-1]), sizes[-1]]))
         parts[kind] = text.format(listed)
     if not parts:

@@ -24,6 +24,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled, pooled_response
 from common.notes import Note
+from declared.factors import LARGEST
 from declared.responses import EPOCH_TIME, Response
 from declared.responses import RESPONSES as DECLARED
 
@@ -68,6 +69,8 @@ def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFra
     """
     ok = successful(runs)
     rows = cell_levels(runs).set_index("cell", drop=False)
+    if (rows["batch_size"] == LARGEST).any():  # The level does not say the number.
+        rows["local_batch"] = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
     rows["out_of_memory"] = runs[runs["status"] == OUT_OF_MEMORY].groupby("cell").size().reindex(rows.index)
@@ -123,6 +126,11 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     factor_names = ["framework", *varying(runs, but=["framework"])]
     display = {title(name): data[name].map(level_text) for name in factor_names}
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()
+    if "local_batch" in data and "batch_size" in factor_names:
+        display[title("batch_size")] = [
+            f"{LARGEST} ({size})" if level == LARGEST else level_text(level)
+            for level, size in zip(data["batch_size"], data["local_batch"], strict=True)
+        ]
     display["n"] = [
         f"{n} of {n + bad}" if bad else f"{n}" for n, bad in zip(data["n"], data["unsuccessful"], strict=True)
     ]

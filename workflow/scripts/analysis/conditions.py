@@ -19,7 +19,7 @@ from analysis.measured import (
 )
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
 from common.notes import Note
-from declared.factors import UNTRACED
+from declared.factors import LARGEST, UNTRACED
 from declared.frameworks import notes_of, trains_alone
 from declared.mesh import divides_more
 from runs import usable
@@ -136,7 +136,7 @@ def setting_note(runs: pd.DataFrame) -> str:
     """
     ok = successful(runs)
     scopes = _scopes_note(runs, ok)
-    notes = [scopes, algorithms_note(runs)]
+    notes = [scopes, largest_batches_note(runs), algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
@@ -144,6 +144,20 @@ def setting_note(runs: pd.DataFrame) -> str:
     setting = paragraph("setting", [*notes, *_missing_notes(runs)])
     brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
     return Note(setting.code, setting, **setting.facts, brief=brief)
+
+
+def largest_batches_note(runs: pd.DataFrame) -> str:
+    """Say which batch sizes the level `largest` stands for, by framework; "" if no cell has it."""
+    cells = runs[runs["batch_size"] == LARGEST].drop_duplicates("cell")
+    ends = cells.groupby("framework")["local_batch"].agg(["min", "max"]).astype(int)
+    if ends.empty:
+        return ""
+    sizes = [
+        f"{framework} {' to '.join(dict.fromkeys(map(str, (low, high))))}"
+        for framework, low, high in ends.itertuples()
+    ]
+    facts = {framework: [low, high] for framework, low, high in ends.itertuples()}
+    return Note("largest-batches", f"Largest batch that fits: {', '.join(sizes)}.", sizes=facts)
 
 
 def load_note(runs: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_results, read_table
-from declared.factors import MAX_SERIES, UNTRACED, scale_of, treatments_of
+from declared.factors import LARGEST, MAX_SERIES, UNTRACED, scale_of, treatments_of
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
@@ -112,6 +112,19 @@ def read_timing_runs(path: Path) -> pd.DataFrame:
 def factors() -> list[str]:
     """Return every factor that a study may vary, in the order of factors.schema.yaml."""
     return list(schema("factors")["properties"])
+
+
+def has_words(runs: pd.DataFrame, factor: str) -> bool:
+    """Return whether a factor of numbers has a level that is a word (`common.tables`)."""
+    return isinstance(runs[factor].dtype, pd.CategoricalDtype)
+
+
+def with_batch_numbers(runs: pd.DataFrame) -> pd.DataFrame:
+    """Replace the level `largest` of the batch size by the number that each cell trained with."""
+    if not has_words(runs, "batch_size"):
+        return runs
+    numbers = runs["batch_size"].astype(object).where(runs["batch_size"] != LARGEST, runs["local_batch"])
+    return runs.assign(batch_size=numbers.astype("Int64"))
 
 
 def title(factor: str) -> str:
@@ -221,7 +234,9 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
         return framework_order(runs)
     levels = runs[factor].dropna().unique().tolist()
     words = schema("factors")["properties"][factor].get("enum")
-    return sorted(levels, key=words.index if words else None)
+    if words:
+        return sorted(levels, key=words.index)
+    return sorted(levels, key=lambda level: (isinstance(level, str), level))
 
 
 def timing_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.conditions import SITE_DEFAULTS
-from analysis.measured import combination_text, levels_in_order, title, varying
+from analysis.measured import combination_text, has_words, levels_in_order, title, varying
 from declared.factors import is_numeric
 
 TOLERANCE = 1e-9
@@ -22,8 +22,9 @@ Columns = dict[str, np.ndarray]  # term -> one value per row
 
 
 def is_treated_as_number(runs: pd.DataFrame, factor: str) -> bool:
-    """Return whether models treat a factor as numeric; levels that defer to the site make it categorical."""
-    return is_numeric(factor) and not (runs[factor] == SITE_DEFAULTS.get(factor, np.nan)).any()
+    """Return whether models treat a factor as numeric; words and levels that defer to the site prevent it."""
+    defers = (runs[factor] == SITE_DEFAULTS.get(factor, np.nan)).any()
+    return is_numeric(factor) and not has_words(runs, factor) and not defers
 
 
 def base_level(runs: pd.DataFrame, factor: str) -> Any:

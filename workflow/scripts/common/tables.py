@@ -1,7 +1,8 @@
 """Read and write CSV tables, checked column by column against their schema.
 
 A field is empty where the schema allows null or does not require the column; then the frame holds a missing
-value. A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean. A schema
+value. A frame has every column of its schema, in the schema's order: str, Int64, float64 or boolean. Where a
+schema allows numbers and words, a column with a word is an ordered categorical: numbers first. A schema
 also lists columns that together are unique (`unique`), and columns that are the same in all rows of a cell
 (`same_in_cell`).
 """
@@ -288,7 +289,7 @@ def _checked_at_once(
         texts = rename_values(name, [quoted.get(text, text) for text in distinct.tolist()])
         if not free and not all(_allowed(text, rules, kind) for text in texts):
             raise ValueError("a field that is not allowed")
-        values = pd.array([_CONVERT[kind](text) for text in texts], dtype=DTYPES[kind])
+        values = _as_array([_convert(text, kind) for text in texts], kind)
         return pd.Series(values.take(codes, allow_fill=True))
     values = column.to_numpy()
     values = values[~np.isnan(values)]
@@ -464,7 +465,7 @@ def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
         )
         return fits and re.search(rules.get("pattern", ""), text) is not None
     if not _FORMS[kind].fullmatch(text):
-        return False
+        return _takes_words(rules) and re.search(rules["pattern"], text) is not None
     if kind == "boolean":
         return True
     value = float(text)
@@ -477,10 +478,29 @@ def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
     )
 
 
+def _takes_words(rules: dict[str, Any]) -> bool:
+    """Return whether a column of numbers may also have words of a pattern."""
+    return "string" in rules.get("type", ()) and _kind_of(rules) != "string"
+
+
 def _typed(column: np.ndarray, filled: np.ndarray, kind: str) -> pd.Series:
     values = np.full(len(column), None, dtype=object)
-    values[filled] = [_CONVERT[kind](text) for text in column[filled]]
-    return pd.Series(values, dtype=DTYPES[kind])
+    values[filled] = [_convert(text, kind) for text in column[filled]]
+    return pd.Series(_as_array(values, kind))
+
+
+def _convert(text: str, kind: str) -> Any:
+    """Return the value of an allowed field; a word in a column of numbers stays a text."""
+    return _CONVERT[kind](text) if kind not in _FORMS or _FORMS[kind].fullmatch(text) else text
+
+
+def _as_array(values: Sequence[Any] | np.ndarray, kind: str) -> Any:
+    """Return values as an array of a kind; numbers and words, as an ordered categorical."""
+    words = {value for value in values if isinstance(value, str)} if kind != "string" else set()
+    if not words:
+        return pd.array(values, dtype=DTYPES[kind])
+    numbers = {value for value in values if value is not None} - words
+    return pd.Categorical(values, categories=[*sorted(numbers), *sorted(words)], ordered=True)
 
 
 def _texts(column: pd.Series, kind: str) -> list[str]:

@@ -27,6 +27,7 @@ OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
 # Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
 MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
 UNTRACED = "none"  # level of `trace` of an untraced run
+LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure
 
 
@@ -50,6 +51,9 @@ def level_type(factor: str) -> Any:
     """Return the type of a level of `factor`, with its limits."""
     rules = factor_table()[factor]
     limits = {LIMITS[name]: limit for name, limit in rules.items() if name in LIMITS}
+    if factor == "batch_size":  # a number, or a word
+        word = Annotated[str, Rules(rules["description"], pattern=limits.pop("pattern"))]
+        return Annotated[int, Rules(rules["description"], **limits)] | word
     form = Literal[tuple(rules["enum"])] if "enum" in rules else TYPES[rules["type"]]
     return Annotated[form, Rules(rules["description"], **limits)]
 
@@ -84,8 +88,28 @@ def fixed_shares(level: str) -> list[float]:
 
 
 def is_numeric(factor: str) -> bool:
-    """Return whether the levels of a factor are numbers."""
-    return schema("factors")["properties"][factor].get("type") in ("integer", "number")
+    """Return whether the levels of a factor are numbers, apart from a word such as LARGEST."""
+    kinds = as_list(schema("factors")["properties"][factor].get("type"))
+    return "integer" in kinds or "number" in kinds
+
+
+def levels_name(levels: Mapping[str, Any]) -> str:
+    """Return the name of a cell: core factors, and other factors that differ from their default.
+
+    The name is also a directory name.
+    """
+    return ".".join(
+        f"{entry.get('symbol', '')}{levels[name]}"
+        if entry.get("core")
+        else f"{name}={levels[name]}".replace("/", "_")
+        for name, entry in factor_table().items()
+        if entry.get("core") or levels[name] != entry["default"]
+    )
+
+
+def finds_batch_size(levels: Mapping[str, Any]) -> bool:
+    """Return whether a cell with these levels trains with the largest batch that fits."""
+    return bool(levels["batch_size"] == LARGEST)
 
 
 def scale_of(varied: Collection[str]) -> str:

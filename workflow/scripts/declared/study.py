@@ -17,6 +17,7 @@ from common.written import Keys, Line, Maybe, Rules, Written, key, optional, par
 from declared.configuration import existing
 from declared.datasets import NEXT, TOKENS, kind, load_dataset, targets
 from declared.factors import (
+    LARGEST,
     MIN_LEVELS_TO_HOLD_OUT,
     UNTRACED,
     WORK,
@@ -417,7 +418,9 @@ class Study(StudyKeys):
     def _n_coefficients(self) -> int:
         """Return the number of coefficients of a linear model of all varying factors."""
         return 1 + sum(
-            1 if is_numeric(name) else len(self.factors[name]) - 1 for name in self.varied if name != "trace"
+            1 if is_numeric(name) and LARGEST not in self.factors[name] else len(self.factors[name]) - 1
+            for name in self.varied
+            if name != "trace"
         )
 
     @property

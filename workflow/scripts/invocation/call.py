@@ -43,7 +43,7 @@ from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 
 STATE = Path(".snakemake")
 LOGGER = "snakemake.logging"
-LAUNCHING_RULES = {"run", "collective_benchmark", "timing"}  # rules that start ranks
+LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules that start ranks
 TOOL_ENVIRONMENTS = {"extra_p": "extrap", "found": "planner"}  # rule -> the environment that it needs
 Result = TypeVar("Result")
 

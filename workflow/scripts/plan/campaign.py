@@ -157,7 +157,9 @@ class Campaign:
         """Return why the site cannot make a planned run, or None."""
         if reason := unsupported_reason(self.site, run.levels):
             return reason
-        return missing_strategy_note(self.study.name, self.site) if run.lacks_strategy else None
+        if run.lacks_strategy:
+            return missing_strategy_note(self.study.name, self.site)
+        return run.lacks_batch_size
 
     def unreachable_precision(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
@@ -271,14 +273,20 @@ class Campaign:
 
     @cached_property
     def environments(self) -> dict[str, str]:
-        """Stamps (environment.json) of environments of runs and strategy searches, parents first."""
-        searching = {
-            run.framework.environment
-            for run in self.runs
-            if run.lacks_strategy and unsupported_reason(self.site, run.levels) is None
-        }
+        """Stamps (environment.json) of environments of runs and searches, parents first."""
+        searching = {run.framework.environment for run in self._searched_runs}
         needed = sorted(searching.union(self.by_id[run_id].framework.environment for run_id in self.records))
         return {name: str(self._stamp(name)) for name in lineage(needed, realization=self.site.realization)}
+
+    @cached_property
+    def _searched_runs(self) -> list[Run]:
+        """The runs that the site can make after a search for their strategy or batch size."""
+        return [
+            run
+            for run in self.runs
+            if (run.lacks_strategy or run.lacks_batch_size)
+            and unsupported_reason(self.site, run.levels) is None
+        ]
 
     @cached_property
     def images(self) -> list[str]:
@@ -306,7 +314,9 @@ class Campaign:
     @cached_property
     def datasets(self) -> dict[str, str]:
         """The data sets that the runs need, with the file that marks each as prepared."""
-        names = dict.fromkeys(self.by_id[run_id].levels["dataset"] for run_id in self.records)
+        searching = [run for run in self._searched_runs if not run.lacks_strategy]
+        runs = [*(self.by_id[run_id] for run_id in self.records), *searching]
+        names = dict.fromkeys(run.levels["dataset"] for run in runs)
         return {name: str(data_folder(self.site, name) / "prepared") for name in names}
 
     def environment_of(self, run_id: str) -> str:

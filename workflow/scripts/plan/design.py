@@ -20,9 +20,18 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import digest_text, display_path, write_text
+from common.notes import Note
 from common.options import run_program
 from declared.datasets import IMAGES, kind, load_dataset
-from declared.factors import Levels, factor_table, fixed_shares, matches
+from declared.factors import (
+    LARGEST,
+    Levels,
+    factor_table,
+    finds_batch_size,
+    fixed_shares,
+    levels_name,
+    matches,
+)
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import PLAIN, is_mesh, mesh_of
 from declared.models import model_graph
@@ -32,11 +41,20 @@ from models import division
 from models.graph import Graph
 from models.mesh import Mesh
 from models.strategy import Strategy
+from plan.batch_sizes import (
+    batch_size_file,
+    missing_batch_size_note,
+    nothing_fits_note,
+    read_batch_sizes,
+)
+from plan.batch_sizes import search_name as batch_search_name
 from plan.strategies import cell_strategy, search_name, strategy_file
 
 MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
 MAX_DROPPED_SAMPLE_SHARE = 0.02
 SHARE_SUM_TOLERANCE = 1e-6
+# Multiples of the microbatches that are tried for the smallest batch of a cell.
+MAX_SMALLEST_MULTIPLE = 8
 MAX_SUGGESTED_FRAMEWORKS = 4
 STEP_COUNT_FACTORS = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")
 UNSUPPORTED = "unsupported-by-framework"
@@ -136,6 +154,7 @@ class Run:
     dataset: Mapping[str, Any]
     graph: Graph
     strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
+    lacks_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
 
     @property
     def lacks_strategy(self) -> bool:
@@ -185,21 +204,60 @@ def check_names(runs: Iterable[Run], study: Path) -> None:
 
 
 def cell_name(levels: Levels) -> str:
-    """Return the name of a cell: core factors, and other factors that differ from their default.
+    """Return the name of a cell, which is also a directory name."""
+    return levels_name(levels)
 
-    The name is also a directory name.
+
+def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
+    """Return the geometry of a cell of a study, with the batch size that was found if it is searched.
+
+    Before the search, it is that of the smallest batch.
+
+    Raises:
+        InfeasibleCell: If the cell cannot be trained.
     """
-    return ".".join(
-        f"{entry.get('symbol', '')}{levels[name]}"
-        if entry.get("core")
-        else f"{name}={levels[name]}".replace("/", "_")
-        for name, entry in factor_table().items()
-        if entry.get("core") or levels[name] != entry["default"]
-    )
+    framework = load_framework(levels["framework"])
+    if not finds_batch_size(levels):
+        return geometry(levels, framework, site)
+    _check_search(levels, framework)
+    entry = read_batch_sizes(batch_size_file(study, site.name)).get(batch_search_name(levels), {})
+    if found := entry.get("batch_size"):
+        return geometry({**levels, "batch_size": found}, framework, site)
+    return smallest_geometry(levels, framework, site)
+
+
+def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
+    """Return the geometry of a cell with the smallest batch that it can train.
+
+    Raises:
+        InfeasibleCell: If it cannot be trained.
+    """
+    sizes = [levels["microbatches"] * multiple for multiple in range(1, MAX_SMALLEST_MULTIPLE + 1)]
+    for size in sizes[:-1]:
+        with contextlib.suppress(InfeasibleCell):
+            return geometry({**levels, "batch_size": size}, framework, site)
+    return geometry({**levels, "batch_size": sizes[-1]}, framework, site)
+
+
+def _check_search(levels: Levels, framework: Framework) -> None:
+    """Raise InfeasibleCell if the largest batch of a cell cannot be searched."""
+    for factor, level in (("batch_scope", "local"), ("shares", "equal")):
+        if levels[factor] != level:
+            reason = f"batch_size={LARGEST} is a replica's, {factor}={levels[factor]} divides a total"
+            raise InfeasibleCell("no-largest-batch", reason, ("batch_size", factor), f"set {factor}: {level}")
+    if levels["device"] == "hybrid":
+        reason = f"batch_size={LARGEST} is one number, ranks of device=hybrid have different memories"
+        raise InfeasibleCell(
+            "no-largest-batch", reason, ("batch_size", "device"), "set device: cpu or cuda, or give a number"
+        )
+    if framework.strategies or framework.timing_scope == "master":
+        what = "its strategies depend on the batch size" if framework.strategies else "it has its own loop"
+        reason = f"batch_size={LARGEST} is not searched for {framework.name}: {what}"
+        raise InfeasibleCell("no-largest-batch", reason, ("batch_size", "framework"), "give a number")
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Return ranks, replicas and batch sizes of a cell.
+    """Return ranks, replicas and batch sizes of a cell, whose batch size is a number.
 
     With a parallelization strategy all ranks see the same samples, as along the axis tensor of a mesh.
 
@@ -501,7 +559,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
             continue
         name = cell_name(levels)
         try:
-            layout = geometry(levels, load_framework(levels["framework"]), site)
+            layout = cell_geometry(study.name, levels, site)
             if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
                 raise _duplicate_cell(levels, original)
             yield name, levels, layout
@@ -576,7 +634,7 @@ def _leaves_a_cell(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> 
     for levels in study.combinations():
         if not any(matches(levels, excluded) for excluded in (entry, *study.exclude)):
             with contextlib.suppress(InfeasibleCell):
-                geometry(levels, load_framework(levels["framework"]), site)
+                cell_geometry(study.name, levels, site)
                 return True
     return False
 
@@ -593,6 +651,13 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
     if framework.strategies:
         search, file = search_name(levels), strategy_file(study.name, site.name)
         strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
+    lacks_batch_size: Note | None = None
+    if finds_batch_size(levels):
+        entry = read_batch_sizes(batch_size_file(study.name, site.name)).get(batch_search_name(levels))
+        if entry is None:
+            lacks_batch_size = missing_batch_size_note(study.name, site)
+        elif entry["batch_size"] is None:
+            lacks_batch_size = nothing_fits_note()
     fraction = int(digest_text(f"{study.seed}/{run_id}")[:8], 16) / 2**32
     return Run(
         run_id=run_id,
@@ -607,6 +672,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         dataset=load_dataset(levels["dataset"]),
         graph=graph,
         strategy=strategy,
+        lacks_batch_size=lacks_batch_size,
     )
 
 

@@ -19,6 +19,7 @@ from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
+from declared.factors import finds_batch_size
 from declared.frameworks import FRAMEWORKS, LIBRARIES, RANKS, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
@@ -28,6 +29,7 @@ from environments import scorep
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
+from plan.batch_sizes import search_name
 from plan.design import Geometry, Run
 
 # Code of the models that every rank uses.
@@ -68,15 +70,19 @@ def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geo
 
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """Return the specification of a run: everything its result depends on, apart from software and data."""
+    levels = run.levels
+    if finds_batch_size(levels):  # Ranks are told the number.
+        levels = {**levels, "batch_size": run.geometry.local_batch}
     return {
         "run_id": run.run_id,
-        "levels": run.levels,
+        "levels": levels,
         "replicate": run.replicate,
         "seed": run.seed,
         **geometry_fields(run.geometry),
         "step_times": study.step_times,
         **site_fields(site, run.levels, run.geometry),
         **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
+        **({"batch_search": search_name(run.levels)} if finds_batch_size(run.levels) else {}),
     }
 
 

@@ -12,7 +12,14 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import combination_text, level_text, read_timing_runs, title, varying
+from analysis.measured import (
+    combination_text,
+    level_text,
+    read_timing_runs,
+    title,
+    varying,
+    with_batch_numbers,
+)
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -167,7 +174,7 @@ def main(*, runs: Path, out: Path, network: Path) -> None:
         out: files to write, without their suffix
         network: network.csv of the study
     """
-    tables.write(table(read_timing_runs(runs), read_table(network, "network")), out)
+    tables.write(table(with_batch_numbers(read_timing_runs(runs)), read_table(network, "network")), out)
 
 
 if __name__ == "__main__":

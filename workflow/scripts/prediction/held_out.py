@@ -26,6 +26,7 @@ from analysis.measured import (
     treatment_text,
     treatments,
     varying,
+    with_batch_numbers,
 )
 from common.notes import Note
 from common.options import run_program
@@ -455,7 +456,7 @@ def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) ->
         extrap: compare with Extra-P, too: the environment.json of containers/extrap
     """
     python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
-    measured = read_timing_runs(runs)
+    measured = with_batch_numbers(read_timing_runs(runs))
     cells, benchmarks = (
         physics.measured_cells(measured, include_meshes=True),
         law.benchmark_points(read_table(network, "network")),

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, cell_words, read_runs, successful, varying
+from analysis.measured import cell_levels, cell_words, read_runs, successful, varying, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
@@ -317,7 +317,7 @@ def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
     """
     columns = list(schema("network")["properties"])
     benchmarks = read_table(network, "network") if network else pd.DataFrame(columns=columns)
-    tables.write(table(read_runs(runs), benchmarks), out)
+    tables.write(table(with_batch_numbers(read_runs(runs)), benchmarks), out)
 
 
 if __name__ == "__main__":

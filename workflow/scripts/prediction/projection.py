@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import read_timing_runs, successful, title
+from analysis.measured import read_timing_runs, successful, title, with_batch_numbers
 from common.cores import all_cores
 from common.errors import InputError
 from common.notes import Note
@@ -124,7 +124,7 @@ def load_study(folder: Path) -> Study:
 
 def load_records(runs_csv: Path, network_csv: Path) -> Study:
     """Return the study of these runs and benchmarks, with the model fitted to them."""
-    runs = read_timing_runs(runs_csv)
+    runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells, benchmarks = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
     return Study(runs, cells, benchmarks, generalize(physics.fit_model(cells, benchmarks)))
 

@@ -20,7 +20,16 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_levels, cell_words, factors, read_runs, successful, timing_runs, traced
+from analysis.measured import (
+    cell_levels,
+    cell_words,
+    factors,
+    read_runs,
+    successful,
+    timing_runs,
+    traced,
+    with_batch_numbers,
+)
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
@@ -431,7 +440,7 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         replay_steps: replay_steps.csv of the study
         out: files to write, without their suffix
     """
-    measured = read_runs(runs)
+    measured = with_batch_numbers(read_runs(runs))
     benchmarks = (
         law.benchmark_points(read_table(network, "network"))
         if network

@@ -29,6 +29,7 @@ from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
 from declared.study import Study
+from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign, measured_campaign
 from plan.strategies import strategy_file
 from provenance import appendix
@@ -193,6 +194,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
         campaign.study.file,
         campaign.site.file,
         strategies,
+        batch_size_file(campaign.study.name, campaign.site.name),
         *(CHECKOUT / "config").glob("datasets*.yaml"),
     ]
     if state().commit:

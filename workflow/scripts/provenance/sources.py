@@ -15,6 +15,7 @@ from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
 from declared.records import RECORD_TABLES
+from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
 from plan.strategies import strategy_file
@@ -30,9 +31,10 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
     For published tables only what this checkout adds: their own columns say how they were measured
     (`measured_with`).
     """
-    strategies = [file for file in [strategy_file(campaign.study.name, campaign.site.name)] if file.is_file()]
+    names = campaign.study.name, campaign.site.name
+    found = [file for file in (strategy_file(*names), batch_size_file(*names)) if file.is_file()]
     paths = {
-        "study": [campaign.study.file, *strategies],
+        "study": [campaign.study.file, *found],
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }

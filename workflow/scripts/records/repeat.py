@@ -12,6 +12,7 @@ from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
+from plan.largest import BatchSearches
 from plan.record_checks import STATUSES, record_status
 from plan.timings import Timings
 from records.next_commands import cluster_commands
@@ -19,20 +20,25 @@ from runs.attempts import put_aside
 
 SELECTOR = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
 # Prefixes of the names of measurements that are not runs.
-NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing."}
+NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "batch search": "largest."}
 
 
 def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
     """Return name -> record, where its status is `selector`, or its name matches it as a pattern (fnmatch).
 
-    Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`.
+    Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
+    and searches for the largest batch `largest.<cell>`.
     """
     benchmarks = {
         f"{NAME_PREFIXES['collective benchmark']}{name}": path
         for name, path in CollectiveBenchmarks(campaign).outputs.items()
     }
     timings = {f"{NAME_PREFIXES['timing']}{name}": path for name, path in Timings(campaign).outputs.items()}
-    records = {**benchmarks, **timings, **campaign.records}
+    searches = {
+        f"{NAME_PREFIXES['batch search']}{name}": path
+        for name, path in BatchSearches(campaign).outputs.items()
+    }
+    records = {**benchmarks, **timings, **searches, **campaign.records}
     existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
     if selector in STATUSES:
         return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
@@ -40,7 +46,7 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
 
 
 def count_by_kind(names: Iterable[str]) -> str:
-    """Return in words how many runs, collective benchmarks and timings are named."""
+    """Return in words how many runs, benchmarks, timings and searches are named."""
     kinds = [
         next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run")
         for name in names

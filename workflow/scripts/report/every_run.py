@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import level_text, series_factors, title, treatment_text, varying
+from analysis.measured import has_words, level_text, series_factors, title, treatment_text, varying
 from common.files import read_json
 from common.notes import Note
 from declared.factors import is_numeric
@@ -120,11 +120,10 @@ def run_table(material: Material) -> Table:
     ]
     for name in varying(runs):
         is_filter = runs[name].nunique() <= MAX_FILTER_LEVELS
-        kind = "level" if is_numeric(name) else "text"
+        numeric = is_numeric(name) and not has_words(runs, name)
+        kind = "level" if numeric else "text"
         values = (
-            [_json_value(level) for level in runs[name]]
-            if is_numeric(name)
-            else [level_text(x) for x in runs[name]]
+            [_json_value(level) for level in runs[name]] if numeric else [level_text(x) for x in runs[name]]
         )
         columns.append((Column(name, title(name), kind, choose=is_filter), values))
     columns.append((Column("replicate", "replicate", "number", 0), _numbers(runs["replicate"], 0)))

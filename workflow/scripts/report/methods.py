@@ -47,7 +47,7 @@ from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.named import models
 from network import fit
 from plan.cost import fraction_line
-from plan.design import InfeasibleCell, geometry
+from plan.design import InfeasibleCell, cell_geometry
 from precision.reached import precision_note
 from report.latex import (
     cite,
@@ -911,7 +911,7 @@ def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
         if all(levels[name] in entry[name] for name in entry):
             framework = levels["framework"]
             try:
-                geometry(levels, load_framework(framework), facts.site)
+                cell_geometry(facts.study.name, levels, facts.site)
                 return ""
             except InfeasibleCell as infeasible:
                 begins = infeasible.reason.startswith(f"{framework} ")

@@ -21,9 +21,9 @@ from analysis.measured import (
     varying,
 )
 from analysis.tables import number
+from analysis.terms import is_treated_as_number
 from common.notes import Note
 from common.text import number_of
-from declared.factors import is_numeric
 from report.design import exclusions, kept_order
 from report.material import Material, Picture, column
 from report.setting import is_generated
@@ -560,7 +560,7 @@ def check_plots(material: Material) -> Verdict:
         )
         note = Note("captions-without-n", f"{cause}.", figures=len(material.pictures), without=silent)
         return Verdict(NOT_MET, note, links)
-    numeric = [title(name) for name in varying(material.runs) if is_numeric(name)]
+    numeric = [title(name) for name in varying(material.runs) if is_treated_as_number(material.runs, name)]
     joined = (
         f"lines join cells only along numeric factors ({', '.join(numeric)})"
         if numeric

@@ -106,6 +106,17 @@ def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRu
     run_snakemake("pilot", study, site, options=_options(dry_run), rest=ctx.obj)
 
 
+def largest(
+    ctx: typer.Context, study: Study = "", site: Site = "", profile: Profile = "", dry_run: DryRun = False
+) -> None:
+    """Search the largest batch that fits in memory, for every cell of a study with batch_size: largest.
+
+    Example:
+    ./ringside largest my-study --site my-cluster --profile slurm
+    """
+    run_snakemake("largest", study, site, profile=profile, options=_options(dry_run), rest=ctx.obj)
+
+
 def compare(
     ctx: typer.Context,
     base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],

@@ -33,6 +33,8 @@ N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a 
 MAX_SAME_FAILURES = 3  # in a row; then the campaign stops
 STOPPED_STATUS = 3  # exit status of a campaign that stopped, or has no usable run
 SESSION_VARIABLE = "RINGSIDE_SESSION"
+# Wildcard of a rule that starts ranks -> folder of its records in results/<study>.
+FOLDERS = {"run_id": "runs", "benchmark": "network", "timing": "costs", "search": "largest"}
 
 
 def new_session() -> str:
@@ -106,7 +108,7 @@ class Session:
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
-        if event == "job_info" and rule in ("run", "collective_benchmark", "timing"):
+        if event == "job_info" and rule in ("run", "collective_benchmark", "timing", "batch_search"):
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -136,14 +138,14 @@ class Session:
     def _unseen_by_ranks(self, job: int) -> Note | None:
         """Return the path that a rank's node did not see in the last attempt of a job."""
         wildcards = self._running.get(job, {})
-        for kind, folder in (("run_id", "runs"), ("benchmark", "network"), ("timing", "costs")):
+        for kind, folder in FOLDERS.items():
             if kind in wildcards:
                 stopped = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
                 return unseen_path(stopped[-1]["reason"]) if stopped else None
         return None
 
     def _print_end(self, run: dict[str, str]) -> None:
-        """Print the line of an ended run, collective benchmark or timing."""
+        """Print the line of an ended run, collective benchmark, timing or batch search."""
         if "benchmark" in run:
             print_line(
                 _benchmark_line(self._results / "network" / run["benchmark"] / run["key"], run["benchmark"])
@@ -151,6 +153,9 @@ class Session:
             return
         if "timing" in run:
             print_line(_timing_line(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
+            return
+        if "search" in run:
+            print_line(_search_line(self._results / "largest" / run["search"] / run["key"], run["search"]))
             return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
@@ -390,3 +395,10 @@ def _timing_line(folder: Path, name: str) -> str:
     count = f"{len(timing['parts'])} parts" if timing["parts"] else f"{len(timing['messages'])} message sizes"
     measured = f"{count} in {timing['wall_s']:.1f} s"
     return f"timing {name}: {timing['status']}: {timing['reason'] or measured}"
+
+
+def _search_line(folder: Path, name: str) -> str:
+    search = json.loads((folder / "batch_search.json").read_text())
+    n_trials, wall_s = len(search["trials"]), search["wall_s"]
+    found = f"batch size {search['batch_size']} after {n_trials} trials in {wall_s:.0f} s"
+    return f"batch search {name}: {search['status']}: {search['reason'] or found}"

@@ -1,0 +1,90 @@
+"""Return the batch size of cells with `batch_size: largest`: the largest that fits, as a search found it.
+
+What was found at a site is in config/batch_sizes/<study>.<site>.json, written by `./ringside largest`. This
+file is an input of the campaign like the study, so that the same checkout plans the same runs.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, refuse_machine_error
+from common.files import CHECKOUT, display_path, read_json
+from common.notes import Note
+from common.schemas import check
+from declared.factors import Levels, factor_table, levels_name
+from declared.site import Site
+
+# Factors that do not change the memory of a training step; cells that differ only in these share a search.
+NEUTRAL_FACTORS = (
+    "bandwidth",
+    "learning_rate",
+    "lr_scaling",
+    "lr_warmup_epochs",
+    "epochs",
+    "warmup_epochs",
+    "trace",
+)
+
+
+def batch_size_file(study: str, site: str) -> Path:
+    """Return the file of the batch sizes that were found for a study at a site."""
+    return CHECKOUT / "config" / "batch_sizes" / f"{study}.{site}.json"
+
+
+def search_levels(levels: Levels) -> Levels:
+    """Return the levels of the search behind a cell: its own, with neutral factors at their defaults."""
+    return levels | {name: factor_table()[name]["default"] for name in NEUTRAL_FACTORS}
+
+
+def search_name(levels: Levels) -> str:
+    """Return the name of the search behind a cell."""
+    return levels_name(search_levels(levels))
+
+
+def missing_batch_size_note(study: str, site: Site) -> Note:
+    """Return the note on a run whose batch size was not searched, with the command that searches for it."""
+    profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
+    command = f"./ringside largest {study} --site {site.name}{profile}"
+    text = f"the largest batch size was not searched yet; run {command}"
+    return Note("batch-size-not-found-yet", text, command=command)
+
+
+def nothing_fits_note() -> Note:
+    """Return the note on a run of a cell in which even the smallest batch needs more memory than there is."""
+    return Note("no-batch-fits", "no batch size fits in memory, as ./ringside largest has found")
+
+
+def read_batch_sizes(file: Path) -> Mapping[str, Any]:
+    """Return what was found, by name of the search, {} if there is no file.
+
+    Each entry has `batch_size`, samples of one replica, None if not even the smallest batch fits.
+
+    Raises:
+        InputError: If the file is broken.
+    """
+    try:
+        date_ns = file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return {}
+    return _read(file, date_ns)
+
+
+@functools.cache
+def _read(file: Path, _date_ns: int) -> Mapping[str, Any]:
+    """Return the entries of a file; its date is part of the cache's key."""
+    try:
+        content = read_json(file)
+    except (OSError, ValueError) as error:
+        refuse_machine_error(error, display_path(file))
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            "broken-file",
+            f"is broken ({reason})",
+            file=display_path(file),
+            hint="remove it, and run ./ringside largest",
+        ) from None
+    check(content, "batch_sizes", file)
+    searches: Mapping[str, Any] = content["searches"]
+    return searches

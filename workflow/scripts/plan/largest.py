@@ -1,0 +1,204 @@
+"""Plan the searches for the largest batch that fits: candidates, specifications of trial runs, and keys.
+
+Pure functions of study, site and files in git, as plan.timings. A search is shared by the cells that differ
+only in factors without effect on memory (plan.batch_sizes.NEUTRAL_FACTORS). A trial trains with the cell's
+ranks for two epochs of a few steps: the optimizer has its state after the first step, and validation lies
+between two epochs.
+
+Where training is on CPUs, nothing stops a rank before the node swaps. Therefore trials have a limit of their
+own (ulimit -d, RLIMIT_DATA): the node's memory, or that of its control group, less a reserve for the system,
+divided by the ranks on it. The limit counts what a rank reserves, which is slightly more than what it uses.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import digest_text, display_path
+from declared.factors import LARGEST, Levels, finds_batch_size
+from declared.site import Site
+from plan.batch_sizes import search_levels, search_name
+from plan.campaign import Campaign
+from plan.design import Geometry, InfeasibleCell, Run, geometry, smallest_geometry
+from plan.identity import device, digests, geometry_fields, site_fields, unsupported_reason
+from plan.scheduling import deferred_resources
+
+TRIAL_EPOCHS = 2
+TRIAL_UPDATES = 2  # optimizer steps of each epoch
+MEMORY_SHARE = 0.9  # of a node's memory that its ranks may use on CPUs; the rest is the system's
+LIMITS_PER_SEARCH = 4  # time limits of a run that a search's job has; what it has tried then is kept
+STEPS_PER_DOUBLING = 32  # sizes that are tried between a size and its double: they differ by 2 to 3 %
+
+
+@dataclass(frozen=True)
+class BatchSearch:
+    """The search for the largest batch of the cells that share `run`'s memory."""
+
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Its levels, without those that do not change memory."""
+        return search_name(self.run.levels)
+
+    @property
+    def levels(self) -> Levels:
+        """The levels of a trial, without its batch size."""
+        return search_levels(self.run.levels) | {"epochs": TRIAL_EPOCHS, "warmup_epochs": 0}
+
+    def geometry(self, site: Site, batch_size: int) -> Geometry:
+        """Return the geometry of a trial, with few steps in an epoch.
+
+        Raises:
+            InfeasibleCell: If the cell cannot be trained with this batch size.
+        """
+        levels = self.levels | {"batch_size": batch_size}
+        layout = geometry(levels, self.run.framework, site)
+        steps = min(layout.steps, TRIAL_UPDATES * levels["sync_every"])
+        samples = steps * layout.replicas * layout.local_batch
+        return replace(layout, steps=steps, samples_per_epoch=samples)
+
+    def smallest(self, site: Site) -> int:
+        """Return the smallest batch size that the cell can train."""
+        return smallest_geometry(self.levels, self.run.framework, site).local_batch
+
+    def spec(self, site: Site, batch_size: int) -> dict[str, Any]:
+        """Return the specification of a trial, as that of a run (plan.identity.spec)."""
+        levels, layout = self.levels | {"batch_size": batch_size}, self.geometry(site, batch_size)
+        return {
+            "run_id": f"largest.{self.name}",
+            "levels": levels,
+            "replicate": 1,
+            "seed": int(digest_text(self.name)[:8], 16) >> 1,
+            **geometry_fields(layout),
+            "step_times": False,
+            **site_fields(site, levels, layout),
+        }
+
+    def candidates(self, site: Site) -> list[int]:
+        """Return the batch sizes to choose from, ascending: STEPS_PER_DOUBLING of every doubling.
+
+        Each is the largest below the next one that the cell can train with, whatever memory there is. The
+        last one is that of the whole data set in one optimizer step.
+        """
+        first = self.run.geometry
+        last = first.samples_per_epoch // (first.replicas * self.levels["sync_every"])
+        sizes: list[int] = []
+        start = self.smallest(site)
+        while start <= last:
+            grain = 1 << max(0, start.bit_length() - STEPS_PER_DOUBLING.bit_length())
+            end = min(start // grain * grain + grain, last + 1)
+            trainable = (size for size in range(end - 1, start - 1, -1) if self._is_trainable(site, size))
+            sizes += itertools.islice(trainable, 1)
+            start = end
+        return sizes
+
+    def _is_trainable(self, site: Site, batch_size: int) -> bool:
+        try:
+            self.geometry(site, batch_size)
+        except InfeasibleCell:
+            return False
+        return True
+
+
+def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:
+    """Return the searches behind `runs`, in the order of their names."""
+    searches = {search_name(run.levels): BatchSearch(run) for run in runs if finds_batch_size(run.levels)}
+    return [searches[name] for name in sorted(searches)]
+
+
+def planned_searches(runs: Iterable[Run], site: Site) -> list[BatchSearch]:
+    """Return the required searches that the site can make."""
+    return [
+        search for search in required_searches(runs) if unsupported_reason(site, search.run.levels) is None
+    ]
+
+
+def memory_limit_lines(site: Site, search: BatchSearch) -> list[str]:
+    """Return the shell lines that limit the memory of a trial's ranks on CPUs, [] on other devices."""
+    if device(site, search.run.levels) != "cpu":
+        return []
+    layout = search.run.geometry
+    n_ranks = layout.ranks_per_node if site.placement == "distinct-nodes" else layout.ranks
+    own_group = "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/memory.max"
+    files = f"$(ls /sys/fs/cgroup/memory/memory.limit_in_bytes {own_group} 2>/dev/null)"
+    program = (
+        "/^MemTotal:/ {kib = $2} "
+        "FILENAME ~ /memory/ && /^[0-9]+$/ && $1 / 1024 < kib {kib = $1 / 1024} "
+        f'END {{printf "%d", {MEMORY_SHARE} * kib / {n_ranks}}}'
+    )
+    return [f"ulimit -d \"$(awk '{program}' /proc/meminfo {files})\""]
+
+
+def key(site: Site, search: BatchSearch) -> str:
+    """Return the first 12 hex digits of the SHA-256 over what a search depends on, apart from memory."""
+    settings = [TRIAL_UPDATES, MEMORY_SHARE, STEPS_PER_DOUBLING]
+    parts = [search.spec(site, search.smallest(site)), settings, digests(site, search.run.levels)]
+    return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+
+def output(results: Path, site: Site, search: BatchSearch) -> Path:
+    """Return the record of a search, results/<study>/largest/<name>/<key>/batch_search.json."""
+    return results / "largest" / search.name / key(site, search) / "batch_search.json"
+
+
+class BatchSearches:
+    """The searches of a campaign, for the rules."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self.by_name = {search.name: search for search in planned_searches(campaign.runs, campaign.site)}
+        self.outputs = {
+            name: str(output(campaign.results, campaign.site, search))
+            for name, search in self.by_name.items()
+        }
+
+    def check_available(self, files: list[str]) -> list[str]:
+        """Return `files`, which depend on searches.
+
+        Raises:
+            InputError: If the campaign has no search.
+        """
+        study, site = self._campaign.study, self._campaign.site
+        if self._campaign.mode != "campaign":
+            raise InputError(
+                "not-possible-here",
+                "batch sizes are searched only for runs to be measured",
+                file="config/config.yaml",
+                key="records",
+                got=self._campaign.mode,
+                expected=["campaign"],
+            )
+        if self.by_name:
+            return files
+        if searches := required_searches(self._campaign.runs):
+            reason = unsupported_reason(site, searches[0].run.levels)
+            code = reason.code if reason else "not-possible-here"
+            problem = f"no batch size can be searched here: {reason}"
+            raise InputError(code, problem, file=display_path(study.file))
+        raise InputError(
+            "missing-level",
+            f"no cell has the level {LARGEST}, so no run would use a batch size from a search",
+            file=display_path(study.file),
+            key="factors.batch_size",
+            hint=f"add it: batch_size: {LARGEST}",
+        )
+
+    def environment(self, name: str) -> str:
+        """Return the stamp of the environment that a search needs."""
+        return self._campaign.environments[self.by_name[name].run.framework.environment]
+
+    def dataset(self, name: str) -> str:
+        """Return the file that marks the data set of a search as prepared."""
+        return self._campaign.datasets[self.by_name[name].run.levels["dataset"]]
+
+    def resources(self) -> dict[str, Callable[[Any], Any]]:
+        """Return Snakemake's resources of a search's job as functions of the rule's wildcards."""
+        geometries = {name: search.run.geometry for name, search in self.by_name.items()}
+        site = self._campaign.site
+        patient = replace(site, time_limit_s=LIMITS_PER_SEARCH * site.time_limit_s)
+        return deferred_resources(patient, geometries, "search")

@@ -1,0 +1,220 @@
+"""Search the largest batch that fits for the cells that share one search, by trial runs of a few steps.
+
+Every trial has new processes, started as those of a run. What a trial found out lies in its folder
+`attempt-<k>/b<batch size>/`: spec.json, log.txt and, whole or not at all, trial.json. A search that was
+stopped goes on with the trials of earlier attempts. The record is batch_search.json
+(`runs.other_measurements`).
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import print_line
+from common.files import read_json, utc, write_json
+from common.notes import Note
+from common.options import run_program
+from declared.site import Site, load_site
+from declared.study import Study, load_study
+from environments.record import BuiltEnvironment
+from launchers import launch
+from plan.design import plan_design
+from plan.identity import data_folder, digests
+from plan.largest import BatchSearch, memory_limit_lines, output, planned_searches
+from plan.largest import key as key_of
+from runs import attempts, other_measurements
+from runs.bisection import find_largest
+from runs.supervise import failure_or_lost, rank_input
+
+KIND = "batch_search"
+TRIAL = "trial.json"
+FITS, TOO_LARGE, TOO_SLOW = "fits", "oom", "timeout"  # outcomes of trials
+LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit"}  # what ended the growth
+MAX_VALIDATION_BATCH = 256  # of ranks.worker.context: validation needs no more samples of a replica
+
+
+class TrialFailed(Exception):
+    """A trial failed for another reason than memory or time; `note` says why."""
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+        super().__init__(str(note))
+
+
+@dataclass
+class Trials:
+    """The trials of one search, in the attempt's `folder`.
+
+    Attributes:
+        done: What each trial found out, in the order in which they were needed.
+    """
+
+    site: Site
+    search: BatchSearch
+    environment: BuiltEnvironment
+    folder: Path
+    done: list[dict[str, Any]] = field(default_factory=list)
+
+    def fits(self, batch_size: int) -> bool:
+        """Return whether the cell trains with this batch size; from an earlier attempt, if it is known there.
+
+        Raises:
+            TrialFailed: If it fails for another reason than memory or time.
+        """
+        trial = self._known(batch_size)
+        if trial is None:
+            trial = self._train(batch_size)
+            write_json(self.folder / f"b{batch_size}" / TRIAL, trial)
+        self.done.append(trial)
+        print_line(f"{self.search.name}: {describe_trial(trial)}")
+        return bool(trial["outcome"] == FITS)
+
+    @property
+    def limit(self) -> str | None:
+        """What the smallest batch that did not fit lacked; None if all fitted."""
+        too_large = [trial for trial in self.done if trial["outcome"] != FITS]
+        first = min(too_large, key=lambda trial: trial["batch_size"], default=None)
+        return LIMITS[first["outcome"]] if first else None
+
+    def _known(self, batch_size: int) -> dict[str, Any] | None:
+        """Return what an earlier attempt found out; a time limit may have been changed since."""
+        for attempt in attempts.attempts(self.folder.parent):
+            file = attempt / f"b{batch_size}" / TRIAL
+            if file.exists() and not (attempt / attempts.PUT_ASIDE).exists():
+                trial: dict[str, Any] = read_json(file)
+                if trial["outcome"] in (FITS, TOO_LARGE):
+                    return trial
+        return None
+
+    def _train(self, batch_size: int) -> dict[str, Any]:
+        """Train with one batch size in new processes, and return what this found out."""
+        site, search = self.site, self.search
+        spec = search.spec(site, batch_size)
+        setup = [*self.environment.get("setup", ()), *memory_limit_lines(site, search)]
+        launcher = launch.make_launcher(site, spec, search.run.framework.mpi, setup)
+        folder = self.folder / f"b{batch_size}"
+        source, data = data_folder(site, spec["levels"]["dataset"]), folder.resolve() / "data"
+        write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
+        model = search.run.graph.to_json()
+        write_json(
+            folder / "spec.json",
+            rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
+        )
+        outcome = launch.run(launcher, self.environment, folder.resolve(), spec, site, reads=[source, data])
+        result = other_measurements.read_result(folder)
+        status, reason = outcome.status, outcome.reason
+        if status == "ok" and result is None:
+            status, reason = "failed", Note("no-result", "ended without a result")
+        if status == "failed" and reason:
+            raise TrialFailed(failure_or_lost(reason, folder / "log.txt"))
+        ranks = result["ranks"] if result else []
+        device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
+        return {
+            "batch_size": batch_size,
+            "outcome": FITS if status == "ok" else status,
+            "reason": reason,
+            "wall_s": outcome.wall_s,
+            "memory_peak_bytes": max((rank["memory_peak_bytes"] for rank in ranks), default=None),
+            "device_memory_peak_bytes": max(device_peaks, default=None),
+        }
+
+
+def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
+    """Write the data set of a trial: the training samples of `source`, and its first validation samples.
+
+    Validation of a large data set would take longer than the steps of a trial, and needs no more memory.
+    """
+    manifest = read_json(source / "manifest.json")
+    if manifest.get("fresh"):  # Samples are drawn, as many as the manifest says.
+        manifest["validation_samples"] = min(manifest["validation_samples"], n_validation)
+    else:
+        (folder / "validation").mkdir(parents=True)
+        (folder / "train").symlink_to(source / "train")
+        for file in (source / "validation").glob("*.npy"):
+            np.save(folder / "validation" / file.name, np.load(file, mmap_mode="r")[:n_validation])
+    write_json(folder / "manifest.json", manifest)
+
+
+def describe_trial(trial: Mapping[str, Any]) -> str:
+    """Return what a trial found out in one line."""
+    words = {FITS: "fits", TOO_LARGE: "does not fit in memory", TOO_SLOW: "reaches the time limit"}
+    return f"batch size {trial['batch_size']} {words[trial['outcome']]} ({trial['wall_s']:.1f} s)"
+
+
+def attempt_search(
+    study: Study,
+    site: Site,
+    search: BatchSearch,
+    environment: BuiltEnvironment,
+    launcher: launch.Launcher,
+    folder: Path,
+) -> dict[str, Any]:
+    """Search in the attempt's `folder`, and return the record."""
+    trials, started_at = Trials(site, search, environment, folder), time.time()
+    status, reason, chosen, largest = "ok", None, None, None
+    try:
+        found = find_largest(search.candidates(site), trials.fits)
+        chosen, largest = found.chosen, found.largest
+        if chosen is None:
+            status, reason = "oom", Note("no-batch-fits", "not even the smallest batch fits")
+    except TrialFailed as failed:
+        status, reason = "failed", failed.note
+    limit = trials.limit or ("data set" if status == "ok" else None)
+    ended_at = time.time()
+    return {
+        "study": study.name,
+        "site": site.name,
+        "name": search.name,
+        "framework": search.run.framework.name,
+        "key": folder.parent.name,
+        "status": status,
+        "reason": reason,
+        "job": launcher.job,
+        "started_at": utc(started_at),
+        "ended_at": utc(ended_at),
+        "wall_s": ended_at - started_at,
+        **digests(site, search.run.levels),
+        "placement": site.placement,
+        "batch_size": chosen,
+        "largest_fit": largest,
+        "limit": limit,
+        "trials": trials.done,
+    }
+
+
+def measure(study: Study, site: Site, search: BatchSearch, results: Path) -> dict[str, Any]:
+    """Search, write batch_search.json below `results` (results/<study>) and return the content."""
+    attempt = partial(attempt_search, study, site, search)
+    spec = search.spec(site, search.smallest(site))
+    return other_measurements.reuse_or_measure(
+        KIND, search, spec, output(results, site, search), study, site, results, attempt
+    )
+
+
+def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:
+    """Search the largest batch that fits, and write batch_search.json.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        search: a search of the study, such as pytorch-ddp.small-cnn.digits.blargest.n2.s1
+        key: the key that the caller expects the search to have
+        out: batch_search.json, in the folder of the key
+    """
+    declared, declared_site = load_study(study), load_site(site)
+    planned = planned_searches(plan_design(declared, declared_site), declared_site)
+    declared_search = other_measurements.find_by_name(KIND, planned, search, declared)
+    do = partial(measure, declared, declared_site, declared_search)
+    other_measurements.publish_measurement(
+        f"batch search {search}", key_of(declared_site, declared_search), key, out, declared_site, do
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(main))

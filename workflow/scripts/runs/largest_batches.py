@@ -1,0 +1,65 @@
+"""Write the batch sizes that searches found at a site, for the plan: config/batch_sizes/<study>.<site>.json.
+
+A search that failed is left out, and one line says why. A cell in which not even the smallest batch fits has
+an entry without a batch size.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import display_path, write_text
+from common.options import run_program
+from common.schemas import check
+from common.text import number_of
+from declared.site import load_site
+from declared.study import load_study
+from plan.batch_sizes import batch_size_file
+from plan.design import plan_design
+from plan.largest import output, planned_searches
+from runs.largest import KIND
+from runs.other_measurements import read_measurement
+
+
+def gather(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of the file from the records of searches; failed ones are left out."""
+    names = ("batch_size", "largest_fit", "limit", "key")
+    searches = {
+        record["name"]: {name: record[name] for name in names}
+        for record in records
+        if record["status"] != "failed"
+    }
+    return {"searches": dict(sorted(searches.items()))}
+
+
+def main(*, study: str, site: str, out: Path) -> None:
+    """Write the batch sizes that were found for a study at a site, and print them.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        out: copy to write, in results/STUDY/largest
+    """
+    declared_site = load_site(site)
+    searches = planned_searches(plan_design(load_study(study), declared_site), declared_site)
+    files = [output(out.parents[1], declared_site, search) for search in searches]
+    records = [read_measurement(file, KIND) for file in files]
+    for record in records:
+        found = f"batch size {record['batch_size']} (limit: {record['limit']})"
+        print(f"{record['name']}: {record['reason'] or found}", flush=True)
+    file, content = batch_size_file(study, site), gather(records)
+    if records and not content["searches"]:
+        problem = f"not written: {records[0]['reason']}"
+        raise InputError("search-failed", problem, file=display_path(file), got=records[0]["name"])
+    check(content, "batch_sizes", file)
+    text = json.dumps(content, indent=2) + "\n"
+    write_text(file, text)
+    write_text(out, text)
+    n_found = sum(entry["batch_size"] is not None for entry in content["searches"].values())
+    print(f"{number_of(n_found, 'batch size')} in {display_path(file)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(main))
