@@ -546,9 +546,11 @@ def _expected(rules: dict[str, Any]) -> str | list[str]:
         "exclusiveMaximum": "below",
     }
     limit_texts = [f"{word} {rules[key]}" for key, word in limits.items() if key in rules]
-    if "pattern" in rules:
+    if "pattern" in rules and kind == "string":
         limit_texts.append(f"of the form {rules['pattern']}")
-    return " ".join([words, " and ".join(limit_texts)]).strip()
+    text = " ".join([words, " and ".join(limit_texts)]).strip()
+    word = rules.get("pattern", "").removeprefix("^").removesuffix(r"\Z")
+    return f"{text}, or {word}" if _takes_words(rules) else text
 
 
 def _short(text: str) -> str:

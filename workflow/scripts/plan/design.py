@@ -459,7 +459,7 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
             (*STEP_COUNT_FACTORS, "model"),
             "use a larger batch_size, or larger images",
         )
-    if _dropped_share(step, samples) > MAX_DROPPED_SAMPLE_SHARE:
+    if not trains_enough(step, samples):
         reason = f"{replicas} x {local_batch} samples a step " + (
             f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of "
             f"{levels['dataset']} (at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
@@ -507,6 +507,11 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
         )
 
 
+def trains_enough(step: int, samples: int) -> bool:
+    """Return whether steps of ``step`` samples leave over at most MAX_DROPPED_SAMPLE_SHARE of the samples."""
+    return _dropped_share(step, samples) <= MAX_DROPPED_SAMPLE_SHARE
+
+
 def _dropped_share(step: int, samples: int) -> float:
     """Return the share of samples left over by steps of ``step`` samples."""
     return samples % step / samples
@@ -517,7 +522,7 @@ def _suggest_batch_sizes(size: int, samples: int, multiplier: int, replicas: int
 
     def fits(candidate: int) -> bool:
         step = candidate * multiplier
-        return step % replicas == 0 and _dropped_share(step, samples) <= MAX_DROPPED_SAMPLE_SHARE
+        return step % replicas == 0 and trains_enough(step, samples)
 
     largest = samples // multiplier
     below = next(filter(fits, range(min(size - 1, largest), 0, -1)), None)

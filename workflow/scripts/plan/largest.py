@@ -23,7 +23,7 @@ from declared.factors import LARGEST, Levels, finds_batch_size
 from declared.site import Site
 from plan.batch_sizes import search_levels, search_name
 from plan.campaign import Campaign
-from plan.design import Geometry, InfeasibleCell, Run, geometry, smallest_geometry
+from plan.design import Geometry, Run, geometry, smallest_geometry, trains_enough
 from plan.identity import device, digests, geometry_fields, site_fields, unsupported_reason
 from plan.scheduling import deferred_resources
 
@@ -92,17 +92,16 @@ class BatchSearch:
         while start <= last:
             grain = 1 << max(0, start.bit_length() - STEPS_PER_DOUBLING.bit_length())
             end = min(start // grain * grain + grain, last + 1)
-            trainable = (size for size in range(end - 1, start - 1, -1) if self._is_trainable(site, size))
+            trainable = (size for size in range(end - 1, start - 1, -1) if self._is_trainable(size))
             sizes += itertools.islice(trainable, 1)
             start = end
         return sizes
 
-    def _is_trainable(self, site: Site, batch_size: int) -> bool:
-        try:
-            self.geometry(site, batch_size)
-        except InfeasibleCell:
-            return False
-        return True
+    def _is_trainable(self, batch_size: int) -> bool:
+        """Return whether the cell can train with this batch size, which is not below the smallest."""
+        layout = self.run.geometry
+        divides = batch_size % self.levels["microbatches"] == 0
+        return divides and trains_enough(batch_size * layout.replicas, layout.samples_per_epoch)
 
 
 def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:

@@ -1,0 +1,145 @@
+"""Cells with `batch_size: largest`: how they are planned before and after a search, and what is searched."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from declared.site import Site, load_site
+from declared.study import Replicates, Study, load_study
+from plan import batch_sizes, design, largest
+from plan.campaign import plan_campaign
+from plan.design import Run, plan_design
+from plan.identity import plan_run, spec
+from support.refusals import assert_refusal
+
+
+@pytest.fixture
+def site() -> Site:
+    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file in which the plan looks for what was found."""
+    batch_sizes_json = tmp_path / "found.json"
+    monkeypatch.setattr(design, "batch_size_file", lambda study, site: batch_sizes_json)
+    return batch_sizes_json
+
+
+def study_of(**factors: list[object]) -> Study:
+    plain = load_study("quickstart")
+    levels: dict[str, list[object]] = {
+        "framework": ["pytorch-ddp"],
+        "model": ["small-cnn"],
+        "dataset": ["synthetic-28x28x1-10-100000"],
+        "nodes": [2],
+        "batch_size": ["largest"],
+        "sync_every": [1],
+    }
+    return replace(plain, factors=plain.factors | levels | factors, exclude=(), replicates=Replicates(1, 1))
+
+
+def write_found(file: Path, runs: list[Run], batch_size: int | None) -> None:
+    entry = {"batch_size": batch_size, "largest_fit": batch_size, "limit": "memory", "key": "0" * 12}
+    names = {batch_sizes.search_name(run.levels) for run in runs}
+    file.write_text(json.dumps({"searches": dict.fromkeys(names, entry)}))
+
+
+def test_cell_waits_for_its_search(site: Site, file: Path) -> None:
+    study = study_of(batch_size=[32, "largest"])
+    campaign = plan_campaign(study, site)
+    number, searched = sorted(campaign.runs, key=lambda run: run.cell)
+    assert (number.cell, searched.cell) == (
+        "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.b32.n2.s1",
+        "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1",
+    )
+    assert list(campaign.records) == [number.run_id]
+    reason = campaign.unsupported_reason(searched)
+    assert reason and reason.code == "batch-size-not-found-yet"
+    assert reason.facts["command"] == f"./ringside largest {study.name} --site {site.name}"
+    write_found(file, [searched], None)
+    (unfit,) = plan_campaign(study_of(), site).runs
+    assert unfit.lacks_batch_size and unfit.lacks_batch_size.code == "no-batch-fits"
+
+
+def test_environment_and_data_are_made_for_a_search(site: Site, file: Path) -> None:
+    campaign = plan_campaign(study_of(), site)
+    assert campaign.records == {} and list(campaign.datasets) == ["synthetic-28x28x1-10-100000"]
+    assert "pytorch" in campaign.environments
+
+
+def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None:
+    study = study_of(lr_scaling=["linear"], sync_every=[4])
+    keys = set()
+    for size in (200, 250):
+        write_found(file, plan_design(study, site), size)
+        file.touch()
+        batch_sizes._read.cache_clear()
+        (run,) = plan_design(study, site)
+        assert run.levels["batch_size"] == "largest" and run.lacks_batch_size is None
+        assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
+        fields = spec(study, site, run)
+        assert fields["levels"]["batch_size"] == fields["local_batch"] == size
+        keys.add(plan_run(study, site, run).key)
+        assert plan_run(study, site, run).is_current()
+    assert len(keys) == 2
+
+
+def test_cells_with_equal_memory_share_a_search(site: Site, file: Path) -> None:
+    study = study_of(learning_rate=[0.1, 0.2], epochs=[3, 4])
+    (search,) = largest.required_searches(plan_design(study, site))
+    assert search.name == "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1"
+    both = study_of(precision=["fp32", "amp"])
+    assert len(largest.required_searches(plan_design(both, site))) == 2
+
+
+def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:
+    (search,) = largest.planned_searches(plan_design(study_of(), site), site)
+    sizes = search.candidates(site)
+    assert sizes[:40] == list(range(1, 41)) and sizes[-1] == 50_000
+    steps = [after / before for before, after in zip(sizes[31:], sizes[32:], strict=False)]
+    trainable = [step for size, step in zip(sizes[32:], steps, strict=False) if size < 1000]
+    assert max(trainable) < 1.07
+    for size in sizes[::50]:
+        trial = search.spec(site, size)
+        assert trial["local_batch"] == trial["levels"]["batch_size"] == size
+        assert trial["samples_per_epoch"] == trial["steps"] * 2 * size <= 100_000
+        assert trial["steps"] <= largest.TRIAL_UPDATES
+
+
+def test_candidates_fit_pipelines(site: Site, file: Path) -> None:
+    study = study_of(framework=["pytorch-mesh"], parallelism=["pipeline2"], microbatches=[4])
+    (search,) = largest.planned_searches(plan_design(study, site), site)
+    assert search.candidates(site)[:4] == [4, 8, 12, 16]
+
+
+@pytest.mark.parametrize(
+    ("factors", "named"),
+    [
+        ({"batch_scope": ["global"]}, "batch_scope"),
+        ({"shares": ["measured"], "framework": ["pytorch-hybrid"]}, "shares"),
+        ({"framework": ["pytorch-strategy"]}, "framework"),
+    ],
+)
+def test_no_search_where_one_number_says_too_little(
+    site: Site, file: Path, factors: dict[str, list[object]], named: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        plan_design(study_of(**factors), site)
+    assert error.value.code == "no-largest-batch" and named in error.value.got
+
+
+def test_broken_file_is_refused(site: Site, file: Path) -> None:
+    file.write_text("{")
+    with pytest.raises(InputError) as error:
+        plan_design(study_of(), site)
+    assert_refusal(error.value, "broken-file")
+
+
+def test_memory_is_limited_on_cpus_only(site: Site, file: Path) -> None:
+    (search,) = largest.required_searches(plan_design(study_of(), site))
+    assert largest.memory_limit_lines(site, search)
+    assert not largest.memory_limit_lines(replace(site, device="cuda"), search)
