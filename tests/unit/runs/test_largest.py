@@ -1,0 +1,109 @@
+"""A real search: PyTorch trains within a small memory, from trial to the file that the plan reads."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.files import read_json, write_json
+from datasets.prepare import prepare
+from declared.factors import factor_table
+from declared.site import Site, load_site
+from declared.study import Replicates, Study, load_study
+from launchers import launch
+from plan import design, largest
+from plan.design import plan_design
+from plan.largest import planned_searches
+from ranks.worker.node import memory_bytes
+from runs import largest as search_program
+from runs import largest_batches
+
+MEMORY_BYTES = 720e6  # of the rank; PyTorch alone takes 230 MB
+
+
+@pytest.fixture
+def site() -> Site:
+    local = load_site("local")
+    return replace(local, cores=2, max_other_cpu_share=1, max_steal_share=1, time_limit_s=120)
+
+
+@pytest.fixture
+def study() -> Study:
+    """Return a model on ten images that are so large that not all fit."""
+    levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    levels |= {"framework": ["pytorch-single"], "model": ["resnet-18"], "nodes": [1], "sync_every": [1]}
+    levels |= {"dataset": ["synthetic-224x224x3-10-10"], "batch_size": ["largest"]}
+    return replace(load_study("quickstart"), factors=levels, exclude=(), replicates=Replicates(1, 1))
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
+    """Return a folder for results, where programs load this study and this site."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(largest, "MEMORY_SHARE", MEMORY_BYTES / memory_bytes())
+    monkeypatch.setattr(largest_batches, "load_site", lambda name: site)
+    monkeypatch.setattr(largest_batches, "load_study", lambda name: study)
+    for module in (design, largest_batches):
+        monkeypatch.setattr(module, "batch_size_file", lambda study, site: tmp_path / "found.json")
+    data = tmp_path / "data"
+    prepare("synthetic-224x224x3-10-10", data)
+    monkeypatch.setattr(search_program, "data_folder", lambda site, dataset: data)
+    return tmp_path / "results" / "quickstart"
+
+
+@pytest.mark.training
+def test_largest_batch_is_searched_and_planned(
+    real: Any, results: Path, study: Study, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real("pytorch")
+    (search,) = planned_searches(plan_design(study, site), site)
+    record = search_program.measure(study, site, search, results)
+    outcomes = {trial["batch_size"]: trial["outcome"] for trial in record["trials"]}
+    assert outcomes == {10: "oom", 2: "fits", 5: "fits"}
+    assert (record["status"], record["largest_fit"], record["limit"]) == ("ok", 5, "memory")
+    assert record["batch_size"] == 2, "4.75, less than one twentieth below 5, and all samples are trained"
+    peaks = [trial["memory_peak_bytes"] for trial in record["trials"] if trial["outcome"] == "fits"]
+    assert 2e8 < peaks[0] < peaks[1] < MEMORY_BYTES
+
+    published = largest.output(results, site, search)
+    published.unlink()
+    (published.parent / "attempt-1" / "record.json").unlink()
+    monkeypatch.setattr(launch, "run", None)
+    resumed = search_program.measure(study, site, search, results)
+    assert resumed["attempt"] == 2 and resumed["trials"] == record["trials"]
+
+    largest_batches.main(study=study.name, site=site.name, out=results / "largest" / "batch_sizes.json")
+    (run,) = plan_design(study, site)
+    assert (run.lacks_batch_size, run.geometry.local_batch, run.geometry.steps) == (None, 2, 5)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_trial_validates_few_samples(tmp_path: Path, fresh: bool) -> None:
+    source, folder = tmp_path / "prepared", tmp_path / "trial"
+    for part in ("train", "validation"):
+        (source / part).mkdir(parents=True)
+        np.save(source / part / "labels.npy", np.arange(8))
+    write_json(source / "manifest.json", {"fresh": fresh, "validation_samples": 8})
+    search_program.write_trial_data(source, folder, 3)
+    if fresh:
+        assert read_json(folder / "manifest.json")["validation_samples"] == 3
+    else:
+        assert np.load(folder / "validation" / "labels.npy").tolist() == [0, 1, 2]
+        assert len(np.load(folder / "train" / "labels.npy")) == 8
+
+
+def test_failed_search_is_left_out() -> None:
+    found = {
+        "name": "a",
+        "status": "ok",
+        "batch_size": 8,
+        "largest_fit": 9,
+        "limit": "memory",
+        "key": "0" * 12,
+    }
+    unfit = found | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
+    failed = unfit | {"name": "c", "status": "failed", "limit": None}
+    searches = largest_batches.gather([failed, unfit, found])["searches"]
+    assert [(name, entry["batch_size"]) for name, entry in searches.items()] == [("a", 8), ("b", None)]
