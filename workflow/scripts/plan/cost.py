@@ -42,6 +42,7 @@ from plan.campaign import Campaign, configured, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
 from plan.identity import cores_per_rank, device
+from plan.largest import planned_searches
 from plan.timings import BUDGET_S, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
@@ -49,6 +50,7 @@ REFERENCE_S = 0.8  # reference benchmark of a run (docs/explanation/measurement.
 SIZE_BUDGET_S = 1.2  # time limit of ranks.collective_benchmark for one message size
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of one core and one accelerator in float32 training
 DEPTHWISE_WEIGHT = 60  # a depthwise operation takes as long as 60 others
+TRIALS = 5, 20  # trainings of a few steps in a search for the largest batch, by how much memory there is
 N_PASSES = 3  # the backward pass costs twice the forward pass
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
@@ -367,6 +369,13 @@ def notes(cost: Cost) -> list[Note]:
     """Return the lines of the report below its table."""
     campaign, site = cost.campaign, cost.campaign.site
     lines = campaign.skipped_runs()
+    if missing := [run for run in campaign.runs if run.lacks_batch_size]:
+        n_searches = len(planned_searches(missing, site))
+        text = (
+            f"searches for the largest batch: {n_searches}, of {TRIALS[0]} to {TRIALS[1]} trials each; a trial "
+            "takes as long as the start of a run and a few steps"
+        )
+        lines.append(Note("searches", text, searches=n_searches, trials=list(TRIALS)))
     if any(estimate.origin.code == "assumed-rate" for estimate in cost.estimates.values()):
         text = (
             "estimates from an assumed rate give the order of magnitude; ratios between models are about "

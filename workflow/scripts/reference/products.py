@@ -61,6 +61,11 @@ LAYOUT = {
     "costs/TIMING/KEY/timing.json": (
         "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
     ),
+    "largest/SEARCH/KEY/batch_search.json": (
+        "the record of a search for the largest batch (`./ringside largest`); its attempts lie beside it, each "
+        "with a folder for every batch size that was tried; [fields](#batch_searchjson)"
+    ),
+    "largest/batch_sizes.json": "what was found, as in `config/batch_sizes/STUDY.SITE.json`",
     "sessions/": "what each invocation or allocation did",
     "logs/": "what each rule printed",
 }
@@ -263,6 +268,9 @@ def files_page() -> str:
             "## timing.json",
             "The record of one timing, of the parts of a model's layers or of messages.",
             _columns("timing"),
+            "## batch_search.json",
+            "The record of one search for the largest batch that fits.",
+            _columns("batch_search"),
         ]
     )
 
@@ -276,7 +284,7 @@ def _records(name: str, described: RecordTable) -> Iterator[str]:
 def _columns(name: str) -> str:
     heads = (
         ["field", "value", "meaning"]
-        if name in ("record", "collective_benchmark", "decision", "timing")
+        if name in ("record", "collective_benchmark", "decision", "timing", "batch_search")
         else ["column", "value", "meaning"]
     )
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]

@@ -170,6 +170,7 @@ def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, A
         else None,
         "packages": environment["packages"],
         **({"strategy": spec["strategy"]} if "strategy" in spec else {}),
+        **({name: spec[name] for name in ("batch_search", "local_batch")} if "batch_search" in spec else {}),
     }
 
 
