@@ -372,8 +372,8 @@ def notes(cost: Cost) -> list[Note]:
     if missing := [run for run in campaign.runs if run.lacks_batch_size]:
         n_searches = len(planned_searches(missing, site))
         text = (
-            f"searches for the largest batch: {n_searches}, of {TRIALS[0]} to {TRIALS[1]} trials each; a trial "
-            "takes as long as the start of a run and a few steps"
+            f"searches for the largest batch: {n_searches}, of {TRIALS[0]} to {TRIALS[1]} trials each; a "
+            "trial takes as long as the start of a run and a few steps"
         )
         lines.append(Note("searches", text, searches=n_searches, trials=list(TRIALS)))
     if any(estimate.origin.code == "assumed-rate" for estimate in cost.estimates.values()):

@@ -62,8 +62,8 @@ LAYOUT = {
         "the record of a timing of parts of layers, or of messages; its attempts lie beside it"
     ),
     "largest/SEARCH/KEY/batch_search.json": (
-        "the record of a search for the largest batch (`./ringside largest`); its attempts lie beside it, each "
-        "with a folder for every batch size that was tried; [fields](#batch_searchjson)"
+        "the record of a search for the largest batch (`./ringside largest`); its attempts lie beside it, "
+        "each with a folder for every batch size that was tried; [fields](#batch_searchjson)"
     ),
     "largest/batch_sizes.json": "what was found, as in `config/batch_sizes/STUDY.SITE.json`",
     "sessions/": "what each invocation or allocation did",

@@ -36,7 +36,7 @@ TYPES = {
 }
 LISTED = {  # factors whose levels have a page, or a form
     "shares": "`equal`, `measured`, or one number for each rank, as `0.8/0.2`",
-    "batch_size": "whole number, 1 to 1,048,576, or [`largest`](../how-to/largest-batch.md); samples",
+    "batch_size": "whole number, 1 to 1,048,576, or [`largest`](../how-to/largest-batch.md)",
     "framework": "[frameworks](frameworks.md)",
     "model": "[models](models.md#models)",
     "dataset": "[data sets](models.md#data-sets)",
