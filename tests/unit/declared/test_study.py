@@ -349,7 +349,7 @@ BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
         ),
         ({"factors": factors(batch_size=[])}, "too-few", "factors.batch_size", {"got": 0, "mentions": [1]}),
         ({"factors": factors(batch_size=[16, 16])}, "duplicate", "factors.batch_size", {"got": 16}),
-        ({"factors": factors(batch_size=["16"])}, "wrong-type", "factors.batch_size", {"got": "16"}),
+        ({"factors": factors(batch_size=["16"])}, "bad-pattern", "factors.batch_size", {"got": "16"}),
         (
             {"factors": factors(batch_sise=16)},
             "unknown-key",
