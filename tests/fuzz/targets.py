@@ -40,6 +40,7 @@ from environments.built import read_built
 from environments.packages import entries, running_pythons
 from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
+from plan.batch_sizes import read_batch_sizes
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import plan_design
@@ -343,6 +344,7 @@ TARGETS = {
         lambda: [b'{"block": 3, "rule": {}, "cells": {}}'],
         (ValueError,),
     ),
+    "batch_sizes": Target("found.json", read_batch_sizes, lambda: [b'{"searches": {}}']),
     "strategies": Target("found.json", read_strategies, lambda: [b'{"strategies": {}}']),
     "bundle": Target("a.tar", _unbundle, _bundle),
     "cifar": Target("a.tar.gz", _samples("cifar-10-binary", lambda tar: gzip.compress(tar, 0)), _samples_seed("cifar-10-binary", gzip.decompress)),

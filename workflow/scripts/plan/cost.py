@@ -520,6 +520,8 @@ def _state(cost: Cost) -> Note:
     """Return the note on existing records, and on the time until every run has an ok record."""
     statuses = cost.campaign.statuses
     left = [run for run in cost.runs if statuses.get(run.run_id) != "ok"]
+    if not left and any(run.lacks_strategy or run.lacks_batch_size for run in cost.campaign.runs):
+        return Note("no-runs", "no run can be made before a search")
     if not left:
         return (
             Note("complete", "every run has an ok record")
