@@ -104,6 +104,25 @@ def test_failed_search_is_left_out() -> None:
         "key": "0" * 12,
     }
     unfit = found | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
-    failed = unfit | {"name": "c", "status": "failed", "limit": None}
+    failed = unfit | {"name": "c", "status": "failed", "limit": "failure"}
     searches = largest_batches.gather([failed, unfit, found])["searches"]
     assert [(name, entry["batch_size"]) for name, entry in searches.items()] == [("a", 8), ("b", None)]
+
+
+@pytest.mark.parametrize("second", ["fits", "failed"])
+def test_failed_trial_is_made_once_more(
+    tmp_path: Path, study: Study, site: Site, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    (search,) = planned_searches(plan_design(study, site), site)
+    outcomes = iter(["failed", second])
+    folders = []
+
+    def train(_self: object, batch_size: int, folder: Path) -> dict[str, Any]:
+        folder.mkdir()
+        folders.append(folder.name)
+        return {"batch_size": batch_size, "outcome": next(outcomes), "reason": "x", "wall_s": 1.0}
+
+    monkeypatch.setattr(search_program.Trials, "_train", train)
+    trials = search_program.Trials(site, search, {}, tmp_path)  # type: ignore[typeddict-item]
+    assert trials.fits(5) == (second == "fits") and folders == ["b5", "b5-again"]
+    assert trials.limit == (None if second == "fits" else "failure")

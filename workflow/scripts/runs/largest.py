@@ -34,17 +34,9 @@ from runs.supervise import failure_or_lost, rank_input
 
 KIND = "batch_search"
 TRIAL = "trial.json"
-FITS, TOO_LARGE, TOO_SLOW = "fits", "oom", "timeout"  # outcomes of trials
-LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit"}  # what ended the growth
+FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
+LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
 MAX_VALIDATION_BATCH = 256  # of ranks.worker.context: validation needs no more samples of a replica
-
-
-class TrialFailed(Exception):
-    """A trial failed for another reason than memory or time; `note` says why."""
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
-        super().__init__(str(note))
 
 
 @dataclass
@@ -64,13 +56,10 @@ class Trials:
     def fits(self, batch_size: int) -> bool:
         """Return whether the cell trains with this batch size; from an earlier attempt, if it is known there.
 
-        Raises:
-            TrialFailed: If it fails for another reason than memory or time.
+        A size that fails for another reason than memory, twice, does not fit: not every library says that
+        memory is short, and some cannot index what is too large.
         """
-        trial = self._known(batch_size)
-        if trial is None:
-            trial = self._train(batch_size)
-            write_json(self.folder / f"b{batch_size}" / TRIAL, trial)
+        trial = self._known(batch_size) or self._try(batch_size)
         self.done.append(trial)
         print_line(f"{self.search.name}: {describe_trial(trial)}")
         return bool(trial["outcome"] == FITS)
@@ -92,13 +81,22 @@ class Trials:
                     return trial
         return None
 
-    def _train(self, batch_size: int) -> dict[str, Any]:
+    def _try(self, batch_size: int) -> dict[str, Any]:
+        """Train with one batch size, again if that fails, and return what the last trial found out."""
+        folder = self.folder / f"b{batch_size}"
+        trial = self._train(batch_size, folder)
+        if trial["outcome"] == FAILED:
+            folder = self.folder / f"b{batch_size}-again"
+            trial = self._train(batch_size, folder)
+        write_json(folder / TRIAL, trial)
+        return trial
+
+    def _train(self, batch_size: int, folder: Path) -> dict[str, Any]:
         """Train with one batch size in new processes, and return what this found out."""
         site, search = self.site, self.search
         spec = search.spec(site, batch_size)
         setup = [*self.environment.get("setup", ()), *memory_limit_lines(site, search)]
         launcher = launch.make_launcher(site, spec, search.run.framework.mpi, setup)
-        folder = self.folder / f"b{batch_size}"
         source, data = data_folder(site, spec["levels"]["dataset"]), folder.resolve() / "data"
         write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
         model = search.run.graph.to_json()
@@ -112,7 +110,7 @@ class Trials:
         if status == "ok" and result is None:
             status, reason = "failed", Note("no-result", "ended without a result")
         if status == "failed" and reason:
-            raise TrialFailed(failure_or_lost(reason, folder / "log.txt"))
+            reason = failure_or_lost(reason, folder / "log.txt")
         ranks = result["ranks"] if result else []
         device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
         return {
@@ -143,7 +141,12 @@ def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
 
 def describe_trial(trial: Mapping[str, Any]) -> str:
     """Return what a trial found out in one line."""
-    words = {FITS: "fits", TOO_LARGE: "does not fit in memory", TOO_SLOW: "reaches the time limit"}
+    words = {
+        FITS: "fits",
+        TOO_LARGE: "does not fit in memory",
+        TOO_SLOW: "reaches the time limit",
+        FAILED: f"fails: {trial['reason']}",
+    }
     return f"batch size {trial['batch_size']} {words[trial['outcome']]} ({trial['wall_s']:.1f} s)"
 
 
@@ -157,15 +160,12 @@ def attempt_search(
 ) -> dict[str, Any]:
     """Search in the attempt's `folder`, and return the record."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
-    status, reason, chosen, largest = "ok", None, None, None
-    try:
-        found = find_largest(search.candidates(site), trials.fits)
-        chosen, largest = found.chosen, found.largest
-        if chosen is None:
-            status, reason = "oom", Note("no-batch-fits", "not even the smallest batch fits")
-    except TrialFailed as failed:
-        status, reason = "failed", failed.note
-    limit = trials.limit or ("data set" if status == "ok" else None)
+    found = find_largest(search.candidates(site), trials.fits)
+    status, reason = "ok", None
+    if found.chosen is None:
+        failed = [trial for trial in trials.done if trial["outcome"] == FAILED]
+        status = "failed" if failed else "oom"
+        reason = failed[-1]["reason"] if failed else Note("no-batch-fits", "not even the smallest batch fits")
     ended_at = time.time()
     return {
         "study": study.name,
@@ -181,9 +181,9 @@ def attempt_search(
         "wall_s": ended_at - started_at,
         **digests(site, search.run.levels),
         "placement": site.placement,
-        "batch_size": chosen,
-        "largest_fit": largest,
-        "limit": limit,
+        "batch_size": found.chosen,
+        "largest_fit": found.largest,
+        "limit": trials.limit or "data set",
         "trials": trials.done,
     }
 
