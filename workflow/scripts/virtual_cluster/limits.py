@@ -95,11 +95,16 @@ class Limits:
 
     def remove(self) -> None:
         """Remove the groups, and what a scheduler made in them."""
-        for top in self.folders:
-            for folder in [*sorted(top.rglob("*"), reverse=True), top]:
-                if folder.is_dir():
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
+        for folder in self.folders:
+            remove_group(folder)
+
+
+def remove_group(group: Path) -> None:
+    """Remove a control group and all within it that have no process."""
+    for folder in [*sorted(group.rglob("*"), reverse=True), group]:
+        if folder.is_dir():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def nodes() -> list[str]:
