@@ -19,7 +19,7 @@ from support.campaigns import study, wait_until
 from support.checkout import CHECKOUT, Checkout
 from support.sandbox import NOTHING_LEFT, Sandbox, down, up
 
-GPUS = ["--nodes=2", "--cpu=4", "--gpus=a100:4"]
+GPUS = ["--nodes=2", "--cpu=6", "--gpus=a100:4"]
 SITE = """\
 description: nodes with GPUs without a driver
 launcher: slurm
@@ -27,8 +27,8 @@ placement: virtual
 device: cuda
 devices_per_node: 4
 deployment: venv
-cores: 4
-cpu_share: 4
+cores: 6
+cpu_share: 6
 nodes: 2
 ranks_per_node: 4
 interface: eth0
@@ -77,11 +77,12 @@ def is_granted(file):
 
 def run(folder):
     context = from_environment(folder)
+    trains_on_gpu = context.local_rank in context.accelerators
     mine = {
         "host": os.uname().nodename,
         "visible": visible_names(),
         "step": os.environ["SLURM_STEP_GPUS"],
-        "indices": device_indices(context, len(visible_names())),
+        "indices": device_indices(context, len(visible_names())) if trains_on_gpu else [],
         "own": own_names(context),
         "node": node_names(context),
         "granted": [file.name for file in sorted(Path("/run/ringside-cluster/gpus").iterdir()) if is_granted(file)],
@@ -112,7 +113,7 @@ def spec(nodes: int, ranks_per_node: int, replicas_per_rank: int = 1) -> dict[st
     """Return a run's spec, as far as ranks read it that do not train."""
     return {
         "run_id": "gpus", "nodes": nodes, "ranks": nodes * ranks_per_node, "ranks_per_node": ranks_per_node,
-        "replicas_per_rank": replicas_per_rank, "device": "cuda", "cores": 4, "cores_per_rank": 1,
+        "replicas_per_rank": replicas_per_rank, "device": "cuda", "cores": 6, "cores_per_rank": 1,
         "interface": "eth0", "bandwidth_bytes_s": None,
     }  # fmt: skip
 
@@ -180,6 +181,10 @@ def test_ranks_own_different_gpus(cluster: Cluster, shared_folder: Path) -> None
         "mirrored": run_of(spec(2, 1, replicas_per_rank=4), gpu_bind="closest"),
         "setup": run_of(spec(1, 4), setup=(ISOLATED,)),
         "two of four": run_of(spec(1, 2)),
+        "pairs": run_of(spec(1, 2, replicas_per_rank=2), gpu_bind="closest"),
+        "hybrid": run_of(
+            {**spec(1, 5), "device": "hybrid", "rank_cores": [1, 1, 1, 1, 2]}, gpu_bind="closest"
+        ),
     }
     folder = shared_folder / "job"
     submit(cluster, gpu_site(shared_folder), folder, runs)
@@ -207,6 +212,13 @@ def test_ranks_own_different_gpus(cluster: Cluster, shared_folder: Path) -> None
     assert all_of(ranks["setup"], "indices") == [[0]] * 4
 
     assert all_of(ranks["two of four"], "own") == [["0"], ["1"]]
+    assert all_of(ranks["pairs"], "indices") == [[0, 1]] * 2
+    if cluster.is_constrained:
+        assert all_of(ranks["pairs"], "granted") == [FILES[:2], FILES[2:]]
+    else:
+        assert all_of(ranks["pairs"], "own") == [["0", "1"], ["2", "3"]]
+    assert all_of(ranks["hybrid"], "own") == [*one_each, []], "the last rank trains on CPU cores"
+    assert all_of(ranks["hybrid"], "indices") == [[0], [1], [2], [3], []]
 
 
 def test_job_sees_no_more_than_it_requests(cluster: Cluster, shared_folder: Path) -> None:
@@ -325,7 +337,7 @@ class TestWithoutADriver:
         for old, new in {
             "devices_per_node: 4": "devices_per_node: 5",
             "placement: virtual": "placement: distinct-nodes",
-            "cpu_share: 4\n": "",
+            "cpu_share: 6\n": "",
         }.items():
             copy.edit("config/sites/gpus.yaml", old, new)
         refusal = "Requested node configuration is not available"
