@@ -163,8 +163,8 @@ def end(corner: Sandbox) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(False, marks=pytest.mark.long), True],
-    ids=["visible", "constrained"],
+    params=[True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["constrained", "visible"],
 )
 def cluster(request: pytest.FixtureRequest, corners: Callable[[], Sandbox]) -> Iterator[Cluster]:
     """The cluster in a sandbox of its own."""

@@ -99,12 +99,17 @@ class Limits:
             remove_group(folder)
 
 
-def remove_group(group: Path) -> None:
-    """Remove a control group and all within it that have no process."""
-    for folder in [*sorted(group.rglob("*"), reverse=True), group]:
-        if folder.is_dir():
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+def remove_group(group: Path, timeout_s: float = 2) -> None:
+    """Remove a control group and all within it once killed processes have left them."""
+    deadline = time.monotonic() + timeout_s
+    while group.is_dir():
+        for folder in [*sorted(group.rglob("*"), reverse=True), group]:
+            if folder.is_dir():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def nodes() -> list[str]:
