@@ -645,3 +645,13 @@ def test_silent_driver_is_told_from_a_job_without_gpus(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert node_report.devices() == [0, expected]
+
+
+def test_numbers_of_parts_of_a_divided_gpu_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "GPU 0: NVIDIA H100 (UUID: GPU-a)\\n  MIG 1g.10gb Device 0: (UUID: MIG-a)\\n  MIG 1g.10gb Device 1: (UUID: MIG-b)"
+    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert node_report.devices() == [1, "MIG: a program sees one of 2 parts"]
