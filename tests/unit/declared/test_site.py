@@ -213,6 +213,8 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
          {"got": "--mem", "mentions": ["scheduler.memory_mb"]}),
         (CUDA, {"scheduler": {"options": ["--gres=gpu:2"]}}, "duplicate", "scheduler.options.0",
          {"got": "--gres", "mentions": ["devices_per_node"]}),
+        (CUDA, {"scheduler": {"options": ["--gpus-per-task=1"]}}, "duplicate", "scheduler.options.0",
+         {"got": "--gpus-per-task", "mentions": ["devices_per_node"]}),
         (SLURM, {"scheduler": {"nodelist": "node[1-"}}, "bad-pattern", "scheduler.nodelist",
          {"got": "node[1-"}),
         (SLURM, {"scheduler": {"nodelist": "node[4-1]"}}, "bad-pattern", "scheduler.nodelist",

@@ -4,6 +4,7 @@ That rates, shares and sizes are refused is in tests/cluster.
 """
 
 import json
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,37 @@ def test_nodes_may_be_heterogeneous() -> None:
             f"--cpu: '{shares}' is not possible; expected cores of one node, or of each of the 3 nodes, "
             "such as 0.9,0.6,0.3"
         )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected", "described"),
+    [
+        ("none", (0, ""), "0.6 core each, Slurm"),
+        ("4", (4, ""), "0.6 core each, 4 GPUs without a driver each, Slurm"),
+        ("a100_3g.20gb:8", (8, "a100_3g.20gb"), "8 a100_3g.20gb GPUs without a driver each, Slurm"),
+    ],
+)
+def test_nodes_may_have_gpus(gpus: str, expected: tuple[int, str], described: str) -> None:
+    settings = parse("2", "none", "0.6", "none", accounting=False, gpus=gpus)
+    assert (settings.gpus_per_node, settings.gpu_type) == expected
+    assert settings.described().endswith(described)
+    assert settings == from_json(json.loads(json.dumps(vars(settings))))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "file"),
+    [
+        ({"gpus": "0"}, "out-of-range", "--gpus"),
+        ({"gpus": "a100"}, "out-of-range", "--gpus"),
+        ({"gpus": "65"}, "out-of-range", "--gpus"),
+        ({"gpus": "4", "scheduler": "oar"}, "conflicting-keys", "--gpus"),
+        ({"constrain_devices": True}, "missing-key", "--constrain-devices"),
+    ],
+)
+def test_gpus_that_nodes_cannot_have_are_refused(options: dict[str, Any], code: str, file: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse("2", "1gbit", "0.6", "6G", accounting=False, **options)
+    assert (refused.value.code, refused.value.file) == (code, file)
 
 
 @pytest.mark.parametrize(

@@ -830,7 +830,7 @@ def test_sruns_first_task_error_is_the_reason(
     [
         ("cpu", 1, "closest", ["--distribution=block"]),
         ("cuda", 1, None, ["--distribution=block:block"]),
-        ("cuda", 1, "closest", ["--distribution=block:block", "--gpu-bind=per_task:1"]),
+        ("cuda", 1, "closest", ["--distribution=block:block", "--gpu-bind=single:1"]),
         ("cuda", 4, "closest", ["--distribution=block:block", "--gpu-bind=per_task:4"]),
         # The last rank of a node trains on cores, so there are fewer accelerators than ranks.
         ("hybrid", 1, "closest", ["--distribution=block:block"]),

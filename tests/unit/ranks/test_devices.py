@@ -45,7 +45,24 @@ def test_a_rank_has_indices_of_its_own(replicas: int, n_visible: int, expected: 
     assert device_indices(context_of(2, replicas=replicas), n_visible) == expected
 
 
-@pytest.mark.parametrize("n_visible", [0, 2, 3])
+@pytest.mark.parametrize(
+    ("visible", "pattern"),
+    [
+        (None, r"sees no accelerator, .*\(none is set\).*driver"),
+        ("0,1,2,3", r"sees no accelerator, .*\(CUDA_VISIBLE_DEVICES=0,1,2,3\).*driver"),
+        ("", r"sees 0 accelerators; expected 1 .* 4 .*CUDA_VIS"),
+    ],
+)
+def test_silent_driver_is_told_from_hidden_accelerators(
+    visible: str | None, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(DeviceCountError, match=pattern):
+        device_indices(context_of(2), 0)
+
+
+@pytest.mark.parametrize("n_visible", [2, 3])
 def test_any_other_count_is_an_error(n_visible: int) -> None:
     with pytest.raises(DeviceCountError, match=rf"sees {n_visible} accelerators; expected 1 .* 4 .*CUDA_VIS"):
         device_indices(context_of(2), n_visible)

@@ -187,6 +187,24 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == ""
 
 
+def test_refusal_of_slurm_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As snakemake-executor-plugin-slurm 2.8 reports them; profiles are quiet about rules."""
+    session = Session(tmp_path, "s", 2, 0)
+    errors = [
+        "sbatch: error: Requested node configuration is not available",
+        "sbatch: error: a\nsbatch: error: b",
+    ]
+    for job, error in ((1, errors[0]), (2, errors[0]), (1, errors[1])):
+        message = f"SLURM sbatch failed. The error message was '{error}'.\n    sbatch call:\n        sbatch -x 'y'.\n"
+        event = {"jobid": job, "rule_name": "run", "rule_msg": message, "aux": {}, "log": []}
+        filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+    advice = "./ringside doctor names the key of the site to correct"
+    assert capsys.readouterr().out.splitlines() == [
+        f"ringside: run: Slurm refuses the job: {errors[0]}; {advice}",
+        f"ringside: run: Slurm refuses the job: sbatch: error: a; sbatch: error: b; {advice}",
+    ]
+
+
 def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
     stops: list[int] = []
     session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1))

@@ -269,6 +269,31 @@ class TestNodes:
         assert result.code == "unknown-name" and result.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
         assert result.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
 
+    @pytest.mark.parametrize(
+        ("n_gpus", "verdict", "facts"),
+        [
+            (2, "ok", {"types": ["a100", "v100"]}),
+            (4, "ok", {"types": ["a100"]}),
+            (5, "FAIL", {"asked": 5, "most": 4}),
+        ],
+    )
+    def test_gpus(self, site: Site, n_gpus: int, verdict: str, facts: dict[str, Any]) -> None:
+        kinds = ["gpu:a100:4", "gpu:v100:2,nvme:1", ""]
+        nodes = [replace(node(f"node{i}"), gres=gres) for i, gres in enumerate(kinds, start=1)]
+        site = replace(site, device="cuda", devices_per_node=n_gpus, nodes=1)
+        result = verdicts.check_gpus(nodes, site)
+        assert (result.verdict, result.facts) == (verdict, facts)
+        if verdict == "FAIL":
+            assert result.code == "too-few-devices" and "devices_per_node: is 5" in result.text
+
+    def test_nodes_without_enough_gpus_do_not_count(self, site: Site) -> None:
+        nodes = [replace(node(f"node{i}"), gres=f"gpu:{i}") for i in (1, 2, 3)]
+        site = replace(site, device="cuda", devices_per_node=2, nodes=2)
+        assert [eligible.name for eligible in verdicts.eligible_nodes(nodes, site)] == ["node2", "node3"]
+        assert verdicts.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
+        result = verdicts.check_nodes(nodes, self.ALL_NODES, replace(site, nodes=3))
+        assert result.code == "too-few-nodes" and result.facts["usable"] == 2
+
     def test_processors(self, site: Site) -> None:
         nodes = [node("node1"), node("node2", processors=8)]
         assert verdicts.check_processors(nodes, replace(site, cores=8)).verdict == "ok"
@@ -564,8 +589,12 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         (0, {"CUDA_VISIBLE_DEVICES": ""}, [0, "CUDA_VISIBLE_DEVICES="]),
         (0, {"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1, "CUDA_VISIBLE_DEVICES=1,-1,0"]),
         (0, {"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0"}, [2, None]),
+        (0, {"CUDA_VISIBLE_DEVICES": "2,3"}, [0, "CUDA_VISIBLE_DEVICES=2,3"]),
+        (0, {"CUDA_VISIBLE_DEVICES": "GPU-b,1"}, [2, None]),
         (4, {}, [4, None]),
         (4, {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "0,2"}, [2, "HIP_VISIBLE_DEVICES=0,2"]),
+        # As Slurm sets both where gres.conf does not say whose GPUs they are.
+        (4, {"ROCR_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "3"}, [0, "CUDA_VISIBLE_DEVICES=3"]),
     ],
 )
 def test_accelerators_that_a_variable_hides_do_not_count(
@@ -593,3 +622,36 @@ def test_accelerators_that_a_variable_hides_do_not_count(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert node_report.devices() == expected
+
+
+@pytest.mark.parametrize(
+    ("smi", "visible", "expected"),
+    [
+        (None, None, "nvidia-smi is not installed"),
+        (None, "0,1", "nvidia-smi is not installed; CUDA_VISIBLE_DEVICES=0,1"),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", "0,1", "NVIDIA-SMI has failed; CUDA_VISIBLE_DEVICES=0,1"),
+    ],
+)
+def test_silent_driver_is_told_from_a_job_without_gpus(
+    smi: str | None, visible: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
+    if smi:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if smi else str(tmp_path))
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert node_report.devices() == [0, expected]
+
+
+def test_numbers_of_parts_of_a_divided_gpu_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "GPU 0: NVIDIA H100 (UUID: GPU-a)\\n  MIG 1g.10gb Device 0: (UUID: MIG-a)\\n  MIG 1g.10gb Device 1: (UUID: MIG-b)"
+    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert node_report.devices() == [1, "MIG: a program sees one of 2 parts"]

@@ -88,6 +88,29 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
     )
 
 
+@pytest.mark.parametrize(("n_gpus", "is_refused"), [(2, True), (4, False), (8, False)])
+def test_virtual_nodes_need_the_gpus_of_the_site(
+    n_gpus: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = replace(load_site("virtual"), device="cuda", devices_per_node=4)
+    monkeypatch.setattr(
+        virtual, "running_cluster", lambda: Settings(3, 125e6, 0.6, None, gpus_per_node=n_gpus)
+    )
+    if not is_refused:
+        check_virtual(site)
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(site)
+    assert (refused.value.code, refused.value.key, refused.value.got) == (
+        "other-cluster",
+        "devices_per_node",
+        4,
+    )
+    assert refused.value.hint.endswith(
+        "./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.6 --gpus 4"
+    )
+
+
 @pytest.mark.parametrize(
     ("running", "up"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InputError
 from declared.virtual import Settings
-from virtual_cluster.configuration import MARK, job_manager, oar_conf, slurm_conf
+from virtual_cluster.configuration import MARK, gres_conf, job_manager, oar_conf, slurm_conf
 
 PACKAGED = """\
 # DB_HOSTNAME="in a comment"
@@ -43,6 +43,26 @@ def test_every_node_has_the_cores_of_its_share() -> None:
     ).splitlines()
     nodes = [line.split() for line in lines if line.startswith("NodeName=")]
     assert [node[2] for node in nodes] == ["CPUs=2", "CPUs=1", "CPUs=2"]
+
+
+def test_gpus_belong_to_the_sockets_of_their_node() -> None:
+    settings = Settings(2, None, None, 2**30, cpu_shares=(4.0, 1.0), gpus_per_node=4, gpu_type="a100")
+    lines = slurm_conf(settings, Path("/state")).splitlines()
+    nodes = [line.split() for line in lines if line.startswith("NodeName=")]
+    assert [node[2:6] for node in nodes] == [
+        ["CPUs=4", "Sockets=2", "CoresPerSocket=2", "Gres=gpu:a100:4"],
+        ["CPUs=1", "Sockets=1", "CoresPerSocket=1", "Gres=gpu:a100:4"],
+    ]
+    assert {"GresTypes=gpu", "TaskPlugin=task/none"} <= set(lines)
+    assert [line.split()[0::3] for line in gres_conf(settings, Path("/state")).splitlines()[2:]] == [
+        ["NodeName=node1", f"File=/state/gpus/gpu{gpu}"] for gpu in range(4)
+    ] + [["NodeName=node2", f"File=/state/gpus/gpu{gpu}"] for gpu in range(4)]
+    cores = [line.rpartition("=")[2] for line in gres_conf(settings, Path("/state")).splitlines()[2:]]
+    assert cores == ["0-1", "0-1", "2-3", "2-3", "0-0", "0-0", "0-0", "0-0"]
+    untyped = Settings(1, None, 4.0, 2**30, gpus_per_node=2, constrain_devices=True)
+    assert "Gres=gpu:2 " in slurm_conf(untyped, Path("/state"))
+    assert "TaskPlugin=task/cgroup" in slurm_conf(untyped, Path("/state"))
+    assert "Type=" not in gres_conf(untyped, Path("/state"))
 
 
 def test_an_oar_that_is_configured_in_other_words_is_refused() -> None:

@@ -43,6 +43,9 @@ OPTION_KEYS = {
         "--gres": "devices_per_node",
         "--gpus": "devices_per_node",
         "--gpus-per-node": "devices_per_node",
+        "--gpus-per-task": "devices_per_node",
+        "--gpus-per-socket": "devices_per_node",
+        "--gpu-bind": "scheduler.gpu_bind",
         "--ntasks-per-gpu": "devices_per_node",
         "--cpus-per-gpu": "devices_per_node",
         "--cpus-per-task": "cores",
@@ -145,7 +148,7 @@ class Scheduler(Keys):
     )
     gpu_bind: Maybe[Literal["closest"]] = optional(
         "closest: each rank sees only its own accelerators, near its cores where gres.conf says which these "
-        "are (srun --gpu-bind=per_task, Slurm only); default: each rank sees all of its node and takes those "
+        "are (srun --gpu-bind=single:1, Slurm only); default: each rank sees all of its node and takes those "
         "of its number, so that NCCL can copy between them directly"
     )
     options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(

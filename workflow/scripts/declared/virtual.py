@@ -1,4 +1,4 @@
-"""Describe a virtual cluster: nodes, link rate, CPU share and memory of each."""
+"""Describe a virtual cluster: nodes, link rate, CPU share, memory and GPUs of each."""
 
 import re
 from collections.abc import Sequence
@@ -14,11 +14,17 @@ SCHEDULERS = {"slurm": "Slurm", "oar": "OAR"}
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
+_GPUS = re.compile(r"(?:([a-z][a-z0-9_.-]*):)?([1-9]\d*)")
+MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Link rate in bytes/s, CPU share in cores and memory in bytes of a node; None is no limit."""
+    """Link rate in bytes/s, CPU share in cores and memory in bytes of a node; None is no limit.
+
+    GPUs of a node are device files without a driver: Slurm grants them, and nothing can compute on them. With
+    `constrain_devices`, only programs to which they were granted can open them.
+    """
 
     nodes: int
     bandwidth_bytes_s: float | None
@@ -27,6 +33,9 @@ class Settings:
     accounting: bool = False
     scheduler: str = "slurm"
     cpu_shares: tuple[float, ...] = ()  # of heterogeneous nodes; cpu_share is None then
+    gpus_per_node: int = 0
+    gpu_type: str = ""
+    constrain_devices: bool = False
 
     def share_of(self, node: int) -> float | None:
         """Return the CPU share of a node (1 is the first)."""
@@ -43,7 +52,11 @@ class Settings:
         share = f"{self.cpu_share:g} core each" if self.cpu_share else "all cores each"
         if self.cpu_shares:
             share = f"{', '.join(f'{share:g}' for share in self.cpu_shares)} core"
-        return f"{self.nodes} nodes, {rate}, {share}, {SCHEDULERS[self.scheduler]}"
+        gpus = f"{self.gpus_per_node} {self.gpu_type}".strip() + " GPUs without a driver each, "
+        return (
+            f"{self.nodes} nodes, {rate}, {share}, {gpus if self.gpus_per_node else ''}"
+            f"{SCHEDULERS[self.scheduler]}"
+        )
 
 
 def shaping(bandwidth_bytes_s: float) -> list[str]:
@@ -68,14 +81,27 @@ def address(node: int) -> str:
 
 
 def parse(
-    nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm"
+    nodes: str,
+    bandwidth: str,
+    cpu: str,
+    memory: str,
+    accounting: bool,
+    scheduler: str = "slurm",
+    gpus: str = "none",
+    constrain_devices: bool = False,
 ) -> Settings:
-    """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; ``none`` removes a limit."""
+    """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; ``none`` removes a limit.
+
+    ``gpus`` are those of a node, such as a100:4 or 4.
+    """
     if scheduler not in SCHEDULERS:
         raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
     if accounting and scheduler != "slurm":
         hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
         raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
+    if gpus != "none" and scheduler != "slurm":
+        hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
+        raise InputError("conflicting-keys", "is Slurm's", file="--gpus", got=scheduler, hint=hint)
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MAX_NODES:
         raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MAX_NODES}")
     shares = [_share(part) for part in cpu.split(",")]
@@ -83,7 +109,21 @@ def parse(
         expected = f"cores of one node, or of each of the {nodes} nodes, such as 0.9,0.6,0.3"
         raise _not_possible("--cpu", cpu, "wrong-count", expected)
     cpu_share, cpu_shares = as_settings([share for share in shares if share])
-    return Settings(int(nodes), _rate(bandwidth), cpu_share, _size(memory), accounting, scheduler, cpu_shares)
+    n_gpus, gpu_type = _gpus(gpus)
+    if constrain_devices and not n_gpus:
+        raise InputError("missing-key", "is for GPUs", file="--constrain-devices", hint="add --gpus 4")
+    return Settings(
+        int(nodes),
+        _rate(bandwidth),
+        cpu_share,
+        _size(memory),
+        accounting,
+        scheduler,
+        cpu_shares,
+        n_gpus,
+        gpu_type,
+        constrain_devices,
+    )
 
 
 def _not_possible(option: str, text: str, code: str, expected: str | Sequence[str]) -> InputError:
@@ -124,6 +164,17 @@ def _share(text: str) -> float | None:
             "--cpu", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none"
         )
     return share
+
+
+def _gpus(text: str) -> tuple[int, str]:
+    """Return number and type of the GPUs of a node, from a text such as a100:4."""
+    if text == "none":
+        return 0, ""
+    match = _GPUS.fullmatch(text)
+    if match is None or int(match[2]) > MAX_GPUS:
+        expected = f"GPUs of one node, such as 4 or a100:4 (at most {MAX_GPUS}), or none"
+        raise _not_possible("--gpus", text, "out-of-range", expected)
+    return int(match[2]), match[1] or ""
 
 
 def _size(text: str) -> int | None:

@@ -155,13 +155,15 @@ class Slurm:
 
         By default every rank sees all accelerators of its node. With --gpu-bind, Slurm may hide the others by
         a control group of each task. NCCL then cannot open a peer's memory, and fails or copies through the
-        host.
+        host. A rank with one accelerator gets one of those that gres.conf places beside its cores (single).
+        To ranks with several, Slurm deals accelerators out in order, wherever they are (per_task).
         """
         if self._spec["device"] == "cpu":
             return ["--distribution=block"]
         options = ["--distribution=block:block"]
         if self._site.scheduler.gpu_bind and self._spec["device"] == "cuda":
-            options.append(f"--gpu-bind=per_task:{self._spec['replicas_per_rank']}")
+            n_own = self._spec["replicas_per_rank"]
+            options.append(f"--gpu-bind={'single:1' if n_own == 1 else f'per_task:{n_own}'}")
         return options
 
     def raise_if_lost(self, log: Path) -> None:

@@ -100,6 +100,14 @@ def up(
     accounting: Annotated[
         bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")
     ] = False,
+    gpus: Annotated[
+        str,
+        typer.Option(help="GPUs of a node as 4 or a100:4, or none: device files without a driver."),
+    ] = "none",
+    constrain_devices: Annotated[
+        bool,
+        typer.Option("--constrain-devices", help="Programs can open only the GPUs that Slurm grants them."),
+    ] = False,
 ) -> None:
     """Start a virtual cluster on this machine, under Slurm or OAR (as root).
 
@@ -108,7 +116,7 @@ def up(
     """
     from virtual_cluster.control import start
 
-    start(nodes, bandwidth, cpu, memory, scheduler, accounting=accounting)
+    start(nodes, bandwidth, cpu, memory, scheduler, accounting, gpus, constrain_devices)
 
 
 def down(

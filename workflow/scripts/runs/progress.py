@@ -104,6 +104,7 @@ class Session:
         self._disturbed: list[bool] = []  # for each ended run
         self._stop = stop
         self._failures: list[str] = []  # reasons of the latest runs, if they failed
+        self._refusals: set[str] = set()  # of Slurm, printed already
         self.stopped: Note | None = None
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
@@ -134,6 +135,15 @@ class Session:
             )
             self._stop_campaign(Note(UNSEEN, text, **unseen.facts))
         return unseen is not None
+
+    def print_refusal(self, event: Mapping[str, Any]) -> None:
+        """Print why Slurm refused to take a job (JOB_ERROR), once for all jobs and their retries."""
+        refusal = _REFUSED_BY_SLURM.search(str(event.get("rule_msg")))
+        if refusal and refusal[1] not in self._refusals:
+            self._refusals.add(refusal[1])
+            message = "; ".join(refusal[1].split("\n"))[:300]
+            advice = "./ringside doctor names the key of the site to correct"
+            print_line(f"ringside: {event['rule_name']}: Slurm refuses the job: {message}; {advice}")
 
     def _unseen_by_ranks(self, job: int) -> Note | None:
         """Return the path that a rank's node did not see in the last attempt of a job."""
@@ -249,6 +259,8 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
         return False
     if session and name == "job_error" and (number := fields["aux"].get("external_jobid")):
         print_line(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")
+    elif session and name == "job_error":
+        session.print_refusal(fields)
     message = str(record.msg)
     is_noise = (
         message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
@@ -348,6 +360,8 @@ def failure_cause(event: Mapping[str, Any]) -> str:
     return (own_lines or errors or [str(event["rule_msg"] or "it left no log")])[-1][:300]
 
 
+# Snakemake's executor for Slurm says so of a job that sbatch does not take.
+_REFUSED_BY_SLURM = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.(?:\n|\Z)", re.DOTALL)
 # A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line; Snakemake's own
 # message would repeat its command.
 _EXPLAINED_FAILURE = re.compile(

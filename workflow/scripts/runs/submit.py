@@ -193,9 +193,12 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
             env=environment(),
         )
         if result.returncode:
-            message = (result.stderr.strip() or "failed").splitlines()[-1]
+            message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
             raise InputError(
-                "scheduler-refused", f"{message} (options: {shlex.join(sbatch_options)})", file="sbatch"
+                "scheduler-refused",
+                f"{message} (options: {shlex.join(sbatch_options)})",
+                file="sbatch",
+                hint=f"./ringside doctor --site {site.name} names the key to correct",
             )
         numbers.append(result.stdout.strip().split(";")[0])
         content = "runs decided at its start" if open_ else number_of(len(todo), "run")

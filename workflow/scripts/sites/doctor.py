@@ -102,6 +102,12 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
         yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
         return
     partition_nodes = slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={partition}"))
+    if site.devices_per_node:
+        gpus = verdicts.check_gpus(partition_nodes, site)
+        yield gpus
+        if gpus.verdict == "FAIL":
+            yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
+            return
     possible = verdicts.eligible_nodes(partition_nodes, site)
     yield verdicts.check_nodes(partition_nodes, all_nodes, site)
     yield verdicts.check_processors(possible, site)

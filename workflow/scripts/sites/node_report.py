@@ -177,9 +177,12 @@ def devices() -> list[Any]:
         if "-1" in entries:  # It and all that follows are hidden.
             entries = entries[: entries.index("-1")]
         absent = [i for i, entry in enumerate(entries) if entry.isdigit() and int(entry) >= count]
-        entries = entries[: absent[0]] if absent else entries
+        if absent and not str(reason).startswith("MIG"):  # Numbers of parts are not those of what is seen.
+            entries = entries[: absent[0]]
         if len(entries) < count:
             count, reason = len(entries), name + "=" + visible
+        elif reason and not count:  # a driver that does not answer, although a scheduler granted accelerators
+            reason += "; " + name + "=" + visible
     return [count, reason]
 
 
@@ -191,6 +194,8 @@ def nvidia_devices() -> list[Any]:
     """
     try:
         run = _run("nvidia-smi", "--list-gpus")
+    except FileNotFoundError:
+        return [0, "nvidia-smi is not installed"]
     except (OSError, subprocess.TimeoutExpired) as error:
         return [0, str(error)[-200:]]
     lines = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]

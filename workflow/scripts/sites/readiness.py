@@ -178,9 +178,11 @@ def check_virtual(site: Site) -> None:
             list(site.cpu_shares) or site.cpu_share,
             list(node_shares) or common_share,
         ),
+        "devices_per_node": (site.devices_per_node, running.gpus_per_node),
     }
     for key, (value, actual) in comparisons.items():
-        if actual != value and not (key == "nodes" and actual > site.nodes):
+        enough = key in ("nodes", "devices_per_node") and actual > value
+        if actual != value and not enough:
             raise InputError(
                 "other-cluster",
                 f"is {value}, but {actual} in the running virtual cluster",

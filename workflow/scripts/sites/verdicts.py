@@ -164,6 +164,7 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
     unusable_names = [node.name for node in unusable]
     states = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in unusable)
     idle = sum(node.is_idle for node in usable)
+    gpus = f" with {site.devices_per_node} GPUs or more" if site.devices_per_node else ""
     if len(usable) < site.nodes:
         advice = (
             f"wait for them, or lower nodes in {file}"
@@ -172,11 +173,11 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
         )
         text = (
             f"{file}: nodes: is {site.nodes}, but {len(usable)} are "
-            f"usable{f' ({states})' if unusable else ''}; {advice}"
+            f"usable{gpus}{f' ({states})' if unusable else ''}; {advice}"
         )
         facts = {"usable": len(usable), "wanted": site.nodes, "unusable": unusable_names}
         return fail("nodes", "too-few-nodes", text, **facts)
-    summary = f"{len(usable)} are usable, {idle} idle; a run may have {site.nodes}"
+    summary = f"{len(usable)} are usable{gpus}, {idle} idle; a run may have {site.nodes}"
     facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
     if unusable and len(states) < MAX_STATES_LENGTH:
         return warn("nodes", "nodes-unusable", f"{summary}; {states}", **facts, unusable=unusable_names)
@@ -184,7 +185,16 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
 
 
 def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
-    """Return the nodes that the site's jobs may get.
+    """Return the nodes that the site's jobs may get: those with enough GPUs among `_selected_nodes`."""
+    return [
+        node
+        for node in _selected_nodes(partition_nodes, site)
+        if slurm.parse_gpus(node.gres)[0] >= site.devices_per_node
+    ]
+
+
+def _selected_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
+    """Return the nodes that the site selects by name and feature.
 
     Only constraints that join features by & are evaluated.
     """
@@ -203,6 +213,24 @@ def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
 
 def _reason(node: Node) -> str:
     return "" if node.reason in ("", "none", "Not responding") else f" ({node.reason})"
+
+
+def check_gpus(partition_nodes: Sequence[Node], site: Site) -> Finding:
+    """Check whether Slurm has nodes with as many GPUs as jobs request."""
+    requested = site.devices_per_node
+    gpus = {node.name: slurm.parse_gpus(node.gres) for node in _selected_nodes(partition_nodes, site)}
+    if eligible := eligible_nodes(partition_nodes, site):
+        types = dict.fromkeys(kind for node in eligible for kind in gpus[node.name][1])
+        words = f" ({', '.join(types)})" if types else ""
+        text = f"{requested} or more{words} on {len(eligible)} nodes; a job asks for {requested} on each"
+        return ok("GPUs in Slurm", text, types=list(types))
+    largest = max((count for count, _ in gpus.values()), default=0)
+    expected = f"at most {largest}" if largest else "a partition with GPUs"
+    text = (
+        f"{display_path(site.file)}: devices_per_node: is {requested}, but no node has more than {largest} "
+        f"(sinfo --format=%G); expected {expected}"
+    )
+    return fail("GPUs in Slurm", "too-few-devices", text, asked=requested, most=largest)
 
 
 def check_processors(candidates: Sequence[Node], site: Site) -> Finding:

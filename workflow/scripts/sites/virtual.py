@@ -43,7 +43,8 @@ def command_for(site: Site) -> str:
     rate = f"{site.bandwidth_bytes_s * 8 / 1e6:g}mbit" if site.bandwidth_bytes_s else "none"
     share = ",".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) or "none"
     scheduler = "" if site.launcher == "slurm" else f" --scheduler {site.launcher}"
-    return f"./ringside cluster up --nodes {site.nodes} --bandwidth {rate} --cpu {share}{scheduler}"
+    gpus = f" --gpus {site.devices_per_node}" if site.devices_per_node else ""
+    return f"./ringside cluster up --nodes {site.nodes} --bandwidth {rate} --cpu {share}{gpus}{scheduler}"
 
 
 def limit_links(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:

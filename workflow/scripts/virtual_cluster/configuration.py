@@ -1,4 +1,4 @@
-"""slurm.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
+"""slurm.conf, gres.conf, cgroup.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
 
 import os
 import re
@@ -11,6 +11,8 @@ from declared.virtual import LOGIN, Settings, address
 MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
 #: default location, which Slurm's commands in Snakemake's jobs use
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
+GRES_CONF = Path("/etc/slurm/gres.conf")
+CGROUP_CONF = Path("/etc/slurm/cgroup.conf")
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
 OAR_DATABASE_PORT = 54326
@@ -52,7 +54,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         f"SlurmdPidFile={state}/%n.pid",
         f"SlurmdLogFile={state}/%n.log",
         "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
+        f"TaskPlugin=task/{'cgroup' if settings.constrain_devices else 'none'}",
         "MpiDefault=none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
@@ -65,14 +67,51 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         "MinJobAge=3600",
         "JobRequeue=0",
         *accounting,
+        *(["GresTypes=gpu"] if settings.gpus_per_node else []),
         *(
             f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} "
-            f"RealMemory={memory_mb} State=UNKNOWN"
+            f"{_gpu_words(settings, i)}RealMemory={memory_mb} State=UNKNOWN"
             for i, name in enumerate(settings.names, start=1)
         ),
         f"PartitionName=virtual Nodes={','.join(settings.names)} Default=YES MaxTime=1-00:00:00 State=UP",
     ]
     return "\n".join(lines) + "\n"
+
+
+def gres_conf(settings: Settings, state: Path) -> str:
+    """Return the text of gres.conf: the GPUs of each node, of which a half belongs to each of its sockets.
+
+    A node has two sockets if its cores are even in number, and one otherwise.
+    """
+    lines = [MARK, "AutoDetect=off"]
+    for i, name in enumerate(settings.names, start=1):
+        n_cores = _cores(settings.share_of(i))
+        n_sockets = _sockets(n_cores)
+        for gpu in range(settings.gpus_per_node):
+            socket_of_gpu = gpu * n_sockets // settings.gpus_per_node
+            first = socket_of_gpu * n_cores // n_sockets
+            cores = f"{first}-{first + n_cores // n_sockets - 1}"
+            kind = f" Type={settings.gpu_type}" if settings.gpu_type else ""
+            lines.append(f"NodeName={name} Name=gpu{kind} File={gpu_folder(state)}/gpu{gpu} Cores={cores}")
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf() -> str:
+    """Return the text of cgroup.conf: GPUs are constrained, and nothing else, which Limits does."""
+    lines = [
+        MARK,
+        "CgroupPlugin=cgroup/v1",
+        "CgroupAutomount=no",
+        "ConstrainDevices=yes",
+        "ConstrainCores=no",
+        "ConstrainRAMSpace=no",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gpu_folder(state: Path) -> Path:
+    """Return the folder of a node's GPUs, as the node sees it."""
+    return state / "gpus"
 
 
 def slurmdbd_conf(state: Path, password: str) -> str:
@@ -141,6 +180,23 @@ def job_manager(packaged: str, groups: bool) -> str:
 def _cores(share: float | None) -> int:
     """Whole cores of a node that has this share of the processor."""
     return max(1, round(share + 0.49)) if share else os.cpu_count() or 1
+
+
+def _sockets(n_cores: int) -> int:
+    """Return how many sockets a node with GPUs has."""
+    return 1 if n_cores % 2 else 2
+
+
+def _gpu_words(settings: Settings, node: int) -> str:
+    """Return the GPUs and sockets of a node for its line of slurm.conf, or ""."""
+    if not settings.gpus_per_node:
+        return ""
+    n_cores = _cores(settings.share_of(node))
+    n_sockets = _sockets(n_cores)
+    kind = f"{settings.gpu_type}:" if settings.gpu_type else ""
+    return (
+        f"Sockets={n_sockets} CoresPerSocket={n_cores // n_sockets} Gres=gpu:{kind}{settings.gpus_per_node} "
+    )
 
 
 def _host() -> str:

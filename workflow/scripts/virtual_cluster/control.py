@@ -103,11 +103,18 @@ def refuse_busy() -> None:
 
 
 def start(
-    nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False
+    nodes: str,
+    bandwidth: str,
+    cpu: str,
+    memory: str,
+    scheduler: str,
+    accounting: bool = False,
+    gpus: str = "none",
+    constrain_devices: bool = False,
 ) -> None:
     """Start the virtual cluster that the arguments describe, and return when its nodes are idle."""
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
-    up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler))
+    up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler, gpus, constrain_devices))
 
 
 def stop(force: bool = False) -> None:

@@ -95,11 +95,21 @@ class Limits:
 
     def remove(self) -> None:
         """Remove the groups, and what a scheduler made in them."""
-        for top in self.folders:
-            for folder in [*sorted(top.rglob("*"), reverse=True), top]:
-                if folder.is_dir():
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
+        for folder in self.folders:
+            remove_group(folder)
+
+
+def remove_group(group: Path, timeout_s: float = 2) -> None:
+    """Remove a control group and all within it once killed processes have left them."""
+    deadline = time.monotonic() + timeout_s
+    while group.is_dir():
+        for folder in [*sorted(group.rglob("*"), reverse=True), group]:
+            if folder.is_dir():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def nodes() -> list[str]:

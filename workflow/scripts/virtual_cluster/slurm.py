@@ -8,15 +8,20 @@ import subprocess
 
 from common.errors import InputError
 from common.files import write_text
-from declared.virtual import Settings
-from sites.virtual import STATE, run, succeeds
-from virtual_cluster import daemons, nodes
+from declared.virtual import Settings, from_json
+from sites.virtual import STATE, read_state, run, succeeds
+from virtual_cluster import daemons, limits, nodes
 from virtual_cluster.configuration import (
+    CGROUP_CONF,
     CLUSTER,
     DATABASE_PORT,
+    GRES_CONF,
     MARK,
     SLURM_CONF,
     SLURMDBD_CONF,
+    cgroup_conf,
+    gpu_folder,
+    gres_conf,
     slurm_conf,
     slurmdbd_conf,
 )
@@ -25,6 +30,16 @@ PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 ACCOUNTING = ("slurmdbd", "mariadb-server")
 ACCOUNT = "rehearsal"  # where there is accounting
 CONTROLLERS = ("cpu", "memory")  # of control groups: what a node needs
+FILES = (SLURM_CONF, GRES_CONF, CGROUP_CONF, SLURMDBD_CONF)
+# Control groups of version 1, in which each slurmd makes a group for the devices of its jobs.
+DEVICES = limits.ROOT / "devices"
+
+# The GPUs of a node: device files in a file system of its own. Their major number is one that Linux keeps for
+# experiments, so no driver answers: who may open a file gets ENXIO.
+_GPUS = """
+mount -t tmpfs -o mode=755 tmpfs %(folder)s
+for gpu in $(seq 0 %(last)d); do mknod "%(folder)s/gpu$gpu" c 60 "$gpu"; done
+"""
 
 
 def packages(settings: Settings) -> list[str]:
@@ -34,7 +49,7 @@ def packages(settings: Settings) -> list[str]:
 
 def refuse_another() -> None:
     """Raise InputError if this machine has another Slurm."""
-    for file in (SLURM_CONF, SLURMDBD_CONF):
+    for file in FILES:
         if file.exists() and not file.read_text().startswith(MARK):
             hint = "the virtual cluster needs a machine without one"
             raise InputError("not-possible-here", "belongs to another Slurm", file=file, hint=hint)
@@ -45,6 +60,12 @@ def start(settings: Settings) -> None:
     (STATE / "slurmctld").mkdir()
     SLURM_CONF.parent.mkdir(parents=True, exist_ok=True)
     write_text(SLURM_CONF, slurm_conf(settings, STATE))
+    if settings.gpus_per_node:
+        gpu_folder(STATE).mkdir()
+        write_text(GRES_CONF, gres_conf(settings, STATE))
+    if settings.constrain_devices:
+        _refuse_without_device_groups()
+        write_text(CGROUP_CONF, cgroup_conf())
     _munge()
     if settings.accounting:
         _accounting()
@@ -58,7 +79,9 @@ def start_slurmctld() -> None:
 
 def start_node(name: str) -> None:
     """Start the node's slurmd."""
-    daemons.start(f"slurmd-{name}", nodes.inside(name, 'exec slurmd -D -N "$name"'))
+    n_gpus = from_json(read_state()["settings"]).gpus_per_node
+    make_gpus = _GPUS % {"folder": gpu_folder(STATE), "last": n_gpus - 1} if n_gpus else ""
+    daemons.start(f"slurmd-{name}", nodes.inside(name, f'{make_gpus}exec slurmd -D -N "$name"'))
 
 
 def finish(settings: Settings) -> None:
@@ -84,12 +107,19 @@ def jobs() -> list[str]:
 
 def remove() -> bool:
     """Remove what Slurm leaves outside STATE once its processes have ended; return whether there was any."""
-    files = [
-        file for file in (SLURM_CONF, SLURMDBD_CONF) if file.exists() and file.read_text().startswith(MARK)
-    ]
+    files = [file for file in FILES if file.exists() and file.read_text().startswith(MARK)]
+    for group in DEVICES.glob("slurm_node*") if CGROUP_CONF in files else []:
+        limits.remove_group(group)
     for file in files:
         file.unlink()
     return bool(files)
+
+
+def _refuse_without_device_groups() -> None:
+    """Raise InputError if Slurm could not constrain devices: it looks for this file of a whole hierarchy."""
+    if not (DEVICES / "release_agent").is_file():
+        problem = "is not possible on this machine: it has no control groups of version 1 for devices"
+        raise InputError("not-possible-here", problem, file="--constrain-devices", hint="leave it out")
 
 
 def _munge() -> None:

@@ -46,6 +46,13 @@ def device_indices(context: "Context", n_visible: int) -> list[int]:
     if n_visible >= n_node:
         first = n_own * context.local_rank
         return list(range(first, first + n_own))
+    if n_visible == 0 and visible_names() != []:
+        granted = [f"{name}={os.environ[name]}" for name in HIDING_VARIABLES if name in os.environ]
+        raise DeviceCountError(
+            f"rank {context.rank} sees no accelerator, and no variable hides them all "
+            f"({' '.join(granted) or 'none is set'}): check that their driver answers on this node, and that "
+            "the library is built for them"
+        )
     variables = " or ".join(name for names in VARIABLES[vendor()] for name in names)
     raise DeviceCountError(
         f"rank {context.rank} sees {n_visible} accelerators; expected {n_own} (its own) or at least {n_node} "
