@@ -383,6 +383,7 @@ class PyTorchTrainer(Trainer):
         The gradients of `sync_every` batches, each divided by their number, are accumulated before one step.
         """
         loss_sum = torch.zeros((), device=self.torch_device)
+        counts = self.context.counts_correct
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         batches, phases = self._batches(epoch), self.context.phases
         self.model.train()
@@ -394,9 +395,11 @@ class PyTorchTrainer(Trainer):
                 with self.accumulating(i == length - 1):
                     loss, logits = self.propagate(images, labels, length)
                 phases.enter("metrics")
-                if logits is not None:
-                    loss_sum += loss * len(labels)
+                loss_sum += loss * len(labels)
+                if counts and logits is not None:
                     correct += (logits.argmax(-1) == labels).sum()
+                # Otherwise the next batch would find its predecessor's logits in memory.
+                del logits
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -404,9 +407,8 @@ class PyTorchTrainer(Trainer):
                     synchronize(self.torch_device)
                     timer.step()
         synchronize(self.torch_device)
-        return EpochSums(
-            loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"]
-        )
+        samples = self.context.spec["steps"] * self.context.spec["local_batch"]
+        return EpochSums(loss_sum.item(), int(correct) if counts else None, samples)
 
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
@@ -414,7 +416,7 @@ class PyTorchTrainer(Trainer):
         """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
 
         Returns:
-            The batch's loss and logits; the logits are None if another rank has them.
+            The batch's loss and logits; 0 and None if another rank has them.
         """
         phases = self.context.phases
         phases.enter("forward")

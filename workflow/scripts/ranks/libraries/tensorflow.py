@@ -480,8 +480,9 @@ class TensorFlowTrainer(Trainer):
                 if timer.wants_steps:
                     seen[-1][0].numpy()
                     timer.step()
-        loss = sum(float(loss) for loss, _ in seen)
-        correct = sum(int(correct) for _, correct in seen)
+        loss = sum(float(loss) for loss, *_ in seen)
+        counts = self.context.counts_correct
+        correct = sum(int(correct) for _, correct in seen) if counts else None
         batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
         return EpochSums(loss * batch, correct, len(seen) * batch * replicas)
 
@@ -623,7 +624,10 @@ class TensorFlowTrainer(Trainer):
         return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
-        """Return loss and correct labels of a step, and the marks of this rank's first replica."""
+        """Return loss and correct labels of a step, and the marks of this rank's first replica.
+
+        Correct labels of a language model are not counted.
+        """
 
         def on_replica(batch: Any) -> Any:
             mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
@@ -634,15 +638,15 @@ class TensorFlowTrainer(Trainer):
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
                 loss = mark.turn("backward", loss)
             self.learn(tape, loss, length, last)
-            return loss, _count_correct(logits, labels), mark.stamps
+            correct = [_count_correct(logits, labels)] if self.context.counts_correct else []
+            return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
         return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
 
-    def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
+    def _summed(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of losses and counts over this rank's replicas."""
-        loss, correct = (tf.add_n(self._own(value)) for value in values)
-        return loss, correct
+        return [tf.add_n(self._own(value)) for value in values]
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
         # Running statistics are each replica's own.
@@ -669,11 +673,12 @@ class TensorFlowTrainer(Trainer):
 
             def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
-                right = round(logs["accuracy"] * samples * trainer.context.positions)
-                seen = EpochSums(logs["loss"] * samples, right, samples)
-                timer.close_epoch(seen, trainer.evaluate)
+                labels = samples * trainer.context.positions
+                correct = round(logs["accuracy"] * labels) if metrics else None
+                timer.close_epoch(EpochSums(logs["loss"] * samples, correct, samples), trainer.evaluate)
 
-        self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
+        metrics = ["accuracy"] if self.context.counts_correct else []
+        self.model.compile(self.optimizer, _loss(), metrics=metrics)
         self.model.fit(
             self.strategy.distribute_datasets_from_function(
                 lambda _: data.map(lambda images, labels: (self._normalized(images), labels))
