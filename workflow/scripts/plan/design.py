@@ -77,6 +77,12 @@ IRRELEVANT_FACTORS = (
         "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
     ),
     IrrelevantFactor(
+        "compiler",
+        "framework",
+        "XLA compiles every step of JAX",
+        lambda levels, _: load_framework(levels["framework"]).environment == "jax",
+    ),
+    IrrelevantFactor(
         "bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
     ),
     IrrelevantFactor(

@@ -338,6 +338,7 @@ class PyTorchTrainer(Trainer):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             levels["precision"] == "tf32"
         )
+        torch.backends.cudnn.benchmark = levels["autotune"] == "convolutions"
         torch.manual_seed(context.spec["seed"] + context.replica)  # Dropout draws from it.
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"

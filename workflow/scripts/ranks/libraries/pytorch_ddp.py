@@ -71,12 +71,17 @@ class DDPTrainer(PyTorchTrainer):
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
         self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
+        # Every step trains all parameters by one graph; no_sync fails with static_graph
+        # (https://github.com/pytorch/pytorch/issues/143580).
+        is_static = self.context.levels["sync_every"] == 1
         # Running statistics are averaged at validation, in every framework (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
             self.module,
             device_ids=[self.torch_device] if on_gpu else None,
             process_group=self.group,
             broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=is_static,
         )
         self.model = self.ddp
 

@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
+from ranks.libraries import xla
 from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
@@ -178,6 +179,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 def configured(context: Context) -> str:
     """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
+    os.environ.update(autotuning(context.levels.get("autotune", "convolutions")))
     cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
@@ -197,6 +199,16 @@ def configured(context: Context) -> str:
         tf.config.experimental.set_memory_growth(gpu, True)
     name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
     return name
+
+
+def autotuning(level: str) -> dict[str, str]:
+    """Return variables for a level of the factor autotune.
+
+    TensorFlow reads them when it first runs a convolution, and XLA when it first compiles.
+    """
+    if level == "convolutions":  # the default of both
+        return {}
+    return {"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()}
 
 
 class Marks:
@@ -345,6 +357,11 @@ class TensorFlowTrainer(Trainer):
         if context.phases.is_traced:
             self.mark_communication()
         self.updates, self._rate = 0, context.learning_rate(0)
+        self._forward: Callable[[Any, Any], Sequence[Any]] = self._forward_pass
+        self._is_compiled = context.levels["compiler"] == "xla"
+        if self._is_compiled:
+            # A tape differentiates a compiled function by another one.
+            self._forward = tf.function(self._forward_pass, autograph=False, jit_compile=True)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
@@ -634,15 +651,19 @@ class TensorFlowTrainer(Trainer):
             images, labels = batch
             images, labels = mark.before("forward", [images, labels])
             with tf.GradientTape() as tape:
-                logits = self.model(self._normalized(images), training=True)
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+                loss, *correct = self._forward(self._normalized(images), labels)
                 loss = mark.turn("backward", loss)
             self.learn(tape, loss, length, last)
-            correct = [_count_correct(logits, labels)] if self.context.counts_correct else []
             return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
         return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
+
+    def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
+        """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
+        logits = self.model(images, training=True)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return [loss, *([_count_correct(logits, labels)] if self.context.counts_correct else [])]
 
     def _summed(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of losses and counts over this rank's replicas."""
@@ -678,7 +699,7 @@ class TensorFlowTrainer(Trainer):
                 timer.close_epoch(EpochSums(logs["loss"] * samples, correct, samples), trainer.evaluate)
 
         metrics = ["accuracy"] if self.context.counts_correct else []
-        self.model.compile(self.optimizer, _loss(), metrics=metrics)
+        self.model.compile(self.optimizer, _loss(), metrics=metrics, jit_compile=self._is_compiled)
         self.model.fit(
             self.strategy.distribute_datasets_from_function(
                 lambda _: data.map(lambda images, labels: (self._normalized(images), labels))
