@@ -196,6 +196,18 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     }
 
 
+@torch.no_grad()
+def lay_out_kernels(module: nn.Module, memory_format: torch.memory_format) -> None:
+    """Give kernels of convolutions the strides of a memory format.
+
+    `Module.to` leaves the strides of kernels of one pixel or one channel, since their layout is that of both
+    formats. Gradients would then have other strides than their kernels.
+    """
+    for parameter in module.parameters():
+        if parameter.dim() == 4:
+            parameter.data = torch.empty_like(parameter, memory_format=memory_format).copy_(parameter)
+
+
 def make_optimizer(
     module: nn.Module,
     graph: Graph,
@@ -223,9 +235,10 @@ def make_optimizer(
 
 
 def configured(context: Context) -> torch.device:
-    """Set PyTorch's threads, and return the rank's device."""
+    """Set PyTorch's threads, let cuDNN time its algorithms or not, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
+    torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     (index,) = device_indices(context, torch.cuda.device_count())
@@ -338,7 +351,6 @@ class PyTorchTrainer(Trainer):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             levels["precision"] == "tf32"
         )
-        torch.backends.cudnn.benchmark = levels["autotune"] == "convolutions"
         torch.manual_seed(context.spec["seed"] + context.replica)  # Dropout draws from it.
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
@@ -346,7 +358,8 @@ class PyTorchTrainer(Trainer):
         self.module = build(graph)
         initial = context.initial_weights()
         load(self.module, graph, {name: initial[name] for name in graph.weights()})
-        self.module.to(self.torch_device, memory_format=self._format)
+        self.module.to(self.torch_device)
+        lay_out_kernels(self.module, self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
@@ -417,7 +430,8 @@ class PyTorchTrainer(Trainer):
         """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
 
         Returns:
-            The batch's loss and logits; 0 and None if another rank has them.
+            The batch's loss and logits: 0 and None if another rank has them; the logits also if nobody needs
+            them.
         """
         phases = self.context.phases
         phases.enter("forward")
@@ -500,7 +514,9 @@ class PyTorchTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
-        return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
+        # `contiguous` would keep the strides of images with one channel, whose layout is either of both, and
+        # the gradients of the first kernel would have other strides than the kernel.
+        return (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
 
 
 class PyTorchCollectives(Collectives):

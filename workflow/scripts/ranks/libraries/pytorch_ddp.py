@@ -1,6 +1,7 @@
 """Train with DistributedDataParallel (Li et al., VLDB 2020)."""
 
 import contextlib
+import inspect
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ranks.libraries.pytorch import PyTorchTrainer, join
 from ranks.worker.phases import End, Untraced
+
+
+# PyTorch 2.13 has renamed the option.
+BUFFERS_OPTION = "forward_sync_buffers"
+if BUFFERS_OPTION not in inspect.signature(DistributedDataParallel).parameters:
+    BUFFERS_OPTION = "broadcast_buffers"
 
 
 class MarkedGroup(dist.ProcessGroup):
@@ -79,7 +86,7 @@ class DDPTrainer(PyTorchTrainer):
             self.module,
             device_ids=[self.torch_device] if on_gpu else None,
             process_group=self.group,
-            broadcast_buffers=False,
+            **{BUFFERS_OPTION: False},
             gradient_as_bucket_view=True,
             static_graph=is_static,
         )

@@ -179,7 +179,9 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 def configured(context: Context) -> str:
     """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
-    os.environ.update(autotuning(context.levels.get("autotune", "convolutions")))
+    if context.levels.get("autotune") == "none":
+        # TensorFlow reads it when it creates a convolution, XLA when it first compiles.
+        os.environ.update({"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()})
     cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
@@ -199,16 +201,6 @@ def configured(context: Context) -> str:
         tf.config.experimental.set_memory_growth(gpu, True)
     name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
     return name
-
-
-def autotuning(level: str) -> dict[str, str]:
-    """Return variables for a level of the factor autotune.
-
-    TensorFlow reads them when it first runs a convolution, and XLA when it first compiles.
-    """
-    if level == "convolutions":  # the default of both
-        return {}
-    return {"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()}
 
 
 class Marks:
