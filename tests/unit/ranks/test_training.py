@@ -351,6 +351,21 @@ def test_other_ways_to_compute_train_alike(
 
 
 @pytest.mark.parametrize(
+    "levels",
+    [
+        {"batch_size": 32},
+        pytest.param({"batch_size": 32, "sync_every": 5}, marks=pytest.mark.every_framework),
+        pytest.param({"batch_size": 32, "memory_format": "channels-last"}, marks=pytest.mark.every_framework),
+    ],
+)
+def test_ddp_warns_of_nothing(trainings: Trainings, levels: dict[str, Any]) -> None:
+    """The images of digits have one channel, so that both memory formats are their layout."""
+    folder = trainings.train("pytorch-ddp", nodes=2, **levels)
+    ranks = json.loads((folder / "result.json").read_text())["ranks"]
+    assert [rank["warnings"] for rank in ranks] == [[], []]
+
+
+@pytest.mark.parametrize(
     "framework",
     framework_params(
         ("pytorch-single", "tensorflow-single", "tensorflow-mirrored", "deepspeed"),

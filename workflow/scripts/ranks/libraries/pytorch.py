@@ -196,18 +196,6 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     }
 
 
-@torch.no_grad()
-def lay_out_kernels(module: nn.Module, memory_format: torch.memory_format) -> None:
-    """Give kernels of convolutions the strides of a memory format.
-
-    `Module.to` leaves the strides of kernels of one pixel or one channel, since their layout is that of both
-    formats. Gradients would then have other strides than their kernels.
-    """
-    for parameter in module.parameters():
-        if parameter.dim() == 4:
-            parameter.data = torch.empty_like(parameter, memory_format=memory_format).copy_(parameter)
-
-
 def make_optimizer(
     module: nn.Module,
     graph: Graph,
@@ -358,8 +346,7 @@ class PyTorchTrainer(Trainer):
         self.module = build(graph)
         initial = context.initial_weights()
         load(self.module, graph, {name: initial[name] for name in graph.weights()})
-        self.module.to(self.torch_device)
-        lay_out_kernels(self.module, self._format)
+        self.module.to(self.torch_device, memory_format=self._format)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
@@ -514,8 +501,8 @@ class PyTorchTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
-        # `contiguous` would keep the strides of images with one channel, whose layout is either of both, and
-        # the gradients of the first kernel would have other strides than the kernel.
+        # `contiguous` would keep the strides of images with one channel, whose layout is that of both formats.
+        # Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
         return (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
 
 
