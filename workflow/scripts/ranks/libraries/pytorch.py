@@ -501,8 +501,8 @@ class PyTorchTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
-        # `contiguous` would keep the strides of images with one channel, whose layout is that of both formats.
-        # Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
+        # `contiguous` would keep the strides of images with one channel, whose layout is that of both
+        # formats. Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
         return (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
 
 

@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from ranks.libraries.pytorch import PyTorchTrainer, join
 from ranks.worker.phases import End, Untraced
 
-
 # PyTorch 2.13 has renamed the option.
 BUFFERS_OPTION = "forward_sync_buffers"
 if BUFFERS_OPTION not in inspect.signature(DistributedDataParallel).parameters:
