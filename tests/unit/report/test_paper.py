@@ -527,7 +527,7 @@ def test_warnings_of_libraries_are_threats() -> None:
     assert len(notes) == MAX_WARNINGS + 1 and notes[-1].facts == {"warnings": 7 - MAX_WARNINGS}
     frameworks = sorted(runs.loc[at[:3], "framework"].unique())
     assert notes[0].facts == {"warning": layout, "runs": 3, "frameworks": frameworks}
-    assert r"50 \% slower" in notes[0]
+    assert r"50~\% slower" in notes[0]
 
 
 def test_methods_say_what_each_strategy_is_with_its_source() -> None:
