@@ -330,8 +330,8 @@ def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -
         pytest.param("pytorch-ddp", {"compiler": "torch-compile"}, marks=pytest.mark.every_framework),
         ("tensorflow-single", {"compiler": "xla"}),
         *(
-            pytest.param(name, {"compiler": "xla", **more}, marks=pytest.mark.every_framework)
-            for name, more in (
+            pytest.param(name, {"compiler": "xla", **levels}, marks=pytest.mark.every_framework)
+            for name, levels in (
                 ("tensorflow-single", {"training_loop": "fit"}),
                 ("tensorflow-multiworker", {"sync_every": 5}),
                 ("horovod-tensorflow", {"sync_every": 5}),

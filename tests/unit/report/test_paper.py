@@ -517,11 +517,11 @@ def test_threats_are_those_that_the_records_show() -> None:
 def test_warnings_of_libraries_are_threats() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv")
     assert not {"library-warning", "more-library-warnings"} & set(codes(threat_notes(facts)))
-    layout, others = "UserWarning: Grad strides do not match; 50 % slower", [f"W: {i}" for i in range(6)]
+    layout, six_texts = "UserWarning: Grad strides do not match; 50 % slower", [f"W: {i}" for i in range(6)]
     runs = facts.runs.copy()
     at = runs.index[runs["status"] == "ok"]
     runs.loc[at[:3], "warnings"] = layout
-    runs.loc[at[0], "warnings"] = WARNING_SEPARATOR.join([layout, *others])
+    runs.loc[at[0], "warnings"] = WARNING_SEPARATOR.join([layout, *six_texts])
     runs.loc[runs.index[runs["status"] != "ok"], "warnings"] = "of a run that failed"
     notes = [note for note in threat_notes(replace(facts, runs=runs)) if "library-warning" in note.code]
     assert len(notes) == MAX_WARNINGS + 1 and notes[-1].facts == {"warnings": 7 - MAX_WARNINGS}
