@@ -17,6 +17,7 @@ data, batch, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
 torch.manual_seed(0)
+torch.backends.cudnn.benchmark = True
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 
@@ -34,7 +35,9 @@ model = DistributedDataParallel(
         nn.Linear(64 * 8 * 8, 128),
         nn.ReLU(),
         nn.Linear(128, 10),
-    )
+    ),
+    gradient_as_bucket_view=True,
+    static_graph=True,
 )
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

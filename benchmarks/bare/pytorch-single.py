@@ -12,6 +12,7 @@ data, batch, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
 torch.manual_seed(0)
+torch.backends.cudnn.benchmark = True
 
 images = torch.from_numpy(np.load(f"{data}/train/images.npy")).float().reshape(-1, 1, 8, 8)
 images = (images - images.mean()) / images.std()

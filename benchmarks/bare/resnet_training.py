@@ -17,6 +17,7 @@ name, side, classes, batch, steps, epochs = sys.argv[2], *map(int, sys.argv[3:8]
 device, compiled = torch.device(sys.argv[1]), sys.argv[8] == "torch-compile"
 on_gpu = device.type == "cuda"
 torch.manual_seed(0)
+torch.backends.cudnn.benchmark = True
 
 pool = [
     (torch.randint(256, (batch, side, side, 3), dtype=torch.uint8), torch.randint(classes, (batch,)))

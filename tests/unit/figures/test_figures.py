@@ -99,6 +99,14 @@ def written(drawings, tmp_path_factory):
     return folder
 
 
+def without_accuracy(case, epochs):
+    """Return epochs without training accuracy, as of models of next tokens, in part or without any accuracy."""
+    if case == "no accuracy":
+        return epochs.assign(train_accuracy=None, validation_accuracy=None)
+    is_kept = epochs["run_id"].str.contains(".b16.", regex=False) & (case != "no training accuracy")
+    return epochs.assign(train_accuracy=epochs["train_accuracy"].where(is_kept))
+
+
 def changed(case):
     runs, epochs = campaign(replicates=1 if case == "one replicate" else 2, failures={})
     runs = runs[runs["batch_size"] != 32]  # two levels tell as much as three, in half of the time
@@ -120,8 +128,8 @@ def changed(case):
             runs.loc[runs["batch_size"] == 64, ["status", "epoch_time_s"]] = ["timeout", None]
         case "a framework out of memory":
             runs.loc[runs["framework"] == "pytorch-ddp", ["status", "epoch_time_s"]] = ["oom", None]
-        case "no accuracy":
-            epochs = epochs.assign(train_accuracy=None, validation_accuracy=None)
+        case "no accuracy" | "no training accuracy" | "training accuracy in part":
+            epochs = without_accuracy(case, epochs)
         case "two models":
             resnet = runs.assign(model="resnet50", epoch_time_s=50 * runs["epoch_time_s"])
             resnet["run_id"] = resnet["run_id"].str.replace("small-cnn", "resnet50")
@@ -145,6 +153,8 @@ CASES = [
     "a panel failed",
     "a framework out of memory",
     "no accuracy",
+    "no training accuracy",
+    "training accuracy in part",
     "two models",
     "unknown framework",
     "wide times",
@@ -152,6 +162,7 @@ CASES = [
 
 
 THOROUGH = (
+    "training accuracy in part",
     "one framework",
     "one batch size",
     "one node",
@@ -185,6 +196,8 @@ def test_a_figure_is_drawn_whatever_the_campaign_holds(name, unusual):
     if case == "one replicate" and name == "residuals":
         assert texts == [residuals.NO_SPREAD]
         assert why_not_drawn(caption)["why"] == "no-spread"
+    if case == "no training accuracy" and name in OF_ACCURACY:
+        assert find_note(caption.below, "heading").facts["parts"] == ["validation"]
     if case == "no accuracy" and name in OF_ACCURACY:
         assert why_not_drawn(caption) == {"why": "not-recorded", "quantity": "accuracy"}
 
@@ -907,7 +920,9 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     ddp = runs["framework"] == "pytorch-ddp"
     with_perplexity = runs.assign(perplexity=np.exp(runs["validation_loss"]).where(ddp))
     figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, with_perplexity, epochs)))
-    assert find_note(caption.below, "heading").facts == {"quantity": "perplexity", "over": "epochs"}
+    parts = ["training", "validation"]
+    heading = find_note(caption.below, "heading").facts
+    assert heading == {"quantity": "perplexity", "parts": parts, "over": "epochs"}
     assert "perplexity" in codes(caption.notes_elsewhere)
     lines = [line for ax in figure.axes for line in ax.lines if line.get_linestyle() != "None"]
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}

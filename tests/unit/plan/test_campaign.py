@@ -200,6 +200,18 @@ def test_tf32_is_missing_where_processors_train() -> None:
     assert unsupported_reason(replace(site, device="cuda"), levels) is None
 
 
+def test_untuned_convolutions_need_an_accelerator() -> None:
+    site = load_site("local")
+    levels = levels_of("pytorch-ddp")
+    assert levels["autotune"] == "convolutions" and unsupported_reason(site, levels) is None
+    untuned = {**levels, "autotune": "none"}
+    facts = {"autotune": "none", "device": "cpu"}
+    assert stated(unsupported_reason(site, untuned)) == ("no-autotuning", facts)
+    for device in ("cuda", "hybrid"):
+        on_gpus = {**untuned, "device": device, "framework": "pytorch-hybrid"}
+        assert unsupported_reason(replace(site, device="cuda"), on_gpus) is None
+
+
 def levels_of(framework: str) -> dict[str, object]:
     return {**plan_design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
 

@@ -223,6 +223,24 @@ def test_images_are_refused_for_tokens_and_tokens_for_images(
     assert (refused.value.file, refused.value.key) == ("config/studies/quickstart.yaml", "factors")
 
 
+def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) -> None:
+    factors: dict[str, list[object]] = {
+        "framework": ["tensorflow-single", "jax-single"],
+        "model": ["gpt-nano"],
+        "dataset": ["text8-small"],
+        "nodes": [1],
+        "compiler": ["xla"],
+    }
+    fitting = replace(quickstart, factors=quickstart.factors | factors, exclude=())
+    cells = {run.cell for run in plan_design(fitting, local)}
+    assert {"tensorflow-single", "jax-single"} == {cell.partition(".")[0] for cell in cells}
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(fitting, factors=fitting.factors | {"model": ["gpt-nano", "rnn-nano"]}), local)
+    got = {"framework": "tensorflow-single", "model": "rnn-nano", "compiler": "xla"}
+    assert (refused.value.code, refused.value.got) == ("model-not-compilable", got)
+    assert "- {framework: tensorflow-single, model: rnn-nano}" in refused.value.hint
+
+
 def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
         local,

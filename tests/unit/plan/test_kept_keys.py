@@ -3,6 +3,9 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+17. Training of language models counts no correct labels, cuDNN times algorithms of convolutions, DDP's gradients
+    are views of its buckets, and ranks collect warnings. The factor autotune came with it, so that every
+    run's spec says more (November 2026).
 16. Frameworks are `heterogeneous`, no longer `unlike`, in their descriptions (November 2026).
 15. A framework's description names its baseline `baseline`, no longer `base` (November 2026).
 14. The collective benchmark is a program of this name, and tensors that Horovod and Tarantella send in it are

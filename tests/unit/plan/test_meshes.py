@@ -88,6 +88,8 @@ def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> No
         ({"microbatches": [1, 2]}, "duplicate", {"parallelism", "microbatches"}),
         ({"schedule": ["gpipe", "1f1b"]}, "duplicate", {"parallelism", "schedule"}),
         ({"sharding": ["gradients", "parameters"]}, "duplicate", {"parallelism", "sharding"}),
+        ({"framework": ["jax"], "compiler": ["none", "xla"]}, "duplicate", {"framework", "compiler"}),
+        ({"compiler": ["xla"]}, UNSUPPORTED, {"framework", "compiler"}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_divided_is_refused(

@@ -160,6 +160,9 @@ for n_visible in (1, 4, 2):
         outcomes[n_visible] = choose(rank, n_visible)
     except Exception as error:
         outcomes[n_visible] = type(error).__name__
+for level in ("convolutions", "none"):
+    rank.levels = {"autotune": level}
+    outcomes[level] = times_algorithms(rank)
 print(json.dumps(outcomes))
 """
 PYTORCH = """
@@ -168,6 +171,11 @@ import torch.distributed as dist
 from ranks.libraries.pytorch import configured, join
 
 torch.set_num_interop_threads = lambda _: None  # It may be called once only.
+
+def times_algorithms(rank):
+    torch.cuda.device_count = lambda: 1
+    configured(rank)
+    return torch.backends.cudnn.benchmark
 
 def choose(rank, n_visible):
     given, groups = [], []
@@ -183,11 +191,18 @@ def choose(rank, n_visible):
     return given[0]
 """
 TENSORFLOW = """
+import os
 import tensorflow as tf
 from ranks.libraries.tensorflow import configured
 
 tf.config.experimental.set_memory_growth = lambda *_: None
 tf.config.experimental.get_device_details = lambda gpu: {}
+
+def times_algorithms(rank):
+    choose(rank, 1)
+    variables = {name: os.environ.get(name, "") for name in ("TF_CUDNN_USE_AUTOTUNE", "XLA_FLAGS")}
+    is_off = variables == {"TF_CUDNN_USE_AUTOTUNE": "0", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+    return not is_off and not any(variables.values())
 
 def choose(rank, n_visible):
     given = []
@@ -198,8 +213,15 @@ def choose(rank, n_visible):
     return index
 """
 JAX = """
+import os
 import jax
-from ranks.libraries import jax_training
+from ranks.libraries import jax_training, xla
+
+def times_algorithms(rank):
+    os.environ["XLA_FLAGS"] = "--of-the-site"
+    flags = xla.variables(rank).get("XLA_FLAGS")
+    assert flags in (None, "--of-the-site --xla_gpu_autotune_level=0")
+    return flags is None
 
 def choose(rank, n_visible):
     jax_training.count_visible = lambda: n_visible
@@ -217,6 +239,11 @@ import runpy
 import deepspeed
 import torch
 from ranks.libraries import pytorch
+
+def times_algorithms(rank):
+    torch.cuda.device_count, torch.cuda.set_device = lambda: 1, lambda _: None
+    pytorch.configured(rank)
+    return torch.backends.cudnn.benchmark
 
 start = runpy.run_path("{adapter}")["start"]
 pytorch.join, deepspeed.init_distributed = lambda rank: "nccl", lambda *_, **__: None
@@ -247,7 +274,7 @@ ADAPTER = SCRIPTS / "ranks" / "frameworks" / "deepspeed" / "adapter.py"
 def test_a_library_gets_what_the_rank_owns(
     environment: str, library: str, real: Callable[[str], Any]
 ) -> None:
-    """It sees one accelerator, all four, or two."""
+    """It sees one accelerator, all four, or two; and it times algorithms of convolutions or not."""
     done = subprocess.run(
         [real(environment)["python"]["executable"], "-c", library + COUNTS],
         env={"PYTHONPATH": str(SCRIPTS), "HOME": "/nonexistent", "DS_ACCELERATOR": "cpu"},
@@ -257,4 +284,4 @@ def test_a_library_gets_what_the_rank_owns(
     )
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout.splitlines()[-1])
-    assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError"}
+    assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError", "convolutions": True, "none": False}

@@ -21,6 +21,7 @@ from common.notes import codes, find_note
 from common.tables import read_table
 from declared.figures import Declared
 from declared.paper import Paper
+from declared.records import WARNING_SEPARATOR
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -31,7 +32,16 @@ from report import design, document, paper, pdf
 from report import methods as methods_module
 from report.findings import FIGURE, Evidence, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
-from report.methods import CONSEQUENCES, Facts, method_notes, methods, reproducibility, threat_notes, threats
+from report.methods import (
+    CONSEQUENCES,
+    MAX_WARNINGS,
+    Facts,
+    method_notes,
+    methods,
+    reproducibility,
+    threat_notes,
+    threats,
+)
 from support.synthetic import campaign, write_frames
 
 CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
@@ -502,6 +512,22 @@ def test_threats_are_those_that_the_records_show() -> None:
     assert all(note in threats(facts) for note in notes)
     commands = reproducibility(facts).replace(r"\allowbreak{}", "")
     assert "./ringside submit tf-strategies-virtual" in commands
+
+
+def test_warnings_of_libraries_are_threats() -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    assert not {"library-warning", "more-library-warnings"} & set(codes(threat_notes(facts)))
+    layout, six_texts = "UserWarning: Grad strides do not match; 50 % slower", [f"W: {i}" for i in range(6)]
+    runs = facts.runs.copy()
+    at = runs.index[runs["status"] == "ok"]
+    runs.loc[at[:3], "warnings"] = layout
+    runs.loc[at[0], "warnings"] = WARNING_SEPARATOR.join([layout, *six_texts])
+    runs.loc[runs.index[runs["status"] != "ok"], "warnings"] = "of a run that failed"
+    notes = [note for note in threat_notes(replace(facts, runs=runs)) if "library-warning" in note.code]
+    assert len(notes) == MAX_WARNINGS + 1 and notes[-1].facts == {"warnings": 7 - MAX_WARNINGS}
+    frameworks = sorted(runs.loc[at[:3], "framework"].unique())
+    assert notes[0].facts == {"warning": layout, "runs": 3, "frameworks": frameworks}
+    assert r"50~\% slower" in notes[0]
 
 
 def test_methods_say_what_each_strategy_is_with_its_source() -> None:

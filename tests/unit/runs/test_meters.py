@@ -60,7 +60,14 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     run_meters = meters.read_after(folder, spec, local_site, ranks)
     measured = summarize_ranks(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
-    assert measured is not None
+    assert measured is not None and measured["warnings"] == []
+    warned = json.loads((folder / "result.json").read_text())
+    for number, rank in enumerate(warned["ranks"]):
+        rank["warnings"] = ["UserWarning: slow", f"UserWarning: https://me:secret@host/{number}"]
+    (folder / "result.json").write_text(json.dumps(warned))
+    of_both = summarize_ranks(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
+    hidden = [f"UserWarning: https://***@host/{number}" for number in range(2)]
+    assert of_both is not None and of_both["warnings"] == ["UserWarning: slow", *hidden]
     return {**measured, "meters": run_meters}
 
 

@@ -5,6 +5,8 @@ config/schemas/ has their columns.
 
 from dataclasses import dataclass
 
+WARNING_SEPARATOR = " | "  # between the warnings of a run, which may have semicolons
+
 
 @dataclass(frozen=True)
 class RecordTable:

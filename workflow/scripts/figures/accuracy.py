@@ -128,9 +128,9 @@ AXES = {
         integer=False,
     ),
 }
-HEADING = "{} in training and validation over {}. Lines: means; {}: 95 % t intervals."
-JOINT_HEADING = "{} in training and validation over {}. Lines: means of cells."
-HEADING_WITHOUT_INTERVALS = "{} in training and validation over {}. Lines: means."
+HEADING = "{} in {} over {}. Lines: means; {}: 95 % t intervals."
+JOINT_HEADING = "{} in {} over {}. Lines: means of cells."
+HEADING_WITHOUT_INTERVALS = "{} in {} over {}. Lines: means."
 WARM_UP_NOTE = Note(
     "first-epoch-warms-up", "Lines start at different times because the first epoch includes warm-up."
 )
@@ -181,7 +181,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         differing = _differing_cells(view, joint_series, curves)
         figure = _draw_joint_panels(responses, (x_axis, quantity), (view, epochs), groups, differing)
         caption = view.caption(
-            [_heading_note(JOINT_HEADING, quantity, x_axis), _agreement_note(view, spread)],
+            [_heading_note(JOINT_HEADING, quantity, responses, x_axis), _agreement_note(view, spread)],
             notes=[_agreeing_share_note(spread), _coinciding_note(groups), *notes],
             with_intervals=False,
             counted=recorded_runs,
@@ -192,9 +192,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
     heading = (
-        _heading_note(HEADING, quantity, x_axis, interval_mark)
+        _heading_note(HEADING, quantity, responses, x_axis, interval_mark)
         if has_interval.any()
-        else _heading_note(HEADING_WITHOUT_INTERVALS, quantity, x_axis)
+        else _heading_note(HEADING_WITHOUT_INTERVALS, quantity, responses, x_axis)
     )
     dots = "" if has_interval.all() else DOTS_NOTE
     return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
@@ -471,10 +471,16 @@ def _draw_panels(
     return figure
 
 
-def _heading_note(heading: str, quantity: Quantity, axis: Axis, *words: str) -> Note:
-    """Return what is drawn over what."""
-    text = heading.format(quantity.heading, axis.heading, *words)
-    return Note("heading", text, quantity=quantity.column, over=axis.heading)
+def _heading_note(
+    heading: str, quantity: Quantity, responses: Sequence[str], axis: Axis, *words: str
+) -> Note:
+    """Return what is drawn over what.
+
+    `responses` are the columns that were recorded: models of next tokens have no training accuracy.
+    """
+    parts = [quantity.responses[response] for response in responses]
+    text = heading.format(quantity.heading, " and ".join(parts), axis.heading, *words)
+    return Note("heading", text, quantity=quantity.column, parts=parts, over=axis.heading)
 
 
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:

@@ -89,6 +89,11 @@ class Graph:
         }
 
     @property
+    def is_language_model(self) -> bool:
+        """Whether it predicts a token at each position: its logits are (length, vocabulary)."""
+        return len(self.operators[-1].shape) > 1
+
+    @property
     def statistics(self) -> list[str]:
         """Names of the weights that are not trained."""
         return [name for name in self.weights() if not is_trained(name)]

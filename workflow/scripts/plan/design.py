@@ -90,9 +90,16 @@ class IrrelevantFactor:
     applies_to: Callable[[Levels, Mesh], bool]
 
 
+JAX = "jax"  # environment whose frameworks XLA compiles in any case
 IRRELEVANT_FACTORS = (
     IrrelevantFactor(
         "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
+    ),
+    IrrelevantFactor(
+        "compiler",
+        "framework",
+        "XLA compiles every step of JAX",
+        lambda levels, _: load_framework(levels["framework"]).environment == JAX,
     ),
     IrrelevantFactor(
         "bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
@@ -277,6 +284,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     if mesh and not framework.strategies:
         _check_partition(levels, mesh, local_batch)
     _check_shares(levels, framework, replicas, local_batch)
+    _check_compiler(levels, framework)
     return Geometry(
         nodes=nodes,
         ranks=ranks,
@@ -402,6 +410,21 @@ def _check_image_factors(levels: Levels) -> None:
         if levels[name] != neutral:
             reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has sequences of tokens"
             raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
+
+
+def _check_compiler(levels: Levels, framework: Framework) -> None:
+    """Raise InfeasibleCell if XLA cannot compile the model's forward and backward pass.
+
+    TensorFlow's LSTM keeps its states in a list, which two compiled functions cannot hand over.
+    """
+    if levels["compiler"] != "xla" or framework.environment == JAX:
+        return
+    operators = model_graph(levels["model"], levels["dataset"]).operators
+    if any(operator.kind == "lstm" for operator in operators):
+        reason = f"compiler=xla: TensorFlow cannot compile the LSTMs of {levels['model']}"
+        raise InfeasibleCell(
+            "model-not-compilable", reason, ("framework", "model", "compiler"), "set compiler: none"
+        )
 
 
 def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:

@@ -195,6 +195,14 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
             precision="tf32",
             device=device_kind,
         )
+    if levels["autotune"] == "none" and device_kind == "cpu":
+        return Note(
+            "no-autotuning",
+            f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
+            "for accelerators",
+            autotune="none",
+            device=device_kind,
+        )
     if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
         return Note(
             "missing-operators",
@@ -213,7 +221,7 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
             f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version",
             scorep=site.scorep,
         )
-    if levels["compiler"] != "none" and site.deployment == "apptainer":
+    if levels["compiler"] == "torch-compile" and site.deployment == "apptainer":
         return Note(
             "no-compiler",
             f"site {site.name} trains in images, which have no compiler for {levels['compiler']}",

@@ -115,6 +115,7 @@ class Work:
         )
         self._leaves = [*self._outputs, *self._states, *shard.parameters()]
         self._labels: Tensor | None = None
+        self._is_language_model = graph.is_language_model
         if not layer.operators:
             last = graph.operators[-1].shape
             size = [size // degree for size, degree in zip(layer.shape, piece.degrees, strict=True)][
@@ -138,7 +139,8 @@ class Work:
         if self._labels is not None:
             logits = self._output
             self._output = cross_entropy(logits, self._labels, "sum") / self._labels.numel()
-            self._n_correct = (logits.argmax(-1) == self._labels).sum()
+            if not self._is_language_model:
+                self._n_correct = (logits.argmax(-1) == self._labels).sum()
 
     def backward(self) -> None:
         """Run the backward pass of the last forward pass, as Runner.backward does."""

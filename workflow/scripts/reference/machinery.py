@@ -117,7 +117,8 @@ def models_page() -> str:
                     "the one after it, so that the last label of a sequence is the first token of the next.",
                     "* `perplexity` is exp(validation loss). The loss is the mean cross-entropy over "
                     "sequences and positions; accuracy is the share of positions whose next token was the "
-                    "most likely one.",
+                    "most likely one, in validation only: to search the vocabulary for it in every training "
+                    "step would take time that training does not need.",
                 ]
             ),
             "### Archives",

@@ -207,7 +207,10 @@ def factors() -> str:
             table(
                 ["level", "needs"],
                 [
-                    ["`device: cuda`, `precision: tf32`", "a site with `device: cuda`"],
+                    [
+                        "`device: cuda`, `precision: tf32`, `autotune: none`",
+                        "a site with `device: cuda`",
+                    ],
                     [
                         "`device: hybrid`",
                         "a site with `device: cuda`, and a framework whose ranks may be heterogeneous: "

@@ -41,6 +41,7 @@ from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
+from declared.records import WARNING_SEPARATOR
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
@@ -80,6 +81,7 @@ MIN_REPLICATES = 5
 MIN_EPOCHS = 50
 DIGEST_DIGITS = 12  # hex digits of an environment's digest
 MAX_REASONS = 10
+MAX_WARNINGS = 5  # of libraries, each in a sentence of its own
 CONSEQUENCES = {  # of a failed check, for the study's conclusions
     "normal residuals": " Intervals and tests are approximate for cells with few runs.",
     "equal spread in all cells": (
@@ -993,6 +995,32 @@ def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def _warning_notes(ok: pd.DataFrame) -> Iterator[str]:
+    """Yield what libraries warned of in successful runs, the most frequent warning first."""
+    warnings = ok[["framework", "warnings"]].dropna()
+    warnings = warnings.assign(warnings=warnings["warnings"].str.split(WARNING_SEPARATOR, regex=False))
+    by_text = warnings.explode("warnings").groupby("warnings")["framework"]
+    counts = by_text.size().sort_values(ascending=False, kind="stable")
+    for text, count in counts.head(MAX_WARNINGS).items():
+        frameworks = sorted(by_text.get_group(text).unique())
+        yield Note(
+            "library-warning",
+            (
+                f"A library warned in {number_of(count, 'run')} of {join_words(map(to_latex, frameworks))}: "
+                f"``{to_latex(str(text))}''."
+            ),
+            warning=text,
+            runs=count,
+            frameworks=frameworks,
+        )
+    if (n_more := len(counts) - MAX_WARNINGS) > 0:
+        yield Note(
+            "more-library-warnings",
+            f"Libraries gave {number_of(n_more, 'further warning')}, which are in the records.",
+            warnings=n_more,
+        )
+
+
 def threat_notes(facts: Facts) -> Iterator[str]:
     """Yield what limits the study's conclusions, as far as its records show it."""
     ok = facts.ok
@@ -1061,6 +1089,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             runs=int(oversubscribed.sum()),
         )
     yield from _disturbances(ok)
+    yield from _warning_notes(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
             "network-benchmarked-once",

@@ -280,6 +280,7 @@ def summarize_ranks(
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
         "told": result["told"],
+        "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
         "clock_error_s": phases.merge_phases(folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],

@@ -161,8 +161,8 @@ class DTensorTrainer(Trainer):
             if timer.wants_steps:
                 self.layout.own(sums)
                 timer.step()
-        loss, correct = np.array([self.layout.own(sums)[0] for sums in seen], np.float64).sum(axis=0)
-        return EpochSums(float(loss), int(correct), len(seen) * batch)
+        loss, *correct = np.array([self.layout.own(sums)[0] for sums in seen], np.float64).sum(axis=0)
+        return EpochSums(float(loss), int(correct[0]) if correct else None, len(seen) * batch)
 
     def seed_of(self, number: int) -> Any:
         """Return the seed of dropout in batch `number`, for all replicas."""
@@ -174,7 +174,10 @@ class DTensorTrainer(Trainer):
         return self.layout.placed(factors, self.layout.everywhere(1))
 
     def _training_step(self, samples: Any, labels: Any, seed: Any, rule: Any) -> Any:
-        """Return each replica's loss sum and number of correct labels, float32 [replicas, 2]."""
+        """Return each replica's loss sum and number of correct labels, float32 [replicas, 2].
+
+        For a language model it is the loss sum only, [replicas, 1].
+        """
         weights = {name: variable.read_value() for name, variable in self.variables.items()}
         trained = {name: weight for name, weight in weights.items() if is_trained(name)}
         with tf.GradientTape() as tape:
@@ -184,7 +187,7 @@ class DTensorTrainer(Trainer):
         # The mean is over the losses of all replicas.
         mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))
         gradients = tape.gradient(losses, trained, output_gradients=mean)
-        sums = self._loss_and_correct(losses, logits, labels)
+        sums = self._sums(losses, self._right(logits, labels) if self.context.counts_correct else None)
         now = [(self.variables[name], value) for name, value in statistics.items()]
         for name, gradient in gradients.items():
             layout = self.layout.weight(name, len(gradient.shape))
@@ -202,11 +205,17 @@ class DTensorTrainer(Trainer):
     def _forward(self, weights: Mapping[str, Any], samples: Any, seed: Any = None) -> tuple[Any, Tensors]:
         return forward(self.context.graph, weights, self._normalized(samples), self.layout.replicas, seed)
 
-    def _loss_and_correct(self, losses: Any, logits: Any, labels: Any, counts: Any = None) -> Any:
-        """Return loss sums and correct labels of samples with 1.0 in `counts` [N], or of all samples."""
-        right = tf.cast(tf.argmax(logits, -1) == labels, tf.float32)
+    def _right(self, logits: Any, labels: Any) -> Any:
+        """Return 1.0 for each label that is predicted correctly, else 0.0."""
+        return tf.cast(tf.argmax(logits, -1) == labels, tf.float32)
+
+    def _sums(self, losses: Any, right: Any = None, counts: Any = None) -> Any:
+        """Return loss sums and correct labels of samples with 1.0 in `counts` [N], or of all samples.
+
+        Without `right`, labels that are predicted correctly, loss sums only.
+        """
         sums = []
-        for value in (losses / self.context.positions, right):
+        for value in (losses / self.context.positions, *(() if right is None else (right,))):
             of_samples = tf.reduce_sum(value, -1) if len(value.shape) > 1 else value
             if counts is not None:
                 of_samples = of_samples * counts
@@ -226,7 +235,7 @@ class DTensorTrainer(Trainer):
         weights = {name: variable.read_value() for name, variable in self.variables.items()}
         logits, _ = self._forward(weights, samples)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return self._loss_and_correct(losses, logits, labels, counts)
+        return self._sums(losses, self._right(logits, labels), counts)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""

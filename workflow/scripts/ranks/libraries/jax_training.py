@@ -411,8 +411,9 @@ class JaxTrainer(Trainer):
                     jax.block_until_ready(sums)
                     timer.step()
         jax.block_until_ready(self.state)
-        loss, correct = np.sum([self._own(sums) for sums in seen], axis=0)
-        return EpochSums(float(loss) * spec["local_batch"], int(correct), len(seen) * spec["local_batch"])
+        loss, *correct = np.sum([self._own(sums) for sums in seen], axis=0)
+        samples = len(seen) * spec["local_batch"]
+        return EpochSums(float(loss) * spec["local_batch"], int(correct[0]) if correct else None, samples)
 
     def _follow(self, sums: Array) -> None:
         """Enter the phases that a traced step has marked."""
@@ -446,9 +447,10 @@ class JaxTrainer(Trainer):
     ) -> tuple[State, Array]:
         """Return a replica's state after batch `number` of a group of `length`.
 
-        Its loss and its number of correct labels, [1, 2], come with it.
+        Its loss and its number of correct labels, [1, 2], come with it; for a language model only its loss,
+        [1, 1].
         """
-        layout, graph = self.layout, self.context.graph
+        layout, graph, counts_correct = self.layout, self.context.graph, self.context.counts_correct
         weights = state["weights"] if self._is_replicated else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
         key = self.key_of(lax.axis_index(REPLICAS), number)
@@ -458,7 +460,8 @@ class JaxTrainer(Trainer):
                 graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype
             )
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-            return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), new_statistics)
+            sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
+            return mark.turn("backward", loss), (sums, new_statistics)
 
         gradients, (sums, new_statistics) = jax.grad(loss_of, has_aux=True)(weights)
         if state["sums"]:

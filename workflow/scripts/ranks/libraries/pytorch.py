@@ -223,9 +223,10 @@ def make_optimizer(
 
 
 def configured(context: Context) -> torch.device:
-    """Set PyTorch's threads, and return the rank's device."""
+    """Set PyTorch's threads, let cuDNN time its algorithms or not, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
+    torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     (index,) = device_indices(context, torch.cuda.device_count())
@@ -383,6 +384,7 @@ class PyTorchTrainer(Trainer):
         The gradients of `sync_every` batches, each divided by their number, are accumulated before one step.
         """
         loss_sum = torch.zeros((), device=self.torch_device)
+        counts = self.context.counts_correct
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         batches, phases = self._batches(epoch), self.context.phases
         self.model.train()
@@ -394,9 +396,11 @@ class PyTorchTrainer(Trainer):
                 with self.accumulating(i == length - 1):
                     loss, logits = self.propagate(images, labels, length)
                 phases.enter("metrics")
-                if logits is not None:
-                    loss_sum += loss * len(labels)
+                loss_sum += loss * len(labels)
+                if counts and logits is not None:
                     correct += (logits.argmax(-1) == labels).sum()
+                # Otherwise the next batch would find its predecessor's logits in memory.
+                del logits
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
@@ -404,9 +408,8 @@ class PyTorchTrainer(Trainer):
                     synchronize(self.torch_device)
                     timer.step()
         synchronize(self.torch_device)
-        return EpochSums(
-            loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"]
-        )
+        samples = self.context.spec["steps"] * self.context.spec["local_batch"]
+        return EpochSums(loss_sum.item(), int(correct) if counts else None, samples)
 
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
@@ -414,7 +417,8 @@ class PyTorchTrainer(Trainer):
         """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
 
         Returns:
-            The batch's loss and logits; the logits are None if another rank has them.
+            The batch's loss and logits: 0 and None if another rank has them; the logits also if nobody needs
+            them.
         """
         phases = self.context.phases
         phases.enter("forward")
@@ -497,7 +501,9 @@ class PyTorchTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
-        return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
+        # `contiguous` would keep the strides of images with one channel, whose layout is that of both
+        # formats. Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
+        return (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
 
 
 class PyTorchCollectives(Collectives):

@@ -1,6 +1,7 @@
 """Train with DistributedDataParallel (Li et al., VLDB 2020)."""
 
 import contextlib
+import inspect
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ranks.libraries.pytorch import PyTorchTrainer, join
 from ranks.worker.phases import End, Untraced
+
+# PyTorch 2.13 has renamed the option.
+BUFFERS_OPTION = "forward_sync_buffers"
+if BUFFERS_OPTION not in inspect.signature(DistributedDataParallel).parameters:
+    BUFFERS_OPTION = "broadcast_buffers"
 
 
 class MarkedGroup(dist.ProcessGroup):
@@ -71,12 +77,17 @@ class DDPTrainer(PyTorchTrainer):
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
         self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
+        # Every step trains all parameters by one graph; no_sync fails with static_graph
+        # (https://github.com/pytorch/pytorch/issues/143580).
+        is_static = self.context.levels["sync_every"] == 1
         # Running statistics are averaged at validation, in every framework (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
             self.module,
             device_ids=[self.torch_device] if on_gpu else None,
             process_group=self.group,
-            broadcast_buffers=False,
+            **{BUFFERS_OPTION: False},
+            gradient_as_bucket_view=True,
+            static_graph=is_static,
         )
         self.model = self.ddp
 

@@ -6,6 +6,7 @@ pipeline        a stage of the model on each rank (torch.distributed.pipelining)
                 or 1F1B (Narayanan et al., SOSP 2019)
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -145,6 +146,11 @@ class Stage:
             output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
             group=self.group,
         )
+        # Joining the logits of all microbatches copies them, and a language model needs them no more. PyTorch
+        # 2.6 cannot leave it out.
+        step = SCHEDULES[context.levels["schedule"]].step
+        can_leave_out = "return_outputs" in inspect.signature(step).parameters
+        self._options = {"return_outputs": False} if can_leave_out and not context.counts_correct else {}
         self.phases = context.phases
         if self.phases.is_traced:
             stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
@@ -164,16 +170,19 @@ class Stage:
     def propagate(
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run forward and backward pass of all microbatches; return loss and logits on the last stage."""
+        """Run forward and backward pass of all microbatches; return loss and logits on the last stage.
+
+        The logits of a language model are None.
+        """
         self._wait()
         self.divisor = self.microbatches * length
         losses: list[torch.Tensor] = []
         arguments: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
-        logits = self.schedule.step(*([samples] if self.first else []), **arguments)
+        logits = self.schedule.step(*([samples] if self.first else []), **arguments, **self._options)
         self._received()
         if not self.last:
             return labels.new_zeros((), dtype=torch.float32), None
-        return torch.stack(losses).sum().detach() * length, logits.detach()
+        return torch.stack(losses).sum().detach() * length, None if logits is None else logits.detach()
 
     def _wait(self) -> None:
         """Mark a wait in a traced run: between microbatches a stage sends messages and waits for some."""

@@ -252,7 +252,7 @@ class Runner:
             labels: All labels of the batch.
 
         Returns:
-            This rank's share of the mean loss, and its number of correct labels.
+            This rank's share of the mean loss, and its number of correct labels, 0 for a language model.
         """
         loss = torch.zeros((), device=self.device)
         n_correct = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -273,7 +273,8 @@ class Runner:
                 part_labels = labels[tuple(slice(*ends) for ends in region[: labels.dim()])]
                 task.output = cross_entropy(logits, part_labels, "sum") / labels.numel()
                 loss += task.output.detach()
-                n_correct += (logits.argmax(-1) == part_labels).sum()
+                if not self.graph.is_language_model:
+                    n_correct += (logits.argmax(-1) == part_labels).sum()
             for transfer in task.outputs_to:
                 if transfer.peer is not None:
                     self._send(self._piece(task, transfer), transfer.peer, 2 * transfer.number)
@@ -486,7 +487,8 @@ class StrategyTrainer(PyTorchTrainer):
         if self.context.ranks > 1:
             dist.all_reduce(seen)
         synchronize(self.torch_device)
-        return EpochSums(seen[0].item(), int(seen[1]), spec["steps"] * spec["local_batch"])
+        correct = int(seen[1]) if self.context.counts_correct else None
+        return EpochSums(seen[0].item(), correct, spec["steps"] * spec["local_batch"])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""

@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
+from ranks.libraries import xla
 from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
@@ -178,6 +179,9 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 def configured(context: Context) -> str:
     """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
+    if context.levels.get("autotune") == "none":
+        # TensorFlow reads it when it creates a convolution, XLA when it first compiles.
+        os.environ.update({"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()})
     cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
@@ -345,6 +349,11 @@ class TensorFlowTrainer(Trainer):
         if context.phases.is_traced:
             self.mark_communication()
         self.updates, self._rate = 0, context.learning_rate(0)
+        self._forward: Callable[[Any, Any], Sequence[Any]] = self._forward_pass
+        self._is_compiled = context.levels["compiler"] == "xla"
+        if self._is_compiled:
+            # A tape differentiates a compiled function by another one.
+            self._forward = tf.function(self._forward_pass, autograph=False, jit_compile=True)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
@@ -480,8 +489,9 @@ class TensorFlowTrainer(Trainer):
                 if timer.wants_steps:
                     seen[-1][0].numpy()
                     timer.step()
-        loss = sum(float(loss) for loss, _ in seen)
-        correct = sum(int(correct) for _, correct in seen)
+        loss = sum(float(loss) for loss, *_ in seen)
+        counts = self.context.counts_correct
+        correct = sum(int(correct) for _, correct in seen) if counts else None
         batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
         return EpochSums(loss * batch, correct, len(seen) * batch * replicas)
 
@@ -623,26 +633,33 @@ class TensorFlowTrainer(Trainer):
         return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
-        """Return loss and correct labels of a step, and the marks of this rank's first replica."""
+        """Return loss and correct labels of a step, and the marks of this rank's first replica.
+
+        Correct labels of a language model are not counted.
+        """
 
         def on_replica(batch: Any) -> Any:
             mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
             images, labels = batch
             images, labels = mark.before("forward", [images, labels])
             with tf.GradientTape() as tape:
-                logits = self.model(self._normalized(images), training=True)
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+                loss, *correct = self._forward(self._normalized(images), labels)
                 loss = mark.turn("backward", loss)
             self.learn(tape, loss, length, last)
-            return loss, _count_correct(logits, labels), mark.stamps
+            return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
         return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
 
-    def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
+    def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
+        """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
+        logits = self.model(images, training=True)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return [loss, *([_count_correct(logits, labels)] if self.context.counts_correct else [])]
+
+    def _summed(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of losses and counts over this rank's replicas."""
-        loss, correct = (tf.add_n(self._own(value)) for value in values)
-        return loss, correct
+        return [tf.add_n(self._own(value)) for value in values]
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
         # Running statistics are each replica's own.
@@ -669,11 +686,12 @@ class TensorFlowTrainer(Trainer):
 
             def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
                 samples = spec["steps"] * spec["local_batch"]
-                right = round(logs["accuracy"] * samples * trainer.context.positions)
-                seen = EpochSums(logs["loss"] * samples, right, samples)
-                timer.close_epoch(seen, trainer.evaluate)
+                labels = samples * trainer.context.positions
+                correct = round(logs["accuracy"] * labels) if metrics else None
+                timer.close_epoch(EpochSums(logs["loss"] * samples, correct, samples), trainer.evaluate)
 
-        self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
+        metrics = ["accuracy"] if self.context.counts_correct else []
+        self.model.compile(self.optimizer, _loss(), metrics=metrics, jit_compile=self._is_compiled)
         self.model.fit(
             self.strategy.distribute_datasets_from_function(
                 lambda _: data.map(lambda images, labels: (self._normalized(images), labels))

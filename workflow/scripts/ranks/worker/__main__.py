@@ -12,6 +12,7 @@ from typing import Any
 
 from ranks.worker.context import from_environment
 from ranks.worker.epoch_timer import EpochTimer
+from ranks.worker.library_warnings import LibraryWarnings
 from ranks.worker.node import driver, machine, memory_bytes, processor, system
 from ranks.worker.process import adapter_of, as_rank, host, leave_result
 from ranks.worker.trainer import Training
@@ -29,6 +30,7 @@ def run(folder: Path) -> Training:
         importlib.import_module(module)
     import_s = time.monotonic() - started if context.input["modules"] else None
     context.phases.enter("build")
+    library_warnings = LibraryWarnings()
     # PyTorch's optimizer imports another thousand modules.
     trainer: Training = adapter.trainer(context)
     gc.enable()
@@ -48,6 +50,7 @@ def run(folder: Path) -> Training:
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
         "meters": timer.meters(),
+        "warnings": library_warnings.messages,
         "weights_finite": trainer.weights_finite(),  # last, since it takes time and memory
     }
     result = {

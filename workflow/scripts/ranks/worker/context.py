@@ -109,6 +109,15 @@ class Context:
         """Labels of a sample: 1, or the number of last positions of a sequence with logits."""
         return math.prod(self.graph.operators[-1].shape[:-1])
 
+    @property
+    def counts_correct(self) -> bool:
+        """Whether training steps count correct labels: all but those of models of next tokens.
+
+        An argmax over the vocabulary for every position would take time that no training of such a model
+        spends.
+        """
+        return not self.graph.is_language_model
+
     def initial_weights(self) -> dict[str, np.ndarray]:
         """Return the initial weights, canonical layout, equal in every framework and on every rank."""
         return initial_weights(self.graph, self.spec["seed"])

@@ -31,12 +31,12 @@ class EpochSums:
 
     Attributes:
         loss_sum: Sum of the losses; the loss of a sequence is the mean over its positions.
-        correct: Number of labels that were predicted correctly.
+        correct: Number of labels that were predicted correctly, None if they were not counted.
         samples: Number of samples.
     """
 
     loss_sum: float
-    correct: int
+    correct: int | None
     samples: int
 
 
@@ -228,12 +228,16 @@ class EpochTimer:
             csv.writer(self._epochs, lineterminator="\n").writerow(full_row[column] for column in COLUMNS)
 
 
-def _means(split: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float]:
-    """Return mean loss and accuracy over all ranks; a sample has `positions` labels."""
+def _means(split: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float | None]:
+    """Return mean loss and accuracy over all ranks; a sample has `positions` labels.
+
+    The accuracy is None if correct labels were not counted.
+    """
     samples = sum(part["samples"] for part in seen)
+    correct = _combine_if_complete(sum, [part["correct"] for part in seen])
     return {
         f"{split}_loss": sum(part["loss_sum"] for part in seen) / samples,
-        f"{split}_accuracy": sum(part["correct"] for part in seen) / (samples * positions),
+        f"{split}_accuracy": None if correct is None else correct / (samples * positions),
     }
 
 
