@@ -51,35 +51,47 @@ def compile_library(python: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def on_fake_cuda(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str], Any]) -> Callable[..., Any]:
-    """A function that calls a module's function in a process of its own, and returns its result, as JSON has it.
-
-    The process is forked from one that has imported PyTorch. Arguments are what JSON can hold, and paths.
-    """
-    python = real("pytorch")["python"]["executable"]
+def callers(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str], Any]) -> Callable[..., Any]:
+    """A function that returns what `on_fake_cuda` is, for an environment with PyTorch and modules to import."""
+    pytorch = Path(real("pytorch")["python"]["executable"])
     folder = shared_folder(tmp_path_factory) / "fake-cuda"
     folder.mkdir(exist_ok=True)
     variables = {
         **kept_variables(),
         "PYTHONPATH": f"{SCRIPTS}{os.pathsep}{TESTS}",
-        "RINGSIDE_FAKE_CUDA": str(compile_library(Path(python), folder)),
+        "RINGSIDE_FAKE_CUDA": str(compile_library(pytorch, folder)),
     }
-    server = prefork_server.start(PRELOADED, python, variables)
 
-    def call(module: str, function: str, *arguments: Any) -> Any:
-        request = json.dumps([module, function, *arguments], default=str)
-        done = subprocess.run(
-            [python, "-IS", prefork_server.__file__, "gpu.call", request],
-            env={**variables, prefork_server.VARIABLE: server},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.splitlines()[-1])
+    def caller(environment: str, *modules: str) -> Callable[..., Any]:
+        python = real(environment)["python"]["executable"]
+        server = prefork_server.start((*PRELOADED, *modules), python, variables)
 
-    return call
+        def call(module: str, function: str, *arguments: Any) -> Any:
+            request = json.dumps([module, function, *arguments], default=str)
+            done = subprocess.run(
+                [python, "-IS", prefork_server.__file__, "gpu.call", request],
+                env={**variables, prefork_server.VARIABLE: server},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-4000:]
+            return json.loads(done.stdout.splitlines()[-1])
+
+        return call
+
+    return caller
+
+
+@pytest.fixture(scope="session")
+def on_fake_cuda(callers: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls a module's function in a process of its own, and returns its result, as JSON has it.
+
+    The process is forked from one that has imported PyTorch. Arguments are what JSON can hold, and paths.
+    """
+    caller: Callable[..., Any] = callers("pytorch")
+    return caller
 
 
 @pytest.fixture(scope="session")

@@ -610,6 +610,9 @@ def patch(device: FakeCuda) -> None:
         "_maybe_exchange_device": _exchange_device,
     }.items():
         setattr(cuda, name, function)
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(torch.cuda.nvtx, name, lambda *_: 0)
+    torch.Tensor.record_stream = lambda _self, stream: device.note("record_stream", stream.cuda_stream)
     # The sanitizer would keep the stack of every operation, which takes longer than the operation.
     no_stack = types.SimpleNamespace(extract=lambda *_, **__: [])
     sanitizer.traceback = types.SimpleNamespace(walk_stack=lambda _: (), StackSummary=no_stack)
@@ -626,7 +629,7 @@ def patch(device: FakeCuda) -> None:
     torch.UntypedStorage.resize_ = resize
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: str | None = None, **named: Any) -> Any:
-        device.note("new_group", backend, ranks)
+        device.note("new_group", backend, None if ranks is None else list(ranks))
         return NEW_GROUP(ranks, **{name: value for name, value in named.items() if name != "device_id"})
 
     for module in (dist, dist.distributed_c10d):
