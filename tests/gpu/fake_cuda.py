@@ -64,7 +64,7 @@ MAX_KEPT_NUMBERS = 4096
 #: operators whose fake kernels accept tensors of several dtypes, which those of a GPU refuse
 ONE_DTYPE = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.convolution}
 INIT_PROCESS_GROUP, NEW_GROUP = dist.init_process_group, dist.new_group
-RESIZE = torch.UntypedStorage.resize_
+RESIZE, SWAP_TENSORS = torch.UntypedStorage.resize_, torch.utils.swap_tensors
 
 
 class FakeCuda:
@@ -85,8 +85,8 @@ class FakeCuda:
         self.n_busy = 0
         self.batch, self.is_in_batch = 0, False  # of messages
         self.product_dtypes: set[torch.dtype] = set()
-        self.memory = Memory()
         self.order = sanitizer.EventHandler() if find_races else None
+        self.memory = Memory(self.order)
         self.mode = FakeCudaMode(self)
         self._local = threading.local()
         Stream.fake = Event.fake = self
@@ -260,9 +260,14 @@ class HostCopies:
 
 
 class Memory:
-    """Bytes of the storages that live on each device, each counted from the first operation that returns it."""
+    """Bytes of the storages that live on each device, each counted from the first operation that returns it.
 
-    def __init__(self) -> None:
+    The sanitizer `order` hears of storages that are freed, since others get their numbers. PyTorch's allocator
+    hands memory of one stream to no other one.
+    """
+
+    def __init__(self, order: sanitizer.EventHandler | None) -> None:
+        self.order = order
         self.living: defaultdict[int, int] = defaultdict(int)
         self.peak: defaultdict[int, int] = defaultdict(int)
         self._sizes: dict[int, tuple[int, int]] = {}  # number of a storage -> device, bytes
@@ -283,10 +288,17 @@ class Memory:
             self._sizes[storage._cdata] = (index, storage.nbytes())
             self.living[index] += storage.nbytes() - before
             self.peak[index] = max(self.peak[index], self.living[index])
+            if not storage.nbytes() and before:
+                self._forget(storage._cdata)
 
     def _free(self, number: int) -> None:
         index, size = self._sizes.pop(number)
         self.living[index] -= size
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        if self.order:
+            self.order._handle_memory_deallocation(number)
 
 
 class FakeCudaMode(FakeTensorMode):
@@ -596,7 +608,7 @@ def patch(device: FakeCuda) -> None:
         "max_memory_allocated": lambda index=None: device.peak_bytes(device.index(index)),
         "max_memory_reserved": lambda index=None: device.peak_bytes(device.index(index)),
         "reset_peak_memory_stats": lambda index=None: (
-            device.note("reset_peak_memory_stats"),
+            device.note("reset_peak_memory_stats", device.index(index)),
             device.reset_peak(device.index(index)),
         ),
         "mem_get_info": lambda index=None: (
@@ -617,8 +629,9 @@ def patch(device: FakeCuda) -> None:
     no_stack = types.SimpleNamespace(extract=lambda *_, **__: [])
     sanitizer.traceback = types.SimpleNamespace(walk_stack=lambda _: (), StackSummary=no_stack)
     fake_tensors.init_gpu_context = lambda _device: None
-    # A parameter that moves to the device is swapped with its fake copy, which PyTorch's own records refer to weakly.
+    # A fake parameter that is converted is swapped with the result, although PyTorch's own records refer to it weakly.
     torch.utils.weakref = types.SimpleNamespace(getweakrefs=lambda _tensor: [])
+    torch.utils.swap_tensors = swap_tensors
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         RESIZE(storage, size)
@@ -641,6 +654,13 @@ def patch(device: FakeCuda) -> None:
     # It logs times of backward passes, by a timer of the CUDA build.
     dist.Logger.set_runtime_stats_and_log = lambda _self: None
     dist.TCPStore = lambda *_, **__: None
+
+
+def swap_tensors(parameter: torch.Tensor, converted: torch.Tensor) -> None:
+    """Swap a parameter with a converted one, except for what libraries have attached to it."""
+    attached = {name: value for name, value in vars(parameter).items() if name not in vars(converted)}
+    SWAP_TENSORS(parameter, converted)
+    vars(parameter).update(attached)
 
 
 def noted_batch(device: FakeCuda, inner: Any) -> Any:
