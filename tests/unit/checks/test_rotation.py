@@ -98,7 +98,7 @@ def functions(file: str) -> set[str]:
 
 def files_with(pattern: str) -> Iterator[str]:
     """Yield the test files that have a pattern."""
-    for folder in ("unit", "workflow", "cluster"):
+    for folder in ("unit", "gpu", "workflow", "cluster"):
         for path in sorted((CHECKOUT / "tests" / folder).rglob("test_*.py")):
             if "checks" not in path.parts[-2:] and re.search(pattern, path.read_text()):
                 yield str(path.relative_to(CHECKOUT))

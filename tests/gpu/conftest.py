@@ -1,0 +1,109 @@
+"""Run programs on a CUDA device that computes nothing (fake_cuda.py)."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import prefork_server
+from common.files import locked
+from datasets.prepare import prepare
+from declared.frameworks import load_framework
+from launchers.launch import SCRIPTS, kept_variables
+from runs.supervise import rank_input
+from support.installed_site import SITE
+from support.one_run import one_run
+from support.workers import shared_folder
+
+TESTS = Path(__file__).resolve().parents[1]
+SOURCE = Path(__file__).with_name("fake_cuda.cpp")
+PRELOADED = (  # The device has to be loaded before PyTorch is.
+    "gpu.fake_cuda",
+    "ranks.libraries.pytorch_mesh",
+    "ranks.libraries.pytorch_ddp",
+    "ranks.libraries.pytorch_strategy",
+)
+
+
+def compile_library(python: Path, folder: Path) -> Path:
+    """Compile fake_cuda.cpp against the PyTorch of a virtual environment; return the library."""
+    (torch,) = python.parents[1].glob("lib/python3*/site-packages/torch")
+    library = folder / "fake_cuda.so"
+    with locked(folder / "fake_cuda.lock", lambda: None):
+        if not library.exists():
+            partial = library.with_suffix(".partial")
+            subprocess.run(
+                [
+                    *("c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{torch}/include", SOURCE),
+                    *(f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib", "-o", partial),
+                ],
+                check=True,
+            )
+            os.replace(partial, library)
+    return library
+
+
+@pytest.fixture(scope="session")
+def on_fake_cuda(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str], Any]) -> Callable[..., Any]:
+    """A function that calls a module's function in a process of its own, and returns its result, as JSON has it.
+
+    The process is forked from one that has imported PyTorch. Arguments are what JSON can hold, and paths.
+    """
+    python = real("pytorch")["python"]["executable"]
+    folder = shared_folder(tmp_path_factory) / "fake-cuda"
+    folder.mkdir(exist_ok=True)
+    variables = {
+        **kept_variables(),
+        "PYTHONPATH": f"{SCRIPTS}{os.pathsep}{TESTS}",
+        "RINGSIDE_FAKE_CUDA": str(compile_library(Path(python), folder)),
+    }
+    server = prefork_server.start(PRELOADED, python, variables)
+
+    def call(module: str, function: str, *arguments: Any) -> Any:
+        request = json.dumps([module, function, *arguments], default=str)
+        done = subprocess.run(
+            [python, "-IS", prefork_server.__file__, "gpu.call", request],
+            env={**variables, prefork_server.VARIABLE: server},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return call
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Callable[..., Path]:
+    """A function that plans a run on GPUs, and returns the folder that its ranks get."""
+
+    def plan(framework: str, ranks: int = 1, **levels: Any) -> Path:
+        site = replace(SITE, device="cuda", cores=1, nodes=1, ranks_per_node=ranks, time_limit_s=60.0)
+        levels = {
+            "nodes": 1,
+            "devices_per_node": ranks,
+            "sync_every": 1,
+            "batch_size": 16,
+            "epochs": 1,
+            "warmup_epochs": 0,
+            **levels,
+        }
+        run, spec = one_run(site, framework=framework, **levels)
+        folder = tmp_path / framework
+        folder.mkdir()
+        data = tmp_path / "data"
+        prepare(run.levels["dataset"], data)
+        rank_spec = rank_input(
+            spec, load_framework(framework), {}, run.graph.to_json(), data, ["node"] * ranks
+        )
+        (folder / "spec.json").write_text(json.dumps(rank_spec))
+        return folder
+
+    return plan

@@ -1,0 +1,560 @@
+"""A CUDA device that computes nothing, for tests of what PyTorch is asked to do on one.
+
+PyTorch's build for CPUs gets a device guard (fake_cuda.cpp), and its fake tensors hold shape, dtype and device of
+everything on `cuda`. A mixture of devices or dtypes that a kernel would refuse is refused, the autograd engine runs
+its backward passes in threads of the device, and memory is counted to the byte. All numbers that are read from the
+device are 1. Tensors of the CPU are real.
+
+A program of its own uses it, since PyTorch stays patched:
+
+    from gpu.fake_cuda import FakeCuda      # before the first import of torch
+
+    device = FakeCuda(n_visible=8, ranks=8, rank=3)
+    ...                                     # any training on cuda, in a process group of 8 ranks
+    device.calls                            # what torch.cuda and torch.distributed were asked to do, in order
+    device.memory_bytes(), device.peak_bytes()
+    device.n_busy                           # kernels since the CPU last waited for the device
+    device.races                            # accesses of two streams that no event orders
+
+`tests/gpu/conftest.py` compiles the guard and starts such programs: see its fixture `on_fake_cuda`.
+The process group is PyTorch's `fake` one, in which a rank hears nobody: results are as shapeless as those of kernels,
+and every rank of a world of any size can be played alone.
+"""
+
+import ctypes
+import functools
+import itertools
+import os
+import threading
+import time
+import types
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# It registers itself with PyTorch, which looks for a device once, while it is imported.
+LIBRARY = ctypes.CDLL(os.environ["RINGSIDE_FAKE_CUDA"])
+
+import torch  # noqa: E402
+import torch._subclasses.fake_tensor as fake_tensors  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.utils  # noqa: E402
+from torch._C._distributed_c10d import _create_work_from_future  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+from torch.cuda import _sanitizer as sanitizer  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
+
+__all__ = ["FakeCuda"]
+
+DEVICE_NAME = "Fake GPU"
+DEVICE_BYTES = 80 * 2**30
+SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+#: operators whose fake kernels accept tensors of several dtypes, which those of a GPU refuse
+ONE_DTYPE = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.convolution}
+INIT_PROCESS_GROUP, NEW_GROUP = dist.init_process_group, dist.new_group
+RESIZE = torch.UntypedStorage.resize_
+
+
+class FakeCuda:
+    """Eight GPUs without a kernel, of which this process sees `n_visible`; patches PyTorch until it ends.
+
+    Attributes:
+        calls: What PyTorch was asked to do, in order: name and arguments.
+        n_busy: Kernels and copies since the CPU last waited for the device.
+        races: Accesses to one memory by two streams that no event orders, one line each, if `find_races`.
+    """
+
+    def __init__(self, n_visible: int = 8, rank: int = 0, ranks: int = 1, find_races: bool = False) -> None:
+        self.n_visible, self.rank, self.ranks = n_visible, rank, ranks
+        self.calls: list[tuple[Any, ...]] = []
+        self.races: list[str] = []
+        self.n_busy = 0
+        self.memory = Memory()
+        self.order = sanitizer.EventHandler() if find_races else None
+        self.mode = FakeCudaMode(self)
+        self._local = threading.local()
+        Stream.fake = Event.fake = self
+        self._default = [Stream(torch.device("cuda", index), number=0) for index in range(n_visible)]
+        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        patch(self)
+        self.enter_thread()
+
+    def note(self, name: str, *details: Any) -> None:
+        """Append a call to `calls`."""
+        self.calls.append((name, *details))
+
+    def named(self, *names: str) -> list[tuple[Any, ...]]:
+        """Return the calls with one of these names."""
+        return [call for call in self.calls if call[0] in names]
+
+    def watch(self, owner: Any, name: str, label: str | None = None) -> None:
+        """Note each call of a function or method, with the device's kernels at that moment."""
+        inner = getattr(owner, name)
+
+        @functools.wraps(inner)
+        def watched(*args: Any, **named: Any) -> Any:
+            self.note(label or name, self.n_busy)
+            return inner(*args, **named)
+
+        setattr(owner, name, watched)
+
+    def watch_clock(self, module: Any) -> None:
+        """Note when a module reads the monotonic clock, with the kernels that are then still running."""
+
+        def monotonic() -> float:
+            self.note("clock", self.n_busy)
+            return time.monotonic()
+
+        module.time = types.SimpleNamespace(time=time.time, monotonic=monotonic)
+
+    def memory_bytes(self, index: int | None = None) -> int:
+        """Return the bytes of all storages that live on a device, by default the current one."""
+        return self.memory.living[self.index(index)]
+
+    def peak_bytes(self, index: int | None = None) -> int:
+        """Return the most bytes that lived at once since the peak was last reset."""
+        return self.memory.peak[self.index(index)]
+
+    def reset_peak(self, index: int | None = None) -> None:
+        """Set the peak to what lives now."""
+        self.memory.peak[self.index(index)] = self.memory_bytes(index)
+
+    def index(self, device: Any = None) -> int:
+        """Return the number of a device, of the current one for None."""
+        if device is None or (isinstance(device, torch.device) and device.index is None):
+            return LIBRARY.fake_cuda_get_device()
+        return device.index if isinstance(device, torch.device) else int(str(device).removeprefix("cuda:"))
+
+    def set_device(self, device: Any) -> None:
+        """Make a device the current one of this thread, whose tensors on cuda are fake from now on."""
+        index = self.index(device)
+        if not 0 <= index < self.n_visible:
+            raise RuntimeError(f"CUDA error: invalid device ordinal {index} of {self.n_visible}")
+        self.note("set_device", index)
+        LIBRARY.fake_cuda_set_device(index)
+        self.enter_thread()
+
+    def enter_thread(self) -> None:
+        """Fake tensors on cuda in this thread."""
+        if not getattr(self._local, "entered", False):
+            self._local.entered = True
+            self.mode.__enter__()
+
+    def synchronize(self, device: Any = None) -> None:
+        """Wait for a device, which never has anything left to do."""
+        self.note("synchronize", self.index(device))
+        self.n_busy = 0
+        if self.order:
+            self.order._handle_device_synchronization()
+
+    @property
+    def stream(self) -> "Stream":
+        """The current stream of this thread on its current device."""
+        return self.current_stream()
+
+    def current_stream(self, device: Any = None) -> "Stream":
+        """Return this thread's current stream of a device."""
+        index = self.index(device)
+        streams: dict[int, Stream] = self._local.__dict__.setdefault("streams", {})
+        return streams.get(index, self._default[index])
+
+    def default_stream(self, device: Any = None) -> "Stream":
+        """Return the default stream of a device."""
+        return self._default[self.index(device)]
+
+    @contextmanager
+    def on_stream(self, stream: "Stream | None") -> Iterator[None]:
+        """Make a stream the current one of this thread, as torch.cuda.stream does."""
+        if stream is None:
+            yield
+            return
+        streams = self._local.__dict__.setdefault("streams", {})
+        device = LIBRARY.fake_cuda_get_device()
+        before = self.current_stream(stream.device)
+        LIBRARY.fake_cuda_set_device(stream.device.index)
+        streams[stream.device.index] = stream
+        try:
+            yield
+        finally:
+            streams[stream.device.index] = before
+            LIBRARY.fake_cuda_set_device(device)
+
+    def join(self, backend: str | None = None, **named: Any) -> None:
+        """Create the fake process group in place of one of `backend`."""
+        self.note("init_process_group", backend, str(named.get("device_id")))
+        rank, ranks = named.get("rank", self.rank), named.get("world_size", self.ranks)
+        # It makes its own store.
+        INIT_PROCESS_GROUP("fake", rank=rank, world_size=ranks)
+
+    def launched(self, func: Any, args: Any, named: Any, result: Any) -> None:
+        """Count a kernel, and compare its accesses with those of other streams."""
+        self.n_busy += 1
+        if self.order:
+            accesses = Accesses()
+            is_factory = bool(sanitizer.FACTORY_FUNCTION_REGEX.match(func._schema.name))
+            accesses.parse_inputs(func._schema, args, named, is_factory=is_factory)
+            accesses.parse_outputs(func._schema, result, is_factory=is_factory)
+            faults = self.order._handle_kernel_launch(
+                self.stream.cuda_stream,
+                accesses.dataptrs_read - accesses.dataptrs_written,
+                accesses.dataptrs_written,
+                accesses.outputs,
+                func._schema,
+                accesses.tensor_aliases,
+            )
+            self.races += [
+                f"{fault.current_access.operator.name} on stream {fault.current_access.stream} after "
+                f"{fault.previous_access.operator.name} on stream {fault.previous_access.stream}"
+                for fault in faults
+            ]
+
+
+class Memory:
+    """Bytes of the storages that live on each device, each counted from the first operation that returns it."""
+
+    def __init__(self) -> None:
+        self.living: defaultdict[int, int] = defaultdict(int)
+        self.peak: defaultdict[int, int] = defaultdict(int)
+        self._sizes: dict[int, tuple[int, int]] = {}  # number of a storage -> device, bytes
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count the storage of a tensor unless it is counted already."""
+        storage = tensor.untyped_storage()
+        number = storage._cdata
+        if number not in self._sizes:
+            self._sizes[number] = (tensor.device.index, 0)
+            weakref.finalize(storage, self._free, number).atexit = False
+            self.resize(storage)
+
+    def resize(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage with its present size, if it is one of a device."""
+        if storage._cdata in self._sizes:
+            index, before = self._sizes[storage._cdata]
+            self._sizes[storage._cdata] = (index, storage.nbytes())
+            self.living[index] += storage.nbytes() - before
+            self.peak[index] = max(self.peak[index], self.living[index])
+
+    def _free(self, number: int) -> None:
+        index, size = self._sizes.pop(number)
+        self.living[index] -= size
+
+
+class FakeCudaMode(FakeTensorMode):
+    """Fake tensors on cuda, real tensors on the CPU."""
+
+    avoid_device_init = True  # A CPU tensor is made and then moved.
+
+    def __init__(self, device: FakeCuda) -> None:
+        self._of_thread = threading.local()
+        super().__init__(allow_non_fake_inputs=True)
+        self.device_calls = device
+        self._lock = threading.RLock()
+
+    # Two threads use the mode: the batches' reader, and training or the autograd engine.
+    @property
+    def in_kernel_invocation(self) -> bool:
+        """Whether this thread is computing the shapes of a kernel."""
+        return getattr(self._of_thread, "invoked", False)
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self._of_thread.invoked = value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute shapes on the device, and anything else for real."""
+        named = kwargs or {}
+        if self._is_nested:  # An operation is made of others; only the outer one is a kernel.
+            return super().__torch_dispatch__(func, types, *self._as_fake((args, named)))
+        leaves = tree_leaves((args, named))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not any(isinstance(leaf, FakeTensor) or _is_cuda(leaf) for leaf in leaves):
+            if any(_has_own_dispatch(tensor) for tensor in tensors):
+                return NotImplemented
+            return self._on_host(func, args, named)
+        if any(_has_own_dispatch(tensor) and not isinstance(tensor, FakeTensor) for tensor in tensors):
+            return NotImplemented
+        with self._lock:
+            self._is_nested = True
+            try:
+                return self._on_device(func, types, args, named)
+            finally:
+                self._is_nested = False
+
+    @property
+    def _is_nested(self) -> bool:
+        return getattr(self._of_thread, "is_nested", False)
+
+    @_is_nested.setter
+    def _is_nested(self, value: bool) -> None:
+        self._of_thread.is_nested = value
+
+    def _on_host(self, func: Any, args: Any, named: Any) -> Any:
+        if is_pinned := named.get("pin_memory"):
+            named = {**named, "pin_memory": False}
+        result = func(*args, **named)
+        if is_pinned:
+            self.device_calls.note("pin", result.nbytes)
+            self.device_calls.pinned.add(result.untyped_storage())
+        return result
+
+    def _on_device(self, func: Any, types: Any, args: Any, named: Any) -> Any:
+        device = self.device_calls
+        if func in SCALARS:
+            device.note("to_host", 1)
+            device.n_busy = 0
+            return torch.ones((), dtype=args[0].dtype).item()
+        if func.namespace == "c10d":
+            sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            device.note("collective", func._schema.name.removeprefix("c10d::"), sum(sizes))
+            device.n_busy += 1
+            done: torch.futures.Future[Any] = torch.futures.Future()
+            done.set_result(args[0])  # which DDP puts into its buckets
+            work = _create_work_from_future(done).boxed()
+            return (args[0], work) if len(func._schema.returns) > 1 else work
+        if func is torch.ops.aten.copy_.default:
+            if not isinstance(args[0], FakeTensor):
+                device.note("to_host", args[0].nbytes)
+                device.n_busy = 0
+                return args[0].fill_(1)
+            if not isinstance(args[1], FakeTensor):
+                is_async = bool((args[2:] or (named.get("non_blocking"),))[0])
+                pinned = args[1].untyped_storage() in device.pinned
+                device.note("to_device", args[1].nbytes, is_async and pinned, device.stream.cuda_stream)
+        if getattr(func, "overloadpacket", None) in ONE_DTYPE:
+            dtypes = {leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+            if len(dtypes) > 1:
+                raise RuntimeError(f"{func}: expected tensors of one dtype, but got {dtypes}")
+        args, named = self._as_fake((args, named))
+        result = super().__torch_dispatch__(func, types, args, named)
+        if func.namespace == "prim":  # It is asked about a tensor.
+            return result
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
+                device.memory.add(tensor)
+        device.launched(func, args, named, result)
+        return tree_map_only(FakeTensor, self._on_its_side, result)
+
+    def _as_fake(self, arguments: Any) -> Any:
+        """Return arguments with fake tensors for the real ones, which an operation on the device reads."""
+
+        def fake(tensor: torch.Tensor) -> FakeTensor:
+            if isinstance(tensor, FakeTensor):
+                return tensor
+            shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            return FakeTensor(self, shape, tensor.device)
+
+        return tree_map_only(torch.Tensor, fake, arguments)
+
+    def _on_its_side(self, tensor: FakeTensor) -> torch.Tensor:
+        """Return a real tensor of ones for a fake one on the CPU: it was copied from the device."""
+        if tensor.device.type != "cpu":
+            return tensor
+        self.device_calls.note("to_host", tensor.nbytes)
+        self.device_calls.n_busy = 0
+        return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+
+def _is_cuda(argument: Any) -> bool:
+    return isinstance(argument, torch.device) and argument.type == "cuda"
+
+
+def _has_own_dispatch(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+class Accesses(sanitizer.ArgumentHandler):
+    """The storages that an operation reads and writes; a fake tensor has no data pointer."""
+
+    def _handle_argument(
+        self,
+        value: Any,
+        is_write: bool,
+        metadata_only: bool,
+        name: str | None = None,
+        is_output: bool = False,
+    ) -> None:
+        if not isinstance(value, FakeTensor) or value.device.type != "cuda":
+            return
+        number = value.untyped_storage()._cdata
+        if is_write:
+            self.dataptrs_written.add(number)
+        elif not metadata_only:
+            self.dataptrs_read.add(number)
+        self.tensor_aliases.setdefault(number, []).append(name or "")
+        if is_output:
+            self.outputs.add(number)
+
+
+class Stream:
+    """A stream of a device; torch.cuda.Stream."""
+
+    fake: FakeCuda
+    _numbers = itertools.count(1)
+
+    def __init__(self, device: Any = None, priority: int = 0, number: int | None = None) -> None:
+        self.device = torch.device("cuda", self.fake.index(device))
+        self.priority = priority
+        self.cuda_stream = self.stream_id = next(self._numbers) if number is None else number
+        if number is None:
+            self.fake.note("Stream", self.cuda_stream)
+        if self.fake.order and number != 0:
+            self.fake.order._handle_stream_creation(self.cuda_stream)
+
+    def wait_event(self, event: "Event") -> None:
+        """Let the stream's next work wait for an event, if it was recorded."""
+        self.fake.note("wait_event", self.cuda_stream, event.number)
+        if self.fake.order and event.is_recorded:
+            self.fake.order._handle_event_wait(event.number, self.cuda_stream)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Let the stream's next work wait for all work of another one so far."""
+        event = Event()
+        event.record(stream)
+        self.wait_event(event)
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """Record an event behind the stream's work."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+        self.fake.note("stream.synchronize", self.cuda_stream)
+        if self.fake.order:
+            self.fake.order._handle_stream_synchronization(self.cuda_stream)
+
+    def query(self) -> bool:
+        """Return whether the stream is idle."""
+        return True
+
+
+class Event:
+    """A point in a stream; torch.cuda.Event. It keeps the CPU's time at which it was recorded."""
+
+    fake: FakeCuda
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        self.number, self.enable_timing, self.blocking = next(self._numbers), enable_timing, blocking
+        self.recorded_at: float | None = None
+        if self.fake.order:
+            self.fake.order._handle_event_creation(self.number)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the event was recorded; one that was not delays nothing."""
+        return self.recorded_at is not None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the event behind a stream's work so far, by default the current one's."""
+        stream = stream or self.fake.stream
+        self.recorded_at = time.monotonic()
+        self.fake.note("record", self.number, stream.cuda_stream)
+        if self.fake.order:
+            self.fake.order._handle_event_record(self.number, stream.cuda_stream)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream's next work wait for the event."""
+        (stream or self.fake.stream).wait_event(self)
+
+    def synchronize(self) -> None:
+        """Wait for the event."""
+        self.fake.note("event.synchronize", self.number)
+        if self.fake.order and self.is_recorded:
+            self.fake.order._handle_event_synchronization(self.number)
+
+    def query(self) -> bool:
+        """Return whether the event has happened."""
+        return True
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Return the ms between two recorded events with clocks."""
+        if (
+            not (self.enable_timing and end.enable_timing)
+            or self.recorded_at is None
+            or end.recorded_at is None
+        ):
+            raise RuntimeError("CUDA error: both events have to be recorded, and made with enable_timing")
+        return 1e3 * (end.recorded_at - self.recorded_at)
+
+
+def patch(device: FakeCuda) -> None:
+    """Replace what of PyTorch needs a driver."""
+    properties = types.SimpleNamespace(
+        name=DEVICE_NAME, total_memory=DEVICE_BYTES, major=9, minor=0, multi_processor_count=132
+    )
+    cuda: Any = torch.cuda
+    for name, function in {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_compiled": lambda: True,
+        "_lazy_init": lambda: None,
+        "init": lambda: None,
+        "device_count": lambda: device.n_visible,
+        "current_device": device.index,
+        "set_device": device.set_device,
+        "synchronize": device.synchronize,
+        "current_stream": device.current_stream,
+        "default_stream": device.default_stream,
+        "stream": device.on_stream,
+        "set_stream": lambda stream: device.on_stream(stream).__enter__(),
+        "Stream": Stream,
+        "Event": Event,
+        "get_device_name": lambda _device=None: DEVICE_NAME,
+        "get_device_properties": lambda _device=None: properties,
+        "get_device_capability": lambda _device=None: (9, 0),
+        "is_bf16_supported": lambda *_, **__: True,
+        "manual_seed": lambda seed: device.note("manual_seed", seed),
+        "manual_seed_all": lambda seed: device.note("manual_seed", seed),
+        "memory_allocated": lambda index=None: device.memory_bytes(device.index(index)),
+        "memory_reserved": lambda index=None: device.memory_bytes(device.index(index)),
+        "max_memory_allocated": lambda index=None: device.peak_bytes(device.index(index)),
+        "max_memory_reserved": lambda index=None: device.peak_bytes(device.index(index)),
+        "reset_peak_memory_stats": lambda index=None: (
+            device.note("reset_peak_memory_stats"),
+            device.reset_peak(device.index(index)),
+        ),
+        "mem_get_info": lambda index=None: (
+            DEVICE_BYTES - device.memory_bytes(device.index(index)),
+            DEVICE_BYTES,
+        ),
+        "empty_cache": lambda: None,
+        "get_rng_state": lambda _device=None: torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": lambda _state, _device=None: None,
+        "_exchange_device": _exchange_device,
+        "_maybe_exchange_device": _exchange_device,
+    }.items():
+        setattr(cuda, name, function)
+    fake_tensors.init_gpu_context = lambda _device: None
+    # A parameter that moves to the device is swapped with its fake copy, which PyTorch's own records refer to weakly.
+    torch.utils.weakref = types.SimpleNamespace(getweakrefs=lambda _tensor: [])
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        RESIZE(storage, size)
+        device.memory.resize(storage)
+        return storage
+
+    # FSDP frees and allocates gathered parameters so, past every dispatch.
+    torch.UntypedStorage.resize_ = resize
+
+    def new_group(ranks: Any = None, timeout: Any = None, backend: str | None = None, **named: Any) -> Any:
+        device.note("new_group", backend, ranks)
+        return NEW_GROUP(ranks, **{name: value for name, value in named.items() if name != "device_id"})
+
+    for module in (dist, dist.distributed_c10d):
+        module.init_process_group, module.new_group = device.join, new_group
+    # DDP compares sizes of parameters with rank 0, of which nothing is heard.
+    torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *_: None
+    dist.TCPStore = lambda *_, **__: None
+
+
+def _exchange_device(index: int) -> int:
+    before = LIBRARY.fake_cuda_get_device()
+    if index >= 0:
+        LIBRARY.fake_cuda_set_device(index)
+    return before
