@@ -550,6 +550,8 @@ def patch(device: FakeCuda) -> None:
         module.init_process_group, module.new_group = device.join, new_group
     # DDP compares sizes of parameters with rank 0, of which nothing is heard.
     torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *_: None
+    # It logs times of backward passes, by a timer of the CUDA build.
+    dist.Logger.set_runtime_stats_and_log = lambda _self: None
     dist.TCPStore = lambda *_, **__: None
 
 
