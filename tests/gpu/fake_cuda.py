@@ -1,24 +1,29 @@
 """A CUDA device that computes nothing, for tests of what PyTorch is asked to do on one.
 
 PyTorch's build for CPUs gets a device guard (fake_cuda.cpp), and its fake tensors hold shape, dtype and device of
-everything on `cuda`. A mixture of devices or dtypes that a kernel would refuse is refused, the autograd engine runs
-its backward passes in threads of the device, and memory is counted to the byte. All numbers that are read from the
-device are 1. Tensors of the CPU are real.
+all that is on `cuda`. Mixtures of devices, and of dtypes in products, are refused as a kernel refuses them. PyTorch's
+own autograd engine runs backward passes in threads of the device, so hooks, DDP's reducer and FSDP work. Memory is
+counted to the byte. Tensors on the CPU are real. A number that is read from the device is 1, unless it was copied to
+the device and nothing has written to it since.
 
-A program of its own uses it, since PyTorch stays patched:
+In a program (a module of this folder), which uses a process of its own, since PyTorch stays patched:
 
-    from gpu.fake_cuda import FakeCuda      # before the first import of torch
+    from gpu.fake_cuda import FakeCuda  # before any other module that imports PyTorch
 
-    device = FakeCuda(n_visible=8, ranks=8, rank=3)
-    ...                                     # any training on cuda, in a process group of 8 ranks
-    device.calls                            # what torch.cuda and torch.distributed were asked to do, in order
-    device.memory_bytes(), device.peak_bytes()
-    device.n_busy                           # kernels since the CPU last waited for the device
-    device.races                            # accesses of two streams that no event orders
+    def train(rank: int, ranks: int) -> list[int]:
+        device = FakeCuda(rank=rank, ranks=ranks)  # 8 GPUs; a process group of any size
+        ...                                        # any training on cuda
+        return [device.memory_bytes(), device.peak_bytes()]
 
-`tests/gpu/conftest.py` compiles the guard and starts such programs: see its fixture `on_fake_cuda`.
-The process group is PyTorch's `fake` one, in which a rank hears nobody: results are as shapeless as those of kernels,
-and every rank of a world of any size can be played alone.
+In a test, with the fixtures of conftest.py (`attempt` plans a run, whose folder gpu.trained can train):
+
+    def test_memory(on_fake_cuda, attempt):
+        memory, peak = on_fake_cuda("gpu.my_program", "train", 0, 4)
+        seen = on_fake_cuda("gpu.trained", "main", attempt("pytorch-fsdp", ranks=4, batch_size=64), 0, 4)
+
+The process group is PyTorch's `fake` one, in which a rank hears nobody: a single process can be any rank of any
+world. DeviceMesh, FSDP2, DTensor and pipelines use it unchanged. `python -m gpu.call` needs RINGSIDE_FAKE_CUDA, the
+path of the compiled guard.
 """
 
 import ctypes
@@ -51,6 +56,8 @@ __all__ = ["FakeCuda"]
 DEVICE_NAME = "Fake GPU"
 DEVICE_BYTES = 80 * 2**30
 SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
+MAX_KEPT_NUMBERS = 4096
 #: operators whose fake kernels accept tensors of several dtypes, which those of a GPU refuse
 ONE_DTYPE = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.convolution}
 INIT_PROCESS_GROUP, NEW_GROUP = dist.init_process_group, dist.new_group
@@ -302,39 +309,53 @@ class FakeCudaMode(FakeTensorMode):
     def _on_device(self, func: Any, types: Any, args: Any, named: Any) -> Any:
         device = self.device_calls
         if func in SCALARS:
-            device.note("to_host", 1)
-            device.n_busy = 0
-            return torch.ones((), dtype=args[0].dtype).item()
+            return self._read(args[0]).flatten()[0].item()
         if func.namespace == "c10d":
-            sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            device.note("collective", func._schema.name.removeprefix("c10d::"), sum(sizes))
-            device.n_busy += 1
-            done: torch.futures.Future[Any] = torch.futures.Future()
-            done.set_result(args[0])  # which DDP puts into its buckets
-            work = _create_work_from_future(done).boxed()
-            return (args[0], work) if len(func._schema.returns) > 1 else work
+            return self._communicate(func, args)
+        refuse_mixed_dtypes(func, args)
         if func is torch.ops.aten.copy_.default:
             if not isinstance(args[0], FakeTensor):
-                device.note("to_host", args[0].nbytes)
-                device.n_busy = 0
-                return args[0].fill_(1)
+                return args[0].copy_(self._read(args[1]))
             if not isinstance(args[1], FakeTensor):
-                is_async = bool((args[2:] or (named.get("non_blocking"),))[0])
+                is_async = bool((*args[2:], named.get("non_blocking"))[0])
                 pinned = args[1].untyped_storage() in device.pinned
                 device.note("to_device", args[1].nbytes, is_async and pinned, device.stream.cuda_stream)
-        if getattr(func, "overloadpacket", None) in ONE_DTYPE:
-            dtypes = {leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
-            if len(dtypes) > 1:
-                raise RuntimeError(f"{func}: expected tensors of one dtype, but got {dtypes}")
-        args, named = self._as_fake((args, named))
-        result = super().__torch_dispatch__(func, types, args, named)
+        result = super().__torch_dispatch__(func, types, *self._as_fake((args, named)))
         if func.namespace == "prim":  # It is asked about a tensor.
             return result
         for tensor in tree_leaves(result):
             if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
                 device.memory.add(tensor)
         device.launched(func, args, named, result)
-        return tree_map_only(FakeTensor, self._on_its_side, result)
+        for tensor in written(func, args, named):
+            tensor.value = None
+        if func in COPIES:
+            self._keep_value(result, args[func is torch.ops.aten.copy_.default])
+            if result.device.type == "cpu":
+                return self._read(args[0])
+        return result
+
+    def _communicate(self, func: Any, args: Any) -> Any:
+        """Note a collective or a message, whose result is what this rank put in."""
+        sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        self.device_calls.note("collective", func._schema.name.removeprefix("c10d::"), sum(sizes))
+        self.device_calls.n_busy += 1
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result(args[0])  # which DDP puts into its buckets
+        work = _create_work_from_future(done).boxed()
+        return (args[0], work) if len(func._schema.returns) > 1 else work
+
+    def _keep_value(self, copy: FakeTensor, source: torch.Tensor) -> None:
+        """Keep the value of a small copy of a CPU tensor: DDP and pipelines agree about their settings so."""
+        is_kept = not isinstance(source, FakeTensor) and source.numel() <= MAX_KEPT_NUMBERS
+        copy.value = source.detach().clone() if is_kept and source.shape == copy.shape else None
+
+    def _read(self, tensor: FakeTensor) -> torch.Tensor:
+        """Return a device's tensor on the CPU, which waits for it: its value, or ones."""
+        self.device_calls.note("to_host", tensor.nbytes)
+        self.device_calls.n_busy = 0
+        value = getattr(tensor, "value", None)
+        return torch.ones(tensor.shape, dtype=tensor.dtype) if value is None else value.to(tensor.dtype)
 
     def _as_fake(self, arguments: Any) -> Any:
         """Return arguments with fake tensors for the real ones, which an operation on the device reads."""
@@ -347,13 +368,21 @@ class FakeCudaMode(FakeTensorMode):
 
         return tree_map_only(torch.Tensor, fake, arguments)
 
-    def _on_its_side(self, tensor: FakeTensor) -> torch.Tensor:
-        """Return a real tensor of ones for a fake one on the CPU: it was copied from the device."""
-        if tensor.device.type != "cpu":
-            return tensor
-        self.device_calls.note("to_host", tensor.nbytes)
-        self.device_calls.n_busy = 0
-        return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+def refuse_mixed_dtypes(func: Any, args: Any) -> None:
+    """Raise an error for an operator of ONE_DTYPE with tensors of several."""
+    if getattr(func, "overloadpacket", None) in ONE_DTYPE:
+        dtypes = {leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+        if len(dtypes) > 1:
+            raise RuntimeError(f"{func}: expected tensors of one dtype, but got {dtypes}")
+
+
+def written(func: Any, args: Any, named: Any) -> Iterator[Any]:
+    """Yield the tensors that an operation writes to."""
+    if func._schema.is_mutable:
+        for argument, value in sanitizer.zip_arguments(func._schema, args, named):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from tree_leaves(value)
 
 
 def _is_cuda(argument: Any) -> bool:
