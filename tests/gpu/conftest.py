@@ -15,6 +15,7 @@ from common.files import locked
 from datasets.prepare import prepare
 from declared.frameworks import load_framework
 from launchers.launch import SCRIPTS, kept_variables
+from models.graph import Graph
 from runs.supervise import rank_input
 from support.installed_site import SITE
 from support.one_run import one_run
@@ -22,6 +23,7 @@ from support.workers import shared_folder
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = Path(__file__).with_name("fake_cuda.cpp")
+PLAIN = {"sync_every": 1, "batch_size": 16, "epochs": 1, "warmup_epochs": 0}
 PRELOADED = (  # The device has to be loaded before PyTorch is.
     "gpu.fake_cuda",
     "ranks.libraries.pytorch_mesh",
@@ -80,30 +82,28 @@ def on_fake_cuda(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str],
     return call
 
 
-@pytest.fixture
-def attempt(tmp_path: Path) -> Callable[..., Path]:
-    """A function that plans a run on GPUs, and returns the folder that its ranks get."""
+@pytest.fixture(scope="session")
+def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function that plans a run on GPUs, at most 8 for each node, and returns the folder that its ranks get."""
+    folders = tmp_path_factory.mktemp("on-fake-cuda")
 
-    def plan(framework: str, ranks: int = 1, **levels: Any) -> Path:
-        site = replace(SITE, device="cuda", cores=1, nodes=1, ranks_per_node=ranks, time_limit_s=60.0)
-        levels = {
-            "nodes": 1,
-            "devices_per_node": ranks,
-            "sync_every": 1,
-            "batch_size": 16,
-            "epochs": 1,
-            "warmup_epochs": 0,
-            **levels,
-        }
-        run, spec = one_run(site, framework=framework, **levels)
-        folder = tmp_path / framework
-        folder.mkdir()
-        data = tmp_path / "data"
-        prepare(run.levels["dataset"], data)
-        rank_spec = rank_input(
-            spec, load_framework(framework), {}, run.graph.to_json(), data, ["node"] * ranks
+    def plan(framework: str, ranks: int = 1, graph: Graph | None = None, **levels: Any) -> Path:
+        nodes = -(-ranks // 8)
+        site = replace(SITE, device="cuda", cores=1, nodes=nodes, ranks_per_node=ranks // nodes)
+        run, spec = one_run(
+            site,
+            framework=framework,
+            **{**PLAIN, "nodes": nodes, "devices_per_node": ranks // nodes, **levels},
         )
-        (folder / "spec.json").write_text(json.dumps(rank_spec))
+        data = folders / "data" / run.levels["dataset"]
+        if not data.exists():
+            prepare(run.levels["dataset"], data)
+        hosts = [f"node{number}" for number in range(nodes)]
+        model = (graph or run.graph).to_json()
+        folder = folders / f"{len(list(folders.iterdir()))}"
+        folder.mkdir()
+        content = rank_input(spec, load_framework(framework), {}, model, data, hosts)
+        (folder / "spec.json").write_text(json.dumps(content))
         return folder
 
     return plan

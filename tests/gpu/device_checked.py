@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from gpu.fake_cuda import FakeCuda  # before any other module that imports PyTorch
-
-import torch  # isort: skip
-from torch import nn
+from gpu.fake_cuda import FakeCuda, torch
 
 
 def error_of(work: Callable[[], Any]) -> str | None:
@@ -39,7 +36,7 @@ def measure_memory() -> dict[str, int]:
     """Train two steps and return bytes that live on the device."""
     device = FakeCuda()
     seen = {"nothing": device.memory_bytes()}
-    model = nn.Linear(1000, 100, bias=False).to("cuda")
+    model = torch.nn.Linear(1000, 100, bias=False).to("cuda")
     seen["weights"] = device.memory_bytes()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for _ in range(2):

@@ -8,7 +8,7 @@ the device and nothing has written to it since.
 
 In a program (a module of this folder), which uses a process of its own, since PyTorch stays patched:
 
-    from gpu.fake_cuda import FakeCuda  # before any other module that imports PyTorch
+    from gpu.fake_cuda import FakeCuda, torch  # before any other module that imports PyTorch
 
     def train(rank: int, ranks: int) -> list[int]:
         device = FakeCuda(rank=rank, ranks=ranks)  # 8 GPUs; a process group of any size
@@ -30,6 +30,7 @@ import ctypes
 import functools
 import itertools
 import os
+import sys
 import threading
 import time
 import types
@@ -40,6 +41,8 @@ from contextlib import contextmanager
 from typing import Any
 
 # It registers itself with PyTorch, which looks for a device once, while it is imported.
+if "torch" in sys.modules:
+    raise RuntimeError("gpu.fake_cuda has to be imported before torch")
 LIBRARY = ctypes.CDLL(os.environ["RINGSIDE_FAKE_CUDA"])
 
 import torch  # noqa: E402
@@ -51,7 +54,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from torch.cuda import _sanitizer as sanitizer  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
-__all__ = ["FakeCuda"]
+__all__ = ["FakeCuda", "torch"]
 
 DEVICE_NAME = "Fake GPU"
 DEVICE_BYTES = 80 * 2**30
@@ -84,7 +87,7 @@ class FakeCuda:
         self._local = threading.local()
         Stream.fake = Event.fake = self
         self._default = [Stream(torch.device("cuda", index), number=0) for index in range(n_visible)]
-        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.host = HostCopies()
         patch(self)
         self.enter_thread()
 
@@ -153,6 +156,7 @@ class FakeCuda:
         """Wait for a device, which never has anything left to do."""
         self.note("synchronize", self.index(device))
         self.n_busy = 0
+        self.host.reading.clear()
         if self.order:
             self.order._handle_device_synchronization()
 
@@ -216,6 +220,39 @@ class FakeCuda:
                 f"{fault.previous_access.operator.name} on stream {fault.previous_access.stream}"
                 for fault in faults
             ]
+
+
+class HostCopies:
+    """Copies from pinned memory that may still read it: until the CPU has waited for an event behind them."""
+
+    def __init__(self) -> None:
+        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.reading: dict[int, list[tuple[int, set[int]]]] = {}  # storage -> stream, events behind the copy
+
+    def start(self, source: torch.Tensor, stream: "Stream") -> bool:
+        """Add a copy of `source`; return whether its memory is pinned, without which the CPU waits for the copy."""
+        storage = source.untyped_storage()
+        if storage not in self.pinned:
+            return False
+        self.reading.setdefault(storage._cdata, []).append((stream.cuda_stream, set()))
+        return True
+
+    def record(self, event: int, stream: int) -> None:
+        """Note that an event is behind all copies of a stream so far, and no longer behind others."""
+        for copies in self.reading.values():
+            for copy_stream, events in copies:
+                events.discard(event)
+                if copy_stream == stream:
+                    events.add(event)
+
+    def wait(self, event: int) -> None:
+        """Forget the copies that an event is behind."""
+        for copies in self.reading.values():
+            copies[:] = [copy for copy in copies if event not in copy[1]]
+
+    def is_read(self, memory: torch.Tensor) -> bool:
+        """Return whether a copy may still read this memory."""
+        return bool(self.reading.get(memory.untyped_storage()._cdata))
 
 
 class Memory:
@@ -303,7 +340,7 @@ class FakeCudaMode(FakeTensorMode):
         result = func(*args, **named)
         if is_pinned:
             self.device_calls.note("pin", result.nbytes)
-            self.device_calls.pinned.add(result.untyped_storage())
+            self.device_calls.host.pinned.add(result.untyped_storage())
         return result
 
     def _on_device(self, func: Any, types: Any, args: Any, named: Any) -> Any:
@@ -318,8 +355,8 @@ class FakeCudaMode(FakeTensorMode):
                 return args[0].copy_(self._read(args[1]))
             if not isinstance(args[1], FakeTensor):
                 is_async = bool((*args[2:], named.get("non_blocking"))[0])
-                pinned = args[1].untyped_storage() in device.pinned
-                device.note("to_device", args[1].nbytes, is_async and pinned, device.stream.cuda_stream)
+                is_async &= device.host.start(args[1], device.stream)
+                device.note("to_device", args[1].nbytes, is_async, device.stream.cuda_stream)
         result = super().__torch_dispatch__(func, types, *self._as_fake((args, named)))
         if func.namespace == "prim":  # It is asked about a tensor.
             return result
@@ -484,6 +521,7 @@ class Event:
         stream = stream or self.fake.stream
         self.recorded_at = time.monotonic()
         self.fake.note("record", self.number, stream.cuda_stream)
+        self.fake.host.record(self.number, stream.cuda_stream)
         if self.fake.order:
             self.fake.order._handle_event_record(self.number, stream.cuda_stream)
 
@@ -494,6 +532,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait for the event."""
         self.fake.note("event.synchronize", self.number)
+        self.fake.host.wait(self.number)
         if self.fake.order and self.is_recorded:
             self.fake.order._handle_event_synchronization(self.number)
 

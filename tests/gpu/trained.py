@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gpu.fake_cuda import FakeCuda  # before any other module that imports PyTorch
+from gpu.fake_cuda import FakeCuda, torch  # before any other module that imports PyTorch
 from ranks.worker import context, epoch_timer
 from ranks.worker.__main__ import run
-from ranks.worker.trainer import Training
 
 
 class LoneGroup:
@@ -32,30 +31,56 @@ class LoneGroup:
         return [(0.0, 0.0)] * self.size
 
 
-def train(folder: Path, device: FakeCuda, local_rank: int) -> Training:
+def train(folder: Path, device: FakeCuda, local_rank: int) -> Any:
     """Train the rank of an attempt's folder, and note when clocks are read and weights are updated."""
-    from ranks.libraries.pytorch import PyTorchTrainer
+    from ranks.libraries import pytorch, pytorch_streams
 
     os.environ.update(RINGSIDE_RANK=str(device.rank), RINGSIDE_LOCAL_RANK=str(local_rank))
     context.Group = LoneGroup  # type: ignore[assignment, misc]
     device.watch_clock(epoch_timer)
     for name in ("open_epoch", "step", "close_epoch"):
         device.watch(epoch_timer.EpochTimer, name)
-    for name in ("train_epoch", "_step", "validate"):
-        device.watch(PyTorchTrainer, name)
+    for name in ("_step", "validate"):
+        device.watch(pytorch.PyTorchTrainer, name)
+    fill = pytorch_streams.Streams.fill
+
+    def fill_free(lane: pytorch_streams.Streams, host: torch.Tensor, array: Any) -> None:
+        if device.host.is_read(host):
+            device.races.append("pinned memory is written while a copy reads it")
+        fill(lane, host, array)
+
+    pytorch_streams.Streams.fill = fill_free  # type: ignore[method-assign]
     return run(folder)
 
 
+def placed(trainer: Any) -> list[str]:
+    """Return the devices of all that a trainer holds."""
+    state = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    statistics = [getattr(trainer, name) for name in ("_mean", "_std") if hasattr(trainer, name)]
+    tensors = [*trainer.module.parameters(), *trainer.module.buffers(), *state, *statistics]
+    # Adam counts its steps on the CPU.
+    return sorted({str(tensor.device) for tensor in tensors if torch.is_tensor(tensor) and tensor.dim()})
+
+
 def main(
-    folder: str, rank: int = 0, ranks: int = 1, local_rank: int | None = None, n_visible: int = 8
-) -> Any:
+    folder: str,
+    rank: int = 0,
+    ranks: int = 1,
+    local_rank: int | None = None,
+    n_visible: int = 8,
+    find_races: bool = False,
+) -> dict[str, Any]:
     """Train, and return the calls and the memory that were seen."""
-    device = FakeCuda(n_visible, rank, ranks)
+    device = FakeCuda(n_visible, rank, ranks, find_races)
     trainer = train(Path(folder), device, rank if local_rank is None else local_rank)
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     return {
         "calls": device.calls,
+        "races": device.races,
         "peak_bytes": device.peak_bytes(),
-        "memory_bytes": device.memory_bytes(),
+        "placed": placed(trainer),
+        "tf32": [matmul.allow_tf32, cudnn.allow_tf32],
         "device": trainer.device,
         "transport": trainer.transport,
+        "weights_bytes": sum(parameter.nbytes for parameter in trainer.module.parameters()),
     }
