@@ -87,9 +87,11 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that plans a run on GPUs, at most 8 for each node, and returns the folder that its ranks get."""
     folders = tmp_path_factory.mktemp("on-fake-cuda")
 
-    def plan(framework: str, ranks: int = 1, graph: Graph | None = None, **levels: Any) -> Path:
+    def plan(
+        framework: str, ranks: int = 1, graph: Graph | None = None, device: str = "cuda", **levels: Any
+    ) -> Path:
         nodes = -(-ranks // 8)
-        site = replace(SITE, device="cuda", cores=1, nodes=nodes, ranks_per_node=ranks // nodes)
+        site = replace(SITE, device=device, cores=ranks, nodes=nodes, ranks_per_node=ranks // nodes)
         run, spec = one_run(
             site,
             framework=framework,

@@ -9,17 +9,23 @@ from typing import Any
 
 import pytest
 
-from models.families.transformers import vit
+from models.families.transformers import gpt, vit
 from models.graph import Builder, Graph
 
-IMAGES, TOKENS, TEXTS = "synthetic-32x32x3-10-64", "synthetic-tokens-100-32-64", "synthetic-text-100-32-4-64"
+IMAGES, GREY, TOKENS = "synthetic-32x32x3-10-64", "synthetic-28x28x1-10-32", "synthetic-tokens-100-32-64"
 
 
-def small_vit() -> Graph:
-    """Return ViT's operators in 2 blocks of 64 units."""
-    builder = Builder("vit-b-16", (32, 32, 3), "vit")
-    vit(builder, 10, layers=2, heads=2, units=64)
-    return builder.graph()
+def shortened(model: str) -> Graph | None:
+    """Return a transformer's operators with 2 blocks of 64 units, None for other models."""
+    if model == "vit-b-16":
+        images = Builder(model, (32, 32, 3), "vit")
+        vit(images, 10, layers=2, heads=2, units=64)
+        return images.graph()
+    if model == "gpt-nano":
+        tokens = Builder(model, (32,), "gpt-2", 100)
+        gpt(tokens, 100, layers=2, heads=4, units=64)
+        return tokens.graph()
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,7 @@ def trained(on_fake_cuda: Callable[..., Any], attempt: Callable[..., Path]) -> C
     @functools.cache
     def train(framework: str, rank: int, ranks: int, items: tuple[tuple[str, Any], ...]) -> Any:
         levels = dict(items)
-        graph = small_vit() if levels.get("model") == "vit-b-16" else None
+        graph = shortened(levels["model"])
         races = levels.pop("find_races", False)
         folder = attempt(framework, ranks, graph, **levels)
         local_rank = rank % min(ranks, 8)
@@ -75,3 +81,70 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     (rank,) = seen.result["ranks"]
     assert (rank["device"], rank["device_memory_peak_bytes"]) == ("Fake GPU", seen.peak_bytes)
     assert rank["weights_finite"] and seen.peak_bytes > 3 * seen.weights_bytes
+
+
+GPT = {"model": "gpt-nano", "dataset": TOKENS, "batch_size": 4}
+STRATEGY = {
+    "model": "lenet-5",
+    "dataset": GREY,
+    "batch_size": 16,
+    "batch_scope": "global",
+    "parallelism": "random1",
+}
+TRAINERS = {
+    "single": ("pytorch-single", 0, 1, {**GPT, "batch_size": 8, "epochs": 2, "find_races": True}),
+    "ddp": ("pytorch-ddp", 0, 4, {**GPT, "sync_every": 2, "trace": "phases"}),
+    "fsdp": ("pytorch-fsdp", 3, 8, {**GPT, "find_races": True, "precision": "amp"}),
+    "tensor": ("pytorch-mesh", 1, 2, {**GPT, "batch_size": 16, "parallelism": "tensor"}),
+    "three axes": ("pytorch-mesh", 5, 8, {**GPT, "parallelism": "data2-sharded2-tensor2"}),
+    "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"}),
+    "strategy": ("pytorch-strategy", 0, 2, STRATEGY),
+    "strategy, rank 1": ("pytorch-strategy", 1, 2, STRATEGY),
+    "hybrid": ("pytorch-hybrid", 0, 2, {**GPT, "batch_size": 16, "device": "hybrid", "shares": "0.7/0.3"}),
+}
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest, trained: Callable[..., Any]) -> Any:
+    """What one of TRAINERS did."""
+    framework, rank, ranks, levels = TRAINERS[request.param]
+    return trained(framework, rank, ranks, **levels)
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("seen", names, indirect=True)
+
+
+@of(*TRAINERS)
+def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
+    busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
+    assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
+    assert any(call[0] == "_step" and call[1] > 10 for call in seen.calls)
+
+
+@of(*(name for name in TRAINERS if name not in ("single", "hybrid")))
+def test_process_group_gets_the_device_of_the_rank(seen: Any) -> None:
+    device = seen.local_rank
+    assert names(seen, "set_device", "init_process_group")[:2] == ["set_device", "init_process_group"]
+    assert seen.calls[0] == ["set_device", device]
+    assert ["init_process_group", "nccl", f"cuda:{device}"] in seen.calls
+    assert seen.placed == [f"cuda:{device}"]
+    assert {call[1] for call in seen.calls if call[0] in ("set_device", "synchronize")} == {device}
+
+
+@of("single", "fsdp")
+def test_no_stream_reads_what_another_one_writes(seen: Any) -> None:
+    assert seen.races == []
+    copies = [call for call in seen.calls if call[0] == "to_device"]
+    assert copies and {(is_async, stream > 0) for _, _, is_async, stream in copies} == {(True, True)}
+    assert len([call for call in seen.calls if call[0] == "pin"]) <= 2 * 3  # buffers of three slots
+
+
+@of("ddp")
+def test_ddp_reduces_gradients_of_the_last_batch_of_a_group(seen: Any) -> None:
+    order = [
+        call[1] if call[0] == "collective" else call[0]
+        for call in seen.calls
+        if call[0] == "_step" or call[1] == "allreduce_"
+    ]
+    assert order == ["allreduce_", "_step"] * 2

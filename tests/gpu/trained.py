@@ -31,12 +31,17 @@ class LoneGroup:
         return [(0.0, 0.0)] * self.size
 
 
+def be_alone(rank: int, local_rank: int) -> None:
+    """Make this process a rank whose peers are absent."""
+    os.environ.update(RINGSIDE_RANK=str(rank), RINGSIDE_LOCAL_RANK=str(local_rank))
+    context.Group = LoneGroup  # type: ignore[assignment, misc]
+
+
 def train(folder: Path, device: FakeCuda, local_rank: int) -> Any:
     """Train the rank of an attempt's folder, and note when clocks are read and weights are updated."""
     from ranks.libraries import pytorch, pytorch_streams
 
-    os.environ.update(RINGSIDE_RANK=str(device.rank), RINGSIDE_LOCAL_RANK=str(local_rank))
-    context.Group = LoneGroup  # type: ignore[assignment, misc]
+    be_alone(device.rank, local_rank)
     device.watch_clock(epoch_timer)
     for name in ("open_epoch", "step", "close_epoch"):
         device.watch(epoch_timer.EpochTimer, name)

@@ -361,6 +361,8 @@ class PyTorchTrainer(Trainer):
         context.phases.enter("build")
         if levels["compiler"] == "torch-compile":
             self.model = torch.compile(self.model)
+        # Weights may still be on their way to the device, and to other ranks, when the first epoch begins.
+        synchronize(self.torch_device)
 
     def part(self, context: Context) -> Graph:
         """Return the part of the model that this rank trains, by default all of it (a hook)."""
