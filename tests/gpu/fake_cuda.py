@@ -81,6 +81,7 @@ class FakeCuda:
         self.calls: list[tuple[Any, ...]] = []
         self.races: list[str] = []
         self.n_busy = 0
+        self.batch, self.is_in_batch = 0, False  # of messages
         self.memory = Memory()
         self.order = sanitizer.EventHandler() if find_races else None
         self.mode = FakeCudaMode(self)
@@ -375,8 +376,13 @@ class FakeCudaMode(FakeTensorMode):
     def _communicate(self, func: Any, args: Any) -> Any:
         """Note a collective or a message, whose result is what this rank put in."""
         sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-        self.device_calls.note("collective", func._schema.name.removeprefix("c10d::"), sum(sizes))
-        self.device_calls.n_busy += 1
+        device, name = self.device_calls, func._schema.name.removeprefix("c10d::")
+        if name in ("send", "recv_"):
+            device.batch += not device.is_in_batch
+            device.note("message", name, sum(sizes), args[2], device.batch)
+        else:
+            device.note("collective", name, sum(sizes))
+        device.n_busy += 1
         done: torch.futures.Future[Any] = torch.futures.Future()
         done.set_result(args[0])  # which DDP puts into its buckets
         work = _create_work_from_future(done).boxed()
@@ -616,11 +622,27 @@ def patch(device: FakeCuda) -> None:
 
     for module in (dist, dist.distributed_c10d):
         module.init_process_group, module.new_group = device.join, new_group
+    for module in (dist, dist.distributed_c10d):
+        module.batch_isend_irecv = noted_batch(device, module.batch_isend_irecv)
     # DDP compares sizes of parameters with rank 0, of which nothing is heard.
     torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *_: None
     # It logs times of backward passes, by a timer of the CUDA build.
     dist.Logger.set_runtime_stats_and_log = lambda _self: None
     dist.TCPStore = lambda *_, **__: None
+
+
+def noted_batch(device: FakeCuda, inner: Any) -> Any:
+    """Return a function that numbers a batch of messages, which run at once."""
+
+    def batch(calls: Any) -> Any:
+        device.batch += 1
+        device.is_in_batch = True
+        try:
+            return inner(calls)
+        finally:
+            device.is_in_batch = False
+
+    return batch
 
 
 def _exchange_device(index: int) -> int:

@@ -32,7 +32,7 @@ def run_collectives(folder: str, rank: int, ranks: int) -> dict[str, Any]:
         collectives.do(name)
         seen[name] = {
             "busy": device.n_busy,
-            "calls": [call[1] for call in device.calls[start:] if call[0] == "collective"],
+            "calls": [call[1] for call in device.calls[start:] if call[0] in ("collective", "message")],
             "result": str(collectives._result.device),
             "size": len(collectives.result()),
         }

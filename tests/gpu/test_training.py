@@ -1,6 +1,7 @@
 """Trainers on a CUDA device that computes nothing: what they place where, and in which order."""
 
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +149,41 @@ def test_ddp_reduces_gradients_of_the_last_batch_of_a_group(seen: Any) -> None:
         if call[0] == "_step" or call[1] == "allreduce_"
     ]
     assert order == ["allreduce_", "_step"] * 2
+
+
+def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
+    """Return the ranks that wait for ever, if each rank runs its batches of messages one after the other.
+
+    Args:
+        messages: Of each rank: direction, peer and batch, in order.
+    """
+    queues = [
+        [list(batch) for _, batch in itertools.groupby(rank, key=lambda message: message[2])]
+        for rank in messages
+    ]
+    moved = True
+    while moved:
+        moved = False
+        for rank, queue in enumerate(queues):
+            for direction, peer, number in list(queue[0]) if queue else ():
+                wanted = "recv_" if direction == "send" else "send"
+                answer = next((m for m in (queues[peer] or [[]])[0] if m[:2] == (wanted, rank)), None)
+                if answer is not None:
+                    queue[0].remove((direction, peer, number))
+                    queues[peer][0].remove(answer)
+                    moved = True
+        for queue in queues:
+            while queue and not queue[0]:
+                queue.pop(0)
+    return [rank for rank, queue in enumerate(queues) if queue]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b"])
+def test_messages_of_a_pipeline_meet(schedule: str, trained: Callable[..., Any]) -> None:
+    levels = {**GPT, "batch_size": 16, "parallelism": "pipeline4", "microbatches": 4, "schedule": schedule}
+    ranks = [trained("pytorch-mesh", rank, 4, **levels) for rank in range(4)]
+    messages = [
+        [(call[1], call[3], call[4]) for call in rank.calls if call[0] == "message"] for rank in ranks
+    ]
+    assert all(len(rank) > 8 for rank in messages)
+    assert stuck(messages) == []

@@ -16,8 +16,14 @@ class LoneGroup:
         self.rank, self.size, self.address = rank, size, "127.0.0.1"
 
     def all_gather(self, value: Any) -> list[Any]:
-        """See Group."""
-        return [value] * self.size
+        """See Group. If this stage of a pipeline has seen no samples, others have."""
+        others = value
+        if isinstance(value, list):
+            others = [
+                {**entry, "samples": 1} if isinstance(entry, dict) and entry.get("samples") == 0 else entry
+                for entry in value
+            ]
+        return [value if rank == self.rank else others for rank in range(self.size)]
 
     def broadcast(self, value: Any) -> Any:
         """See Group."""
