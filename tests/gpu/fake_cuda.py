@@ -73,6 +73,8 @@ class FakeCuda:
     Attributes:
         calls: What PyTorch was asked to do, in order: name and arguments.
         n_busy: Kernels and copies since the CPU last waited for the device.
+        product_dtypes: Of matrix products and convolutions, without those of attention: the build for CPUs has none of
+            the fused kernels of a GPU, and computes attention's products in float32.
         races: Accesses to one memory by two streams that no event orders, one line each, if `find_races`.
     """
 
@@ -82,6 +84,7 @@ class FakeCuda:
         self.races: list[str] = []
         self.n_busy = 0
         self.batch, self.is_in_batch = 0, False  # of messages
+        self.product_dtypes: set[torch.dtype] = set()
         self.memory = Memory()
         self.order = sanitizer.EventHandler() if find_races else None
         self.mode = FakeCudaMode(self)
@@ -350,7 +353,8 @@ class FakeCudaMode(FakeTensorMode):
             return self._read(args[0]).flatten()[0].item()
         if func.namespace == "c10d":
             return self._communicate(func, args)
-        refuse_mixed_dtypes(func, args)
+        if (dtype := product_dtype(func, args)) and func is not torch.ops.aten.bmm.default:
+            device.product_dtypes.add(dtype)
         if func is torch.ops.aten.copy_.default:
             if not isinstance(args[0], FakeTensor):
                 return args[0].copy_(self._read(args[1]))
@@ -412,12 +416,14 @@ class FakeCudaMode(FakeTensorMode):
         return tree_map_only(torch.Tensor, fake, arguments)
 
 
-def refuse_mixed_dtypes(func: Any, args: Any) -> None:
-    """Raise an error for an operator of ONE_DTYPE with tensors of several."""
-    if getattr(func, "overloadpacket", None) in ONE_DTYPE:
-        dtypes = {leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
-        if len(dtypes) > 1:
-            raise RuntimeError(f"{func}: expected tensors of one dtype, but got {dtypes}")
+def product_dtype(func: Any, args: Any) -> torch.dtype | None:
+    """Return the dtype of a product's tensors, None for other operators than ONE_DTYPE; raise if they have several."""
+    if getattr(func, "overloadpacket", None) not in ONE_DTYPE:
+        return None
+    dtypes = {leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+    if len(dtypes) > 1:
+        raise RuntimeError(f"{func}: expected tensors of one dtype, but got {dtypes}")
+    return dtypes.pop()
 
 
 def written(func: Any, args: Any, named: Any) -> Iterator[Any]:
@@ -604,6 +610,9 @@ def patch(device: FakeCuda) -> None:
         "_maybe_exchange_device": _exchange_device,
     }.items():
         setattr(cuda, name, function)
+    # The sanitizer would keep the stack of every operation, which takes longer than the operation.
+    no_stack = types.SimpleNamespace(extract=lambda *_, **__: [])
+    sanitizer.traceback = types.SimpleNamespace(walk_stack=lambda _: (), StackSummary=no_stack)
     fake_tensors.init_gpu_context = lambda _device: None
     # A parameter that moves to the device is swapped with its fake copy, which PyTorch's own records refer to weakly.
     torch.utils.weakref = types.SimpleNamespace(getweakrefs=lambda _tensor: [])

@@ -1,5 +1,7 @@
 """Trainers on a CUDA device that computes nothing: what they place where, and in which order."""
 
+import collections
+import csv
 import functools
 import itertools
 import json
@@ -16,15 +18,15 @@ from models.graph import Builder, Graph
 IMAGES, GREY, TOKENS = "synthetic-32x32x3-10-64", "synthetic-28x28x1-10-32", "synthetic-tokens-100-32-64"
 
 
-def shortened(model: str) -> Graph | None:
-    """Return a transformer's operators with 2 blocks of 64 units, None for other models."""
+def shortened(model: str, blocks: int) -> Graph | None:
+    """Return a transformer with this number of blocks of 64 units, None for other models."""
     if model == "vit-b-16":
         images = Builder(model, (32, 32, 3), "vit")
-        vit(images, 10, layers=2, heads=2, units=64)
+        vit(images, 10, layers=blocks, heads=2, units=64)
         return images.graph()
     if model == "gpt-nano":
         tokens = Builder(model, (32,), "gpt-2", 100)
-        gpt(tokens, 100, layers=2, heads=4, units=64)
+        gpt(tokens, 100, layers=blocks, heads=4, units=64)
         return tokens.graph()
     return None
 
@@ -36,7 +38,7 @@ def trained(on_fake_cuda: Callable[..., Any], attempt: Callable[..., Path]) -> C
     @functools.cache
     def train(framework: str, rank: int, ranks: int, items: tuple[tuple[str, Any], ...]) -> Any:
         levels = dict(items)
-        graph = shortened(levels["model"])
+        graph = shortened(levels["model"], blocks=2 if "pipeline" in levels.get("parallelism", "") else 1)
         races = levels.pop("find_races", False)
         folder = attempt(framework, ranks, graph, **levels)
         local_rank = rank % min(ranks, 8)
@@ -78,12 +80,15 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     assert seen.placed == ["cuda:0"]
     assert seen.calls[0] == ["set_device", 0]
     assert names(seen, "_step", "close_epoch", "validate") == ["_step", "_step", "close_epoch", "validate"]
+    dtype = "bfloat16" if MODELS[model].get("precision") == "amp" else "float32"
+    assert seen.product_dtypes == [f"torch.{dtype}"]
     assert seen.tf32 == [MODELS[model].get("precision") == "tf32"] * 2
-    (rank,) = seen.result["ranks"]
-    assert (rank["device"], rank["device_memory_peak_bytes"]) == ("Fake GPU", seen.peak_bytes)
-    assert rank["weights_finite"] and seen.peak_bytes > 3 * seen.weights_bytes
+    (measured,) = seen.result["ranks"]
+    assert (measured["device"], measured["device_memory_peak_bytes"]) == ("Fake GPU", seen.peak_bytes)
+    assert measured["weights_finite"] and seen.peak_bytes > 3 * seen.weights_bytes
 
 
+THREE_AXES = "data2-sharded2-tensor2"
 GPT = {"model": "gpt-nano", "dataset": TOKENS, "batch_size": 4}
 STRATEGY = {
     "model": "lenet-5",
@@ -93,11 +98,16 @@ STRATEGY = {
     "parallelism": "random1",
 }
 TRAINERS = {
-    "single": ("pytorch-single", 0, 1, {**GPT, "batch_size": 8, "epochs": 2, "find_races": True}),
+    "single": ("pytorch-single", 0, 1, {**GPT, "batch_size": 8, "find_races": True}),
     "ddp": ("pytorch-ddp", 0, 4, {**GPT, "sync_every": 2, "trace": "phases"}),
     "fsdp": ("pytorch-fsdp", 3, 8, {**GPT, "find_races": True, "precision": "amp"}),
-    "tensor": ("pytorch-mesh", 1, 2, {**GPT, "batch_size": 16, "parallelism": "tensor"}),
-    "three axes": ("pytorch-mesh", 5, 8, {**GPT, "parallelism": "data2-sharded2-tensor2"}),
+    "tensor": ("pytorch-mesh", 1, 2, {**GPT, "batch_size": 32, "parallelism": "tensor"}),
+    "three axes": (
+        "pytorch-mesh",
+        5,
+        8,
+        {**GPT, "batch_size": 8, "parallelism": THREE_AXES, "trace": "phases"},
+    ),
     "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"}),
     "strategy": ("pytorch-strategy", 0, 2, STRATEGY),
     "strategy, rank 1": ("pytorch-strategy", 1, 2, STRATEGY),
@@ -120,7 +130,7 @@ def of(*names: str) -> pytest.MarkDecorator:
 def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
     assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
-    assert any(call[0] == "_step" and call[1] > 10 for call in seen.calls)
+    assert any(call[0] == "_step" and call[1] > 0 for call in seen.calls)
 
 
 @of(*(name for name in TRAINERS if name not in ("single", "hybrid")))
@@ -149,6 +159,55 @@ def test_ddp_reduces_gradients_of_the_last_batch_of_a_group(seen: Any) -> None:
         if call[0] == "_step" or call[1] == "allreduce_"
     ]
     assert order == ["allreduce_", "_step"] * 2
+
+
+def read_phases(seen: Any) -> list[dict[str, Any]]:
+    """Return the intervals of a traced rank."""
+    (file,) = seen.folder.glob("phases-*.csv")
+    rows = csv.DictReader(file.read_text().splitlines())
+    return [
+        {"epoch": int(row["epoch"]), "step": int(row["step"]), "phase": row["phase"]}
+        | {name: float(row[name]) for name in ("start", "end")}
+        for row in rows
+    ]
+
+
+@of("ddp")
+def test_phases_have_the_times_of_cuda_events(seen: Any) -> None:
+    rows = read_phases(seen)
+    steps = [row for row in rows if row["step"] > 0]
+    assert {row["step"] for row in steps} == {1, 2, 3, 4}
+    assert {row["phase"] for row in steps} == {
+        "data",
+        "forward",
+        "backward",
+        "wait",
+        "metrics",
+        "optimizer",
+        "communication",
+    }
+    own = [row for row in rows if row["phase"] != "communication"]
+    assert all(row["start"] <= row["end"] for row in rows)
+    assert all(
+        before["end"] == pytest.approx(after["start"], abs=1e-3)
+        for before, after in itertools.pairwise(own)
+        if before["step"] and after["step"]
+    )
+    for step in (2, 4):  # DDP reduces gradients of the last batch of a group alone.
+        (sent,) = [row for row in steps if row["phase"] == "communication" and row["step"] == step]
+        (backward,) = [row for row in steps if row["phase"] == "backward" and row["step"] == step]
+        (wait,) = [row for row in steps if row["phase"] == "wait" and row["step"] == step]
+        assert backward["start"] < sent["start"] <= sent["end"] <= wait["end"] + 1e-3
+    recorded = [call for call in seen.calls if call[0] == "record" and call[2] == 0]
+    assert len(recorded) > len(own)
+
+
+@of("three axes")
+def test_fsdp_marks_its_collectives_and_the_waits_for_them(seen: Any) -> None:
+    by_step = collections.Counter((row["step"], row["phase"]) for row in read_phases(seen) if row["step"])
+    # Gradients are reduce-scattered along one axis, and all-reduced along another one.
+    assert [by_step[step, "communication"] for step in (1, 2)] == [3] * 2
+    assert all(by_step[step, "wait"] >= 2 for step in (1, 2))
 
 
 def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
@@ -180,7 +239,7 @@ def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
 
 @pytest.mark.parametrize("schedule", ["1f1b"])
 def test_messages_of_a_pipeline_meet(schedule: str, trained: Callable[..., Any]) -> None:
-    levels = {**GPT, "batch_size": 16, "parallelism": "pipeline4", "microbatches": 4, "schedule": schedule}
+    levels = {**GPT, "batch_size": 32, "parallelism": "pipeline4", "microbatches": 4, "schedule": schedule}
     ranks = [trained("pytorch-mesh", rank, 4, **levels) for rank in range(4)]
     messages = [
         [(call[1], call[3], call[4]) for call in rank.calls if call[0] == "message"] for rank in ranks

@@ -90,6 +90,7 @@ def main(
         "races": device.races,
         "peak_bytes": device.peak_bytes(),
         "placed": placed(trainer),
+        "product_dtypes": sorted(map(str, device.product_dtypes)),
         "tf32": [matmul.allow_tf32, cudnn.allow_tf32],
         "device": trainer.device,
         "transport": trainer.transport,

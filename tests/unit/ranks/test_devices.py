@@ -166,23 +166,52 @@ def choose(rank, n_visible):
     return given[0]
 """
 TENSORFLOW = """
+import runpy
 import tensorflow as tf
-from ranks.libraries.tensorflow import configured
+from ranks.worker.phases import Untraced
 
-tf.config.experimental.set_memory_growth = lambda *_: None
-tf.config.experimental.get_device_details = lambda gpu: {}
+CommunicationOptions = tf.distribute.experimental.CommunicationOptions
+tf.distribute.experimental.CommunicationOptions = lambda **named: calls.append(named) or CommunicationOptions(**named)
+tf.config.experimental.get_device_details = lambda gpu: {{}}
+tf.config.experimental.set_memory_growth = lambda gpu, grows: calls.append((gpu, grows))
+
+class Created(Exception):
+    pass
+
+def create(*devices, **options):
+    calls.append((devices, options))
+    raise Created
+
+tf.distribute.MultiWorkerMirroredStrategy = tf.distribute.MirroredStrategy = create
 
 def choose(rank, n_visible):
-    given = []
     tf.config.list_physical_devices = lambda kind: list(range(n_visible))
-    tf.config.set_visible_devices = lambda mine, kind: given.extend(mine)
-    configured(rank)
-    (index,) = given
-    return index
+    tf.config.set_visible_devices = lambda mine, kind: calls.extend(mine)
+    rank.phases, rank.levels = Untraced(), {{"precision": "amp"}}
+    for name in ("multiworker", "mirrored"):
+        calls.clear()
+        try:
+            runpy.run_path("{adapters}/tensorflow-" + name + "/adapter.py")["trainer"](rank)
+        except Created:
+            # Memory grows on the rank's GPU only, and before a strategy initializes it.
+            assert calls[1] == (calls[0], True), calls
+        if name == "multiworker":
+            (chosen,) = [call["implementation"].name for call in calls if isinstance(call, dict)]
+            assert chosen == "NCCL"
+        else:
+            ((devices,), options) = calls[-1]
+            assert devices == ["GPU:0"], devices
+            assert type(options["cross_device_ops"]).__name__ == "NcclAllReduce"
+    return calls[0]
+
+calls = []
 """
 JAX = """
 import jax
-from ranks.libraries import jax_training
+from ranks.libraries import jax_training, xla
+
+jax.distributed.initialize = lambda *given, **named: groups.append(given)
+groups = []
 
 def choose(rank, n_visible):
     jax_training.count_visible = lambda: n_visible
@@ -192,6 +221,13 @@ def choose(rank, n_visible):
         assert jax.config.jax_platforms == f"{platform},cpu"
     visible = {jax.config._read(f"jax_{platform}_visible_devices") for platform in ("cuda", "rocm")}
     (index,) = visible
+    rank.levels = {"precision": "tf32"}
+    jax_training.configured(rank)
+    assert jax.config.jax_default_matmul_precision == "tensorfloat32"
+    assert xla.variables(rank)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    rank.ranks, rank.group = 4, SimpleNamespace(address="127.0.0.1", broadcast=lambda value: value)
+    assert jax_training.join(rank) == "nccl"
+    assert groups[-1][1:] == (4, 2, [int(index)])  # ranks, this rank, its devices
     return int(index)
 """
 DEEPSPEED = """
@@ -213,7 +249,8 @@ def choose(rank, n_visible):
     start(rank)
     return int(os.environ["LOCAL_RANK"])
 """
-ADAPTER = SCRIPTS / "ranks" / "frameworks" / "deepspeed" / "adapter.py"
+ADAPTERS = SCRIPTS / "ranks" / "frameworks"
+ADAPTER = ADAPTERS / "deepspeed" / "adapter.py"
 
 
 @pytest.mark.training
@@ -221,7 +258,7 @@ ADAPTER = SCRIPTS / "ranks" / "frameworks" / "deepspeed" / "adapter.py"
     ("environment", "library"),
     [
         ("pytorch", PYTORCH),
-        pytest.param("tensorflow", TENSORFLOW, marks=pytest.mark.every_framework),
+        pytest.param("tensorflow", TENSORFLOW.format(adapters=ADAPTERS), marks=pytest.mark.every_framework),
         ("jax", JAX),
         pytest.param("deepspeed", DEEPSPEED.format(adapter=ADAPTER), marks=pytest.mark.every_framework),
     ],
