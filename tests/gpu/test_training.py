@@ -130,6 +130,8 @@ def of(*names: str) -> pytest.MarkDecorator:
 def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
     assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
+    # Reading the loss waits for its own stream only.
+    assert "_step synchronize close_epoch" in " ".join(names(seen, "_step", "synchronize", "close_epoch"))
     assert any(call[0] == "_step" and call[1] > 0 for call in seen.calls)
 
 
