@@ -20,15 +20,15 @@ def folder(attempt: Callable[..., Path]) -> Path:
 def test_collectives_end_with_an_idle_gpu(on_fake_cuda: Callable[..., Any], folder: Path) -> None:
     seen = on_fake_cuda("gpu.measured", "run_collectives", folder, RANK, RANKS)
     assert (seen.pop("transport"), seen.pop("device")) == ("nccl", "Fake GPU")
-    assert {(of["busy"], of["result"]) for of in seen.values()} == {(0, f"cuda:{RANK}")}
-    assert {name: of["calls"] for name, of in seen.items()} == {
+    assert {(row["busy"], row["result"]) for row in seen.values()} == {(0, f"cuda:{RANK}")}
+    assert {name: row["calls"] for name, row in seen.items()} == {
         "all_reduce": ["allreduce_"],
         "all_gather": ["_allgather_base_"],
         "reduce_scatter": ["_reduce_scatter_base_"],
         "all_to_all": ["alltoall_base_"],
         "point_to_point": ["send", "recv_"],
     }
-    assert [of["size"] for of in seen.values()] == [16, 16, 16 // RANKS, 16, 16]
+    assert [row["size"] for row in seen.values()] == [16, 16, 16 // RANKS, 16, 16]
 
 
 def test_reference_benchmark_waits_for_the_gpu(

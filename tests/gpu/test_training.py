@@ -84,8 +84,9 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     assert seen.product_dtypes == [f"torch.{dtype}"]
     assert seen.tf32 == [MODELS[model].get("precision") == "tf32"] * 2
     (measured,) = seen.result["ranks"]
-    assert (measured["device"], measured["device_memory_peak_bytes"]) == ("Fake GPU", seen.peak_bytes)
-    assert measured["weights_finite"] and seen.peak_bytes > 3 * seen.weights_bytes
+    assert measured["device"] == "Fake GPU" and measured["weights_finite"]
+    # Weights, gradients and momentum live at once, at least.
+    assert 3 * seen.weights_bytes < measured["device_memory_peak_bytes"] <= seen.peak_bytes
 
 
 THREE_AXES = "data2-sharded2-tensor2"
@@ -122,11 +123,11 @@ def seen(request: pytest.FixtureRequest, trained: Callable[..., Any]) -> Any:
     return trained(framework, rank, ranks, **levels)
 
 
-def of(*names: str) -> pytest.MarkDecorator:
+def trainers(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("seen", names, indirect=True)
 
 
-@of(*TRAINERS)
+@trainers(*TRAINERS)
 def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
     assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
@@ -135,7 +136,7 @@ def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     assert any(call[0] == "_step" and call[1] > 0 for call in seen.calls)
 
 
-@of(*(name for name in TRAINERS if name not in ("single", "hybrid")))
+@trainers(*(name for name in TRAINERS if name not in ("single", "hybrid")))
 def test_process_group_gets_the_device_of_the_rank(seen: Any) -> None:
     device = seen.local_rank
     assert names(seen, "set_device", "init_process_group")[:2] == ["set_device", "init_process_group"]
@@ -145,7 +146,7 @@ def test_process_group_gets_the_device_of_the_rank(seen: Any) -> None:
     assert {call[1] for call in seen.calls if call[0] in ("set_device", "synchronize")} == {device}
 
 
-@of("single", "fsdp")
+@trainers("single", "fsdp")
 def test_no_stream_reads_what_another_one_writes(seen: Any) -> None:
     assert seen.races == []
     copies = [call for call in seen.calls if call[0] == "to_device"]
@@ -153,7 +154,7 @@ def test_no_stream_reads_what_another_one_writes(seen: Any) -> None:
     assert len([call for call in seen.calls if call[0] == "pin"]) <= 2 * 3  # buffers of three slots
 
 
-@of("ddp")
+@trainers("ddp")
 def test_ddp_reduces_gradients_of_the_last_batch_of_a_group(seen: Any) -> None:
     order = [
         call[1] if call[0] == "collective" else call[0]
@@ -174,7 +175,7 @@ def read_phases(seen: Any) -> list[dict[str, Any]]:
     ]
 
 
-@of("ddp")
+@trainers("ddp")
 def test_phases_have_the_times_of_cuda_events(seen: Any) -> None:
     rows = read_phases(seen)
     steps = [row for row in rows if row["step"] > 0]
@@ -200,16 +201,27 @@ def test_phases_have_the_times_of_cuda_events(seen: Any) -> None:
         (backward,) = [row for row in steps if row["phase"] == "backward" and row["step"] == step]
         (wait,) = [row for row in steps if row["phase"] == "wait" and row["step"] == step]
         assert backward["start"] < sent["start"] <= sent["end"] <= wait["end"] + 1e-3
+    with open(seen.folder / "epochs.csv") as table:
+        (epoch,) = csv.DictReader(table)
+    span = max(row["end"] for row in steps) - min(row["start"] for row in steps)
+    assert span == pytest.approx(float(epoch["epoch_time_s"]), rel=0.2, abs=0.05)
     recorded = [call for call in seen.calls if call[0] == "record" and call[2] == 0]
     assert len(recorded) > len(own)
 
 
-@of("three axes")
+@trainers("three axes")
 def test_fsdp_marks_its_collectives_and_the_waits_for_them(seen: Any) -> None:
-    by_step = collections.Counter((row["step"], row["phase"]) for row in read_phases(seen) if row["step"])
-    # Gradients are reduce-scattered along one axis, and all-reduced along another one.
-    assert [by_step[step, "communication"] for step in (1, 2)] == [3] * 2
-    assert all(by_step[step, "wait"] >= 2 for step in (1, 2))
+    rows = read_phases(seen)
+    order = [call[0] for call in seen.calls]
+    opened, closed = order.index("open_epoch"), order.index("close_epoch")
+    called = collections.Counter((name, *details[:1]) for name, *details in seen.calls[opened:closed])
+    n_collectives = sum(n for (name, *_), n in called.items() if name == "collective")
+    phases = collections.Counter(row["phase"] for row in rows if row["step"])
+    # Parameters are gathered; gradients are reduce-scattered along one axis, and all-reduced along another one.
+    assert phases["communication"] == n_collectives >= 2 * 3
+    assert {row["step"] for row in rows if row["phase"] == "communication"} >= {1, 2}
+    # The rank waits when its own stream does, for FSDP or, in phase data, for a batch.
+    assert phases["wait"] == called["wait_event", 0] - phases["data"]
 
 
 def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
@@ -227,8 +239,8 @@ def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
         moved = False
         for rank, queue in enumerate(queues):
             for direction, peer, number in list(queue[0]) if queue else ():
-                wanted = "recv_" if direction == "send" else "send"
-                answer = next((m for m in (queues[peer] or [[]])[0] if m[:2] == (wanted, rank)), None)
+                answering = "recv_" if direction == "send" else "send"
+                answer = next((m for m in (queues[peer] or [[]])[0] if m[:2] == (answering, rank)), None)
                 if answer is not None:
                     queue[0].remove((direction, peer, number))
                     queues[peer][0].remove(answer)

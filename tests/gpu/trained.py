@@ -17,13 +17,13 @@ class LoneGroup:
 
     def all_gather(self, value: Any) -> list[Any]:
         """See Group. If this stage of a pipeline has seen no samples, others have."""
-        others = value
+        peers = value
         if isinstance(value, list):
-            others = [
+            peers = [
                 {**entry, "samples": 1} if isinstance(entry, dict) and entry.get("samples") == 0 else entry
                 for entry in value
             ]
-        return [value if rank == self.rank else others for rank in range(self.size)]
+        return [value if rank == self.rank else peers for rank in range(self.size)]
 
     def broadcast(self, value: Any) -> Any:
         """See Group."""
