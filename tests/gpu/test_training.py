@@ -222,6 +222,11 @@ def test_fsdp_marks_its_collectives_and_the_waits_for_them(seen: Any) -> None:
     assert {row["step"] for row in rows if row["phase"] == "communication"} >= {1, 2}
     # The rank waits when its own stream does, for FSDP or, in phase data, for a batch.
     assert phases["wait"] == called["wait_event", 0] - phases["data"]
+    waits, ends = (
+        [row for row in rows if row["phase"] == "wait"],
+        [row["end"] for row in rows if row["phase"] == "communication"],
+    )
+    assert not any(wait["start"] <= end <= wait["end"] for wait in waits for end in ends)
 
 
 def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
