@@ -560,7 +560,12 @@ class TensorFlowTrainer(Trainer):
             lambda replica: tf.constant(samples[replica.replica_id_in_sync_group % replicas :: replicas])
         )
 
-    def device_memory_peak_bytes(self) -> int | None:
+    def reset_device_memory_peak(self) -> None:
+        """See Trainer."""
+        if self.context.spec["device"] == "cuda":
+            tf.config.experimental.reset_memory_stats("GPU:0")
+
+    def read_device_memory_peak(self) -> int | None:
         """See Trainer."""
         return (
             int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
@@ -658,7 +663,7 @@ class TensorFlowTrainer(Trainer):
 
         class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
             def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
-                timer.open_epoch()
+                trainer.open_epoch(timer)
 
             def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
                 trainer.set_learning_rate()
@@ -671,7 +676,7 @@ class TensorFlowTrainer(Trainer):
                 samples = spec["steps"] * spec["local_batch"]
                 right = round(logs["accuracy"] * samples * trainer.context.positions)
                 seen = EpochSums(logs["loss"] * samples, right, samples)
-                timer.close_epoch(seen, trainer.evaluate)
+                trainer.close_epoch(timer, seen)
 
         self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
         self.model.fit(
