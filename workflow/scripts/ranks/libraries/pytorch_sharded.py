@@ -143,7 +143,7 @@ class ShardedTrainer(PyTorchTrainer):
         mixed: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
 
         def shard_unit(layers: list[nn.Module], **policy: Any) -> list[nn.Module]:
-            """Shard layers as one unit, and return one of them, which stands for the unit; [] of no layers."""
+            """Shard layers as one unit and return one of them, which stands for the unit."""
             if layers:
                 policies = MixedPrecisionPolicy(**policy)
                 fully_shard(layers, mesh=mesh, mp_policy=policies, reshard_after_forward=self.regathers)

@@ -45,7 +45,8 @@ def environment(context: Context) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": context.spec["interface"],
         "DS_ACCELERATOR": context.spec["device"],
         "LOCAL_RANK": str(context.local_rank),
-        "TORCH_EXTENSIONS_DIR": tempfile.gettempdir(),
+        # Of each attempt, since an attempt that ends while it compiles leaves a lock.
+        "TORCH_EXTENSIONS_DIR": f"{tempfile.gettempdir()}/{context.folder.parent.name}-{context.folder.name}",
     }
 
 
@@ -105,7 +106,12 @@ def trainer(context: Context) -> Trainer:
     import deepspeed
     import torch
 
+    from ranks.libraries.channels_first import canonical
     from ranks.libraries.pytorch import ADAM, PyTorchTrainer, build, load, tensors
+
+    def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return a weight as a list of parameters to gather, [] if it is a buffer."""
+        return [tensor] if isinstance(tensor, torch.nn.Parameter) else []
 
     class DeepSpeedTrainer(PyTorchTrainer):
         def make_module(self) -> torch.nn.Module:
@@ -119,8 +125,7 @@ def trainer(context: Context) -> Trainer:
                 module = build(self.graph)
             own = tensors(module, self.graph)
             for name, weight in context.draw_weights(own):
-                parameters = [own[name]] if isinstance(own[name], torch.nn.Parameter) else []
-                with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0):
+                with deepspeed.zero.GatheredParameters(parameters(own[name]), modifier_rank=0):
                     load(module, self.graph, {name: weight})
             return module.to(self.torch_device)
 
@@ -156,8 +161,12 @@ def trainer(context: Context) -> Trainer:
             return seen
 
         def weights(self) -> dict[str, np.ndarray]:
-            with deepspeed.zero.GatheredParameters(list(self.module.parameters())):
-                return super().weights()
+            arrays = {}
+            for name, tensor in tensors(self.module, self.graph).items():
+                with deepspeed.zero.GatheredParameters(parameters(tensor)):
+                    operator = self.graph.by_name[name.rpartition(".")[0]]
+                    arrays[name] = canonical(tensor.detach().cpu().numpy(), operator, self.graph)
+            return arrays
 
     return DeepSpeedTrainer(context)
 
