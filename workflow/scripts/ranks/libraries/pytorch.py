@@ -338,11 +338,12 @@ class PyTorchTrainer(Trainer):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             levels["precision"] == "tf32"
         )
-        torch.manual_seed(context.spec["seed"] + context.replica)  # Dropout draws from it.
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self.module = self.make_module()
+        # Dropout draws from it; layers that were built with memory have drawn from it before.
+        torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
@@ -402,6 +403,8 @@ class PyTorchTrainer(Trainer):
                 if logits is not None:
                     loss_sum += loss * len(labels)
                     correct += (logits.argmax(-1) == labels).sum()
+                # Otherwise the next batch would find its predecessor's logits in memory.
+                del logits
                 if i == length - 1:
                     phases.enter("optimizer")
                     self._step()
