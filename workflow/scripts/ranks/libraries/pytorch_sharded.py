@@ -11,6 +11,7 @@ kernels do not take bfloat16 parameters together with float32 running statistics
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -132,7 +133,13 @@ class ShardedTrainer(PyTorchTrainer):
     def make_module(self) -> nn.Module:
         """See PyTorchTrainer. The model has no memory before `load_shards`."""
         with torch.device("meta"):
-            return build(self.graph)
+            module = build(self.graph)
+        for operator in self.graph.operators:
+            # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
+            if operator.kind == "activation" and len(operator.shape) == 2:
+                module.get_submodule(operator.name).inplace = False
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+        return module
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
@@ -234,6 +241,7 @@ class ShardedTrainer(PyTorchTrainer):
             for name, tensor in tensors(self.module, self.graph).items()
         }
 
+    @torch.no_grad()
     def weights_finite(self) -> bool:
         """See Trainer. Each rank checks its own shards."""
         own = (
