@@ -305,10 +305,10 @@ def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
 
 @pytest.mark.every_framework
 def test_fsdp_shards_blocks_unevenly(trainings: Trainings) -> None:
-    """Three ranks share blocks of 64 units, in two accumulated batches; the last one has fewer to validate."""
+    """Three ranks share blocks of 64 units, accumulate two batches, and validate 1, 2 and 2 batches."""
     levels = {
         "model": "gpt-nano",
-        "dataset": "synthetic-tokens-32-16-205",
+        "dataset": "synthetic-tokens-32-16-264",
         "batch_size": 8,
         "sync_every": 2,
         "nodes": 3,
