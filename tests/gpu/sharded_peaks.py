@@ -36,6 +36,15 @@ def main(folder: str, rank: int, ranks: int) -> dict[str, int]:
     return peaks
 
 
+def order(folder: str) -> list[str]:
+    """Train one rank; return when its peak of memory is reset and read, and what is done in between."""
+    device = FakeCuda()
+    device.watch(torch.cuda, "max_memory_allocated")
+    train(Path(folder), device, 0)
+    steps = ("reset_peak_memory_stats", "open_epoch", "train_epoch", "max_memory_allocated", "validate")
+    return [name for name, *_ in device.named(*steps)]
+
+
 def train_within(folder: str, rank: int, ranks: int, limit_bytes: int) -> int:
     """Train on a device with so much memory; return the steps. Initial weights, which nobody sees, are 0."""
     device = FakeCuda(rank=rank, ranks=ranks)

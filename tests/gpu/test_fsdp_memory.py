@@ -39,6 +39,16 @@ def test_peaks_are_those_of_a_hand_written_script(
     assert 0 <= peaks["training"] - expected["training"] <= 3 * LABELLED_BATCH + LOGITS
 
 
+def test_peak_of_an_epoch_excludes_validation(
+    on_fake_cuda: Callable[..., Any], attempt: Callable[..., Path]
+) -> None:
+    folder = attempt(
+        "pytorch-single", model="gpt-nano", dataset=f"synthetic-tokens-{VOCABULARY}-{LENGTH}-16", epochs=2
+    )
+    epoch = ["reset_peak_memory_stats", "open_epoch", "train_epoch", "max_memory_allocated", "validate"]
+    assert on_fake_cuda("gpu.sharded_peaks", "order", folder) == 2 * epoch
+
+
 def test_model_that_is_larger_than_a_device_trains(
     on_fake_cuda: Callable[..., Any], attempt: Callable[..., Path]
 ) -> None:
