@@ -3,6 +3,9 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+17. FSDP builds on the meta device and shards blocks, ZeRO 3 builds within zero.Init, and device memory is that
+    of timed epochs without validation; dropout of PyTorch draws from a generator that is seeded after
+    construction (November 2026).
 16. Frameworks are `heterogeneous`, no longer `unlike`, in their descriptions (November 2026).
 15. A framework's description names its baseline `baseline`, no longer `base` (November 2026).
 14. The collective benchmark is a program of this name, and tensors that Horovod and Tarantella send in it are

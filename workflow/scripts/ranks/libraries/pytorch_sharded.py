@@ -192,7 +192,7 @@ class ShardedTrainer(PyTorchTrainer):
                 tensor.copy_(whole)
         if self.context.levels["precision"] == "amp":
             for layer in self.module.modules():
-                if isinstance(layer, LSTM):
+                if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
 
     def optimize_own(self) -> None:
