@@ -86,8 +86,8 @@ class FakeCuda:
         self.n_busy = 0
         self.batch, self.is_in_batch = 0, False  # of messages
         self.product_dtypes: set[torch.dtype] = set()
-        self.memory = Memory()
         self.order = sanitizer.EventHandler() if find_races else None
+        self.memory = Memory(self.order)
         self.mode = FakeCudaMode(self)
         self._local = threading.local()
         Stream.fake = Event.fake = self
@@ -261,9 +261,14 @@ class HostCopies:
 
 
 class Memory:
-    """Bytes of the storages that live on each device, each counted from the first operation that returns it."""
+    """Bytes of the storages that live on each device, each counted from the first operation that returns it.
 
-    def __init__(self) -> None:
+    The sanitizer `order` hears of storages that are freed, since others get their numbers. PyTorch's allocator
+    hands memory of one stream to no other one.
+    """
+
+    def __init__(self, order: sanitizer.EventHandler | None) -> None:
+        self.order = order
         self.living: defaultdict[int, int] = defaultdict(int)
         self.peak: defaultdict[int, int] = defaultdict(int)
         self._of_thread = threading.local()
@@ -294,10 +299,17 @@ class Memory:
             self._sizes[storage._cdata] = (index, storage.nbytes())
             self.living[index] += storage.nbytes() - before
             self.peak[index] = max(self.peak[index], self.living[index])
+            if not storage.nbytes() and before:
+                self._forget(storage._cdata)
 
     def _free(self, number: int) -> None:
         index, size = self._sizes.pop(number)
         self.living[index] -= size
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        if self.order:
+            self.order._handle_memory_deallocation(number)
 
 
 class FakeCudaMode(FakeTensorMode):
@@ -607,7 +619,7 @@ def patch(device: FakeCuda) -> None:
         "max_memory_allocated": lambda index=None: device.peak_bytes(device.index(index)),
         "max_memory_reserved": lambda index=None: device.peak_bytes(device.index(index)),
         "reset_peak_memory_stats": lambda index=None: (
-            device.note("reset_peak_memory_stats"),
+            device.note("reset_peak_memory_stats", device.index(index)),
             device.reset_peak(device.index(index)),
         ),
         "mem_get_info": lambda index=None: (

@@ -41,7 +41,7 @@ def order(folder: str) -> list[str]:
     device = FakeCuda()
     device.watch(torch.cuda, "max_memory_allocated")
     train(Path(folder), device, 0)
-    steps = ("reset_peak_memory_stats", "open_epoch", "train_epoch", "max_memory_allocated", "validate")
+    steps = ("reset_peak_memory_stats", "open_epoch", "close_epoch", "max_memory_allocated", "validate")
     return [name for name, *_ in device.named(*steps)]
 
 

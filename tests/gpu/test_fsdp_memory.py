@@ -45,7 +45,7 @@ def test_peak_of_an_epoch_excludes_validation(
     folder = attempt(
         "pytorch-single", model="gpt-nano", dataset=f"synthetic-tokens-{VOCABULARY}-{LENGTH}-16", epochs=2
     )
-    epoch = ["reset_peak_memory_stats", "open_epoch", "train_epoch", "max_memory_allocated", "validate"]
+    epoch = ["reset_peak_memory_stats", "open_epoch", "close_epoch", "max_memory_allocated", "validate"]
     assert on_fake_cuda("gpu.sharded_peaks", "order", folder) == 2 * epoch
 
 
