@@ -67,13 +67,13 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
         size += own
 
 
-def shard_of(whole: torch.Tensor, parameter: DTensor) -> torch.Tensor:
+def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
     """Return this rank's shard of a tensor that is sharded as `parameter` is.
 
     A tensor axis, the last one of a mesh, partitions first; FSDP shards the result. Where there are more
     ranks than rows, the last ranks have none.
     """
-    mesh, shard = parameter.device_mesh, whole
+    mesh, shard = parameter.device_mesh, tensor
     for axis in reversed(range(mesh.ndim)):
         if (placement := parameter.placements[axis]).is_replicate():
             continue
@@ -162,8 +162,8 @@ class ShardedTrainer(PyTorchTrainer):
         blocks = []
         for layers in units(root, self.graph):
             norms = [layer for layer in layers if is_norm(layer)]
-            others = [layer for layer in layers if not is_norm(layer)]
-            blocks.append(shard_unit(others, **mixed if is_mixed else {}) + shard_unit(norms))
+            products = [layer for layer in layers if layer not in norms]
+            blocks.append(shard_unit(products, **mixed if is_mixed else {}) + shard_unit(norms))
         norms_of_root = shard_unit([layer for layer in root.children() if is_norm(layer)])
         # The loss takes logits in float32. The backward pass begins with the root, which stays gathered.
         policy = (
@@ -185,11 +185,11 @@ class ShardedTrainer(PyTorchTrainer):
         own = tensors(self.module, self.graph)
         for name, weight in self.context.draw_weights(own):
             operator = self.graph.by_name[name.rpartition(".")[0]]
-            whole, tensor = torch.from_numpy(channels_first(weight, operator, self.graph)), own[name]
+            value, tensor = torch.from_numpy(channels_first(weight, operator, self.graph)), own[name]
             if isinstance(tensor, DTensor):
-                tensor.to_local().copy_(shard_of(whole, tensor))
+                tensor.to_local().copy_(shard_of(value, tensor))
             else:
-                tensor.copy_(whole)
+                tensor.copy_(value)
         if self.context.levels["precision"] == "amp":
             for layer in self.module.modules():
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
