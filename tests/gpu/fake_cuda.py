@@ -52,6 +52,7 @@ import torch.utils  # noqa: E402
 from torch._C._distributed_c10d import _create_work_from_future  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.cuda import _sanitizer as sanitizer  # noqa: E402
+from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 __all__ = ["FakeCuda", "torch"]
@@ -270,16 +271,26 @@ class Memory:
         self.order = order
         self.living: defaultdict[int, int] = defaultdict(int)
         self.peak: defaultdict[int, int] = defaultdict(int)
+        self._of_thread = threading.local()
         self._sizes: dict[int, tuple[int, int]] = {}  # number of a storage -> device, bytes
 
     def add(self, tensor: torch.Tensor) -> None:
         """Count the storage of a tensor unless it is counted already."""
         storage = tensor.untyped_storage()
         number = storage._cdata
-        if number not in self._sizes:
+        if number not in self._sizes and not getattr(self._of_thread, "is_planning", False):
             self._sizes[number] = (tensor.device.index, 0)
             weakref.finalize(storage, self._free, number).atexit = False
             self.resize(storage)
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Count no new storages: PyTorch itself uses fake tensors to derive shapes."""
+        self._of_thread.is_planning = True
+        try:
+            yield
+        finally:
+            self._of_thread.is_planning = False
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Count a storage with its present size, if it is one of a device."""
@@ -638,6 +649,13 @@ def patch(device: FakeCuda) -> None:
         device.memory.resize(storage)
         return storage
 
+    derive_shapes = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def derive_uncounted(propagator: Any, operation: Any) -> Any:
+        with device.memory.planning():
+            return derive_shapes(propagator, operation)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = derive_uncounted  # of DTensor
     # FSDP frees and allocates gathered parameters so, past every dispatch.
     torch.UntypedStorage.resize_ = resize
 

@@ -121,13 +121,24 @@ class Sharded(Truth):
 
         A list schedule places each task in order on the link or the processor.
         """
-        units, macs = [], []
+        units, macs, root = [], [], [0, 0]
+        place = None
         for operator in model_graph(model, dataset).operators:
             own = sum(4 * math.prod(s) for w, s in operator.weights.items() if w not in ("mean", "variance"))
-            if not units or (own and units[-1] >= 25 * MIB):
+            if model.startswith("resnet"):  # A unit for each block, and one for the rest.
+                before, place = place, operator.name.split("_")[:2] if "_block" in operator.name else None
+                if place is None:
+                    root = [root[0] + own, root[1] + operator.macs]
+                    continue
+                is_first = place != before
+            else:
+                is_first = not units or (own and units[-1] >= 25 * MIB)
+            if is_first:
                 units.append(0), macs.append(0)
             units[-1] += own
             macs[-1] += operator.macs
+        if any(root):
+            units.append(root[0]), macs.append(root[1])
         work = [self.hidden * backward_s * mine / sum(macs) for mine in macs]
         gather, scatter = (
             [self.collective(name, size, nodes, rate) for size in units]

@@ -180,6 +180,35 @@ def test_recurrent_networks_have_the_parameters_of_their_layers() -> None:
     assert model.parameters == 2 * 10_000 * 1024 + 4 * lstm + attention + dense
 
 
+@pytest.mark.parametrize(
+    ("name", "n_blocks", "largest"),
+    [
+        ("resnet-50", 16, 6_039_552),  # the first of stage 4, with its shortcut
+        ("vit-b-16", 12, 12 * 768**2 + 13 * 768),
+        ("inception-v3", 11, None),
+        ("efficientnet-b0", 16, None),
+        ("vgg-16", 0, None),
+    ],
+)
+def test_blocks_are_those_of_the_publication(name: str, n_blocks: int, largest: int | None) -> None:
+    model = graph(name, *IMAGE)
+    sizes = [
+        sum(
+            math.prod(shape)
+            for operator in block
+            for weight, shape in operator.weights.items()
+            if is_trained(weight)
+        )
+        for block in model.blocks.values()
+    ]
+    assert len(sizes) == n_blocks and all(sizes)
+    assert largest is None or max(sizes) == largest
+    outside = {operator.name for operator in model.operators} - {
+        operator.name for block in model.blocks.values() for operator in block
+    }
+    assert {model.operators[0].name, model.operators[-1].name} <= outside
+
+
 def test_a_tied_table_is_one_weight() -> None:
     model = graph("gpt-nano", (6,), 40, 40, "next")
     assert [key for key in model.weights() if key.startswith(("embedding", "head"))] == ["embedding.table"]

@@ -3,6 +3,9 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+18. FSDP builds on the meta device and shards blocks, ZeRO 3 builds within zero.Init, and device memory is that
+    of timed epochs without validation; dropout of PyTorch draws from a generator that is seeded after
+    construction (November 2026).
 17. Training of language models counts no correct labels, cuDNN times algorithms of convolutions, DDP's gradients
     are views of its buckets, and ranks collect warnings. The factor autotune came with it, so that every
     run's spec says more (November 2026).

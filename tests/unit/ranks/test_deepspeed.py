@@ -67,6 +67,12 @@ def test_ranks_with_different_batches_validate_shards(trainings: Trainings) -> N
 
 
 @EVERY
+def test_shards_in_mixed_precision_train_nearly_alike(trainings: Trainings) -> None:
+    amp, fp32 = (trainings.losses("deepspeed", **zero("parameters", precision=p)) for p in ("amp", "fp32"))
+    assert 0 < abs(amp[0] - fp32[0]) < 0.05
+
+
+@EVERY
 @pytest.mark.parametrize(
     "levels_of_both",
     [

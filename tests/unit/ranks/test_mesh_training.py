@@ -199,6 +199,7 @@ class Trainer(pytorch_mesh.MeshTrainer):
         self.graph, self.torch_device = None, torch.device("cpu")
 
     def shard(self, mesh): pass
+    def load_shards(self): pass
     def optimize_own(self): pass
 
 means, masks = set(), set()

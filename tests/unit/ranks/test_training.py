@@ -304,6 +304,26 @@ def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
     assert float(actual["train_loss"]) == pytest.approx(float(expected["train_loss"]), rel=1e-4)
 
 
+@pytest.mark.every_framework
+def test_fsdp_shards_blocks_unevenly(trainings: Trainings) -> None:
+    """Three ranks share blocks of 64 units, accumulate two batches, and validate 1, 2 and 2 batches."""
+    levels = {
+        "model": "gpt-nano",
+        "dataset": "synthetic-tokens-32-16-264",
+        "batch_size": 8,
+        "sync_every": 2,
+        "nodes": 3,
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "epochs": 2,
+    }
+    actual, expected = (trainings.train(name, **levels) for name in ("pytorch-fsdp", "pytorch-ddp"))
+    assert_same(weights(actual / "after.npz"), weights(expected / "after.npz"), 1e-4)
+    for row, reference in zip(epochs(actual), epochs(expected), strict=True):
+        assert float(row["validation_loss"]) == pytest.approx(float(reference["validation_loss"]), rel=1e-4)
+        assert row["validation_accuracy"] == reference["validation_accuracy"]
+
+
 @pytest.mark.parametrize(
     "framework", framework_params(DISTRIBUTED, ("pytorch-ddp", "tensorflow-multiworker"))
 )
@@ -368,7 +388,7 @@ def test_ddp_warns_of_nothing(trainings: Trainings, levels: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     "framework",
     framework_params(
-        ("pytorch-single", "tensorflow-single", "tensorflow-mirrored", "deepspeed"),
+        ("pytorch-single", "tensorflow-single", "tensorflow-mirrored", "deepspeed", "pytorch-fsdp"),
         ("pytorch-single", "tensorflow-single"),
     ),
 )

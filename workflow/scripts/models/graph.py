@@ -23,6 +23,7 @@ Standard library only: ranks import it in every framework's environment.
 
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ BYTES = 4  # of a float32 number
 NOT_TRAINED = ("mean", "variance")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
+# Names of a block's operators: the block, such as stage1_block2, and the operator's own name.
+IN_BLOCK = re.compile(r"(.*?(?:block|module)\d+)_")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,15 @@ class Graph:
     def statistics(self) -> list[str]:
         """Names of the weights that are not trained."""
         return [name for name in self.weights() if not is_trained(name)]
+
+    @property
+    def blocks(self) -> dict[str, list[Operator]]:
+        """Operators of each residual block, transformer block or Inception module; {} if there are none."""
+        blocks: dict[str, list[Operator]] = {}
+        for operator in self.operators:
+            if in_block := IN_BLOCK.match(operator.name):
+                blocks.setdefault(in_block[1], []).append(operator)
+        return blocks
 
     def users(self, name: str) -> list[Operator]:
         """Return the operators that have `name` as an input."""

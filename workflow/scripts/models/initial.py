@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -24,16 +25,21 @@ def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
         uniform    kernels and tables uniform within 1 / sqrt(n), where n is the number of units of an LSTM or
                    a table, and the number of inputs of other kernels (as PyTorch initializes LSTMs)
     """
+    return dict(draw_weights(graph, seed, graph.weights()))
+
+
+def draw_weights(graph: Graph, seed: int, names: Collection[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and initial value of the weights in `names`, one after the other (see initial_weights)."""
     draw = INITIALIZERS[graph.initializer]
-    weights = {}
     for operator in graph.operators:
         for weight, shape in operator.weights.items():
             name = f"{operator.name}.{weight}"
+            if name not in names:
+                continue
             generator = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
             drawn = draw(graph, operator, weight, generator)
             constant = np.full(shape, float(weight in ("scale", "variance")), np.float32)
-            weights[name] = constant if drawn is None else drawn
-    return weights
+            yield name, constant if drawn is None else drawn
 
 
 def _glorot(

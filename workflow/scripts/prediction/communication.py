@@ -10,11 +10,12 @@ which tensors share a message:
              compute_bucket_assignment_by_size: 1 MiB the first, 25 MiB the others)
     fusion   all tensors that are ready when the last message has arrived, up to a limit (Horovod: Sergeev &
              Del Balso 2018, section 3.1; operations.cc: 128 MiB, checked in cycles of 1 ms)
-    units    layers in the order of the forward pass, joined up to a limit. Each unit's parameters are
-             gathered before its forward pass and, except for the last unit, again before its backward pass;
-             its gradients are reduce-scattered (PyTorch FSDP2: Zhao et al., VLDB 2023, section 3.2;
-             frameworks/pytorch-fsdp). With gradient accumulation, parameters stay after the backward pass
-             until the next optimizer step, so that later batches gather only in their backward passes.
+    units    blocks in the order of the forward pass, and then all that is in no block; in a model without
+             blocks, layers joined up to a limit. Each unit's parameters are gathered before its forward pass
+             and, except for the last unit, again before its backward pass; its gradients are reduce-scattered
+             (PyTorch FSDP2: Zhao et al., VLDB 2023, section 3.2; frameworks/pytorch-fsdp). With gradient
+             accumulation, parameters stay after the backward pass until the next optimizer step, so that
+             later batches gather only in their backward passes.
 """
 
 import functools
@@ -93,11 +94,13 @@ class Tensors:
         bytes: Sizes, [tensors].
         ready: Share of the backward pass after which each is ready, [tensors].
         layer: A number for each tensor's layer, [tensors]; None: each tensor is a layer.
+        blocks: Units of a model with blocks; None of a model without.
     """
 
     bytes: np.ndarray
     ready: np.ndarray
     layer: np.ndarray | None = None
+    blocks: "Units | None" = None
 
     @property
     def total_bytes(self) -> float:
@@ -117,7 +120,27 @@ def gradient_tensors(graph: Graph) -> Tensors:
         sizes += [float(BYTES * math.prod(shape)) for shape in reversed(own)]
         ready += [done] * len(own)
         layers += [layer] * len(own)
-    return Tensors(np.array(sizes), np.array(ready), np.array(layers))
+    return Tensors(np.array(sizes), np.array(ready), np.array(layers), block_units(graph))
+
+
+def block_units(graph: Graph) -> "Units | None":
+    """Return the blocks of a model that has any, and last a unit of all its other layers."""
+    if not graph.blocks:
+        return None
+    blocks = [block for block in graph.blocks.values() if any(operator.weights for operator in block)]
+    in_blocks = {operator.name for block in blocks for operator in block}
+    units = [*blocks, [operator for operator in graph.operators if operator.name not in in_blocks]]
+    sizes = [
+        sum(
+            BYTES * math.prod(shape)
+            for operator in unit
+            for name, shape in operator.weights.items()
+            if is_trained(name)
+        )
+        for unit in units
+    ]
+    work = [sum(operator.macs for operator in unit) / max(graph.macs, 1) for unit in units]
+    return Units(np.array(sizes, float), np.array(work))
 
 
 def single_tensor(gradient_bytes: float) -> Tensors:
@@ -201,7 +224,9 @@ class Units:
 
 
 def join_units(gradients: Tensors, limit_bytes: float) -> Units:
-    """Return the layers joined to units (models.messages.units)."""
+    """Return a model's blocks, or its layers joined to units (models.messages.units)."""
+    if gradients.blocks:
+        return gradients.blocks
     layer = np.arange(len(gradients.bytes)) if gradients.layer is None else gradients.layer
     is_in_layer = [layer == number for number in sorted(set(layer.tolist()), reverse=True)]
     sizes = [float(gradients.bytes[mask].sum()) for mask in is_in_layer]

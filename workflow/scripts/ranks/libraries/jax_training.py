@@ -542,10 +542,14 @@ class JaxTrainer(Trainer):
             for name, value in statistics.items()
         }
 
-    def device_memory_peak_bytes(self) -> int | None:
-        """See Trainer."""
+    def read_device_memory_peak(self) -> int | None:
+        """See Trainer. JAX cannot reset it."""
         memory = jax.local_devices()[0].memory_stats()
         return memory["peak_bytes_in_use"] if memory else None
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """Return the peak device memory until the first validation, from construction on."""
+        return self.device_memory_peaks[0]
 
     def _own(self, value: Array) -> np.ndarray:
         """Return this rank's replica's entry of an array [replicas, ...]."""

@@ -339,14 +339,12 @@ class PyTorchTrainer(Trainer):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             levels["precision"] == "tf32"
         )
-        torch.manual_seed(context.spec["seed"] + context.replica)  # Dropout draws from it.
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
-        self.module = build(graph)
-        initial = context.initial_weights()
-        load(self.module, graph, {name: initial[name] for name in graph.weights()})
-        self.module.to(self.torch_device, memory_format=self._format)
+        self.module = self.make_module()
+        # Dropout draws from it; layers that were built with memory have drawn from it before.
+        torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
         if context.graph.vocabulary is None:
@@ -368,6 +366,12 @@ class PyTorchTrainer(Trainer):
     def part(self, context: Context) -> Graph:
         """Return the part of the model that this rank trains, by default all of it (a hook)."""
         return context.graph
+
+    def make_module(self) -> nn.Module:
+        """Return the model with its initial weights on the device (a hook)."""
+        module = build(self.graph)
+        load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
+        return module.to(self.torch_device, memory_format=self._format)
 
     def distribute(self) -> None:
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
@@ -454,6 +458,18 @@ class PyTorchTrainer(Trainer):
             samples += len(expected)
         return EpochSums(loss_sum, correct, samples)
 
+    @torch.no_grad()
+    def keep_pace(self) -> None:
+        """Run forward passes of one sample until ranks with more validation batches are done, too.
+
+        For libraries whose ranks gather the parameters of each layer together.
+        """
+        kind = torch.uint8 if self.context.graph.vocabulary is None else torch.int64
+        sample = torch.zeros((1, *self.context.graph.shape), dtype=kind, device=self.torch_device)
+        for _ in range(self.context.missing_validation_batches):
+            with self._precision():
+                self.predict(self._normalized(sample))
+
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a validation batch, None if another rank has them (a hook)."""
         return self.module(images)
@@ -471,8 +487,13 @@ class PyTorchTrainer(Trainer):
         """See Trainer."""
         load(self.module, self.graph, statistics)
 
-    def device_memory_peak_bytes(self) -> int | None:
+    def reset_device_memory_peak(self) -> None:
         """See Trainer."""
+        if self.torch_device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def read_device_memory_peak(self) -> int | None:
+        """See Trainer. It counts the tensors, without what the allocator keeps for later ones."""
         return (
             torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
         )

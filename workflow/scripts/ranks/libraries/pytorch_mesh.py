@@ -30,7 +30,7 @@ from models.graph import SHARED, Graph
 from models.mesh import AXES
 from ranks.libraries.channels_first import canonical
 from ranks.libraries.pytorch import cross_entropy, join, tensors
-from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
+from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
 from ranks.worker.context import Context
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -248,6 +248,7 @@ class MeshTrainer(ShardedTrainer):
             divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
         if sizes.replicas > 1 or sizes.ranks == 1:  # One rank uses FSDP too, as its baseline.
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
+        self.load_shards()
         if sizes.pipeline > 1:
             self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
             self.shared = list(shared_tables(self.parts, mesh))
@@ -273,16 +274,10 @@ class MeshTrainer(ShardedTrainer):
             for name, shape in part.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
                 if part is self.graph:
-                    own = (
-                        tensors_by_name[name].full_tensor()
-                        if isinstance(tensors_by_name[name], DTensor)
-                        else tensors_by_name[name]
+                    own = canonical(
+                        gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
-                    value.copy_(
-                        torch.from_numpy(
-                            canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
-                        )
-                    )
+                    value.copy_(torch.from_numpy(own))
                 if self.stage:
                     dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
                 arrays[name] = value.cpu().numpy()

@@ -1,22 +1,37 @@
-"""FSDP2 (Zhao et al., VLDB 2023): a model sharded in units of layers, with marks for traced runs."""
+"""FSDP2 (Zhao et al., VLDB 2023), used as PyTorch's FSDP2 tutorial and torchtitan use it.
+
+The model is built on the meta device. Each of its blocks becomes a unit whose parameters are gathered before
+use; what is in no block, such as embedding and head, belongs to the root. Then each rank allocates its shards
+and loads them. Each unit prefetches the next one, in the forward and in the backward pass.
+
+In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast: parameters are gathered in
+bfloat16 and gradients are reduced in float32, torchtitan's defaults. Weights, reduced gradients and optimizer
+state stay in float32, as with autocast. Batch normalization has units of its own in float32, since its
+kernels do not take bfloat16 parameters together with float32 running statistics.
+"""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from models.graph import Graph
-from ranks.libraries.pytorch import PyTorchTrainer, make_optimizer
+from ranks.libraries.channels_first import canonical, channels_first
+from ranks.libraries.pytorch import PyTorchTrainer, build, make_optimizer, tensors
+from ranks.libraries.pytorch_layers import LSTM
 from ranks.worker.context import Context
-from ranks.worker.epoch_timer import EpochSums, EpochTimer
+from ranks.worker.epoch_timer import EpochSums
 
-UNIT_BYTES = 25 * 2**20  # as DDP's buckets
+UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13
 FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
@@ -28,23 +43,48 @@ FSDP_COLLECTIVES = (
 
 
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
-    """Yield units of consecutive layers whose parameters are gathered together, of UNIT_BYTES or more.
+    """Yield the layers of each unit, in the order of the forward pass.
 
-    Remaining layers, and a table that another layer uses, belong to the root module.
+    A unit is a block of the model. Of a model without blocks, it is consecutive layers of UNIT_BYTES or more.
+    Remaining layers, and a table that another layer uses, belong to the root module. A unit has no
+    activations, since the first one would overwrite FSDP's output in place.
     """
+    if graph.blocks:
+        for operators in graph.blocks.values():
+            if layers := [module.get_submodule(op.name) for op in operators if op.weights]:
+                yield layers
+        return
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
-    layers: list[nn.Module] = []
-    size = 0
+    layers, size = [], 0
     for name, layer in module.named_children():
         own = sum(weight.nbytes for weight in layer.parameters())
-        if name in tied:
+        if name in tied or not own:
             continue
-        # A unit never begins with an activation, which would overwrite FSDP's output in place.
-        if own and size >= UNIT_BYTES:
+        if size >= UNIT_BYTES:
             yield layers
             layers, size = [], 0
         layers.append(layer)
         size += own
+
+
+def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
+    """Return this rank's shard of a tensor that is sharded as `parameter` is.
+
+    A tensor axis, the last one of a mesh, partitions first; FSDP shards the result. Where there are more
+    ranks than rows, the last ranks have none.
+    """
+    mesh, shard = parameter.device_mesh, tensor
+    for axis in reversed(range(mesh.ndim)):
+        if (placement := parameter.placements[axis]).is_replicate():
+            continue
+        shards, number = shard.chunk(mesh.size(axis), placement.dim), mesh.get_local_rank(axis)
+        shard = shards[number] if number < len(shards) else shard.narrow(placement.dim, 0, 0)
+    return shard
+
+
+def gathered(tensor: torch.Tensor) -> np.ndarray:
+    """Return all of a tensor, which may be sharded, in host memory."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().numpy()
 
 
 def mark_calls(context: Context, on_gpu: bool) -> None:
@@ -82,14 +122,81 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 
 
 class ShardedTrainer(PyTorchTrainer):
-    """A trainer whose model is sharded, once `shard` was called in `distribute`."""
+    """A trainer whose model is sharded and loaded in `distribute`."""
 
     #: whether parameters are freed after the forward pass, and gathered again (ZeRO stage 3, not 2)
     regathers = True
+    #: a module of each unit and the root
+    sharded: Sequence[Any] = ()
     _own: list[tuple[DTensor, torch.Tensor]]
 
+    def make_module(self) -> nn.Module:
+        """See PyTorchTrainer. The model has no memory before `load_shards`."""
+        with torch.device("meta"):
+            module = build(self.graph)
+        for operator in self.graph.operators:
+            # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
+            if operator.kind == "activation" and len(operator.shape) == 2:
+                module.get_submodule(operator.name).inplace = False
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+        return module
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
+
+        It replaces all parameters by this rank's shards.
+        """
+        is_mixed, root = self.context.levels["precision"] == "amp", self.module
+        mixed: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+
+        def shard_unit(layers: list[nn.Module], **policy: Any) -> list[nn.Module]:
+            """Shard layers as one unit and return one of them, which stands for the unit."""
+            if layers:
+                policies = MixedPrecisionPolicy(**policy)
+                fully_shard(layers, mesh=mesh, mp_policy=policies, reshard_after_forward=self.regathers)
+            return layers[:1]
+
+        def is_norm(layer: nn.Module) -> bool:
+            return is_mixed and isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, FSDPModule)
+
+        blocks = []
+        for layers in units(root, self.graph):
+            norms = [layer for layer in layers if is_norm(layer)]
+            products = [layer for layer in layers if layer not in norms]
+            blocks.append(shard_unit(products, **mixed if is_mixed else {}) + shard_unit(norms))
+        norms_of_root = shard_unit([layer for layer in root.children() if is_norm(layer)])
+        # The loss takes logits in float32. The backward pass begins with the root, which stays gathered.
+        policy = (
+            MixedPrecisionPolicy(**mixed, output_dtype=torch.float32) if is_mixed else MixedPrecisionPolicy()
+        )
+        fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        self.sharded = [*(unit for block in blocks for unit in block), *norms_of_root, root]
+        for (block, *_), following in pairwise([[root], *blocks]):
+            block.set_modules_to_forward_prefetch(following)
+        for (block, *_), following in pairwise([[root], *reversed(blocks)]):
+            block.set_modules_to_backward_prefetch(following)
+
+    @torch.no_grad()
+    def load_shards(self) -> None:
+        """Allocate what this rank has of the model, and load the initial weights, one after the other."""
+        self.module.to_empty(device=self.torch_device)
+        for buffer in self.module.buffers():
+            buffer.zero_()
+        own = tensors(self.module, self.graph)
+        for name, weight in self.context.draw_weights(own):
+            operator = self.graph.by_name[name.rpartition(".")[0]]
+            value, tensor = torch.from_numpy(channels_first(weight, operator, self.graph)), own[name]
+            if isinstance(tensor, DTensor):
+                tensor.to_local().copy_(shard_of(value, tensor))
+            else:
+                tensor.copy_(value)
+        if self.context.levels["precision"] == "amp":
+            for layer in self.module.modules():
+                if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
+                    layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
+
     def optimize_own(self) -> None:
-        """Create an optimizer of this rank's shards, once parameters are sharded.
+        """Create an optimizer of this rank's shards, once they are loaded.
 
         It gets plain tensors that share memory with the shards. Optimizers are elementwise, so the result is
         the same, without the overhead of DTensor in every operation.
@@ -112,20 +219,6 @@ class ShardedTrainer(PyTorchTrainer):
                 own.grad, parameter.grad = parameter.grad.to_local(), None
         super().update()
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
-
-        It replaces all parameters by this rank's shards.
-        """
-        for layers in units(self.module, self.graph):
-            fully_shard(layers, mesh=mesh)
-        fully_shard(self.module, mesh=mesh)
-
-    @property
-    def sharded(self) -> list[FSDPModule]:
-        """Return the units, and the root module."""
-        return [module for module in self.module.modules() if isinstance(module, FSDPModule)]
-
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
         if isinstance(self.module, FSDPModule):
@@ -133,16 +226,28 @@ class ShardedTrainer(PyTorchTrainer):
             self.module.set_reshard_after_backward(last)
         return contextlib.nullcontext()
 
-    def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
-        """See Trainer."""
-        for unit in self.sharded:
-            unit.set_reshard_after_forward(self.regathers and unit is not self.module, recurse=False)
-            unit.reshard()
-        return super().train_epoch(epoch, timer)
-
     def validate(self) -> EpochSums:
-        """Validate with all parameters on every rank, since ranks have different numbers of batches."""
+        """See Trainer. All ranks gather the parameters of each unit, as in training."""
+        seen = super().validate()
+        self.keep_pace()
         for unit in self.sharded:
-            unit.set_reshard_after_forward(False, recurse=False)
-            unit.unshard()
-        return super().validate()
+            unit.reshard()
+        return seen
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer. Weights are gathered one after the other."""
+        return {
+            name: canonical(gathered(tensor), self.graph.by_name[name.rpartition(".")[0]], self.graph)
+            for name, tensor in tensors(self.module, self.graph).items()
+        }
+
+    @torch.no_grad()
+    def weights_finite(self) -> bool:
+        """See Trainer. Each rank checks its own shards."""
+        own = (
+            t.to_local() if isinstance(t, DTensor) else t for t in tensors(self.module, self.graph).values()
+        )
+        return all(bool(tensor.isfinite().all()) for tensor in own)
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()  # FSDP casts.

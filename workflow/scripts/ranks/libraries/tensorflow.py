@@ -570,7 +570,12 @@ class TensorFlowTrainer(Trainer):
             lambda replica: tf.constant(samples[replica.replica_id_in_sync_group % replicas :: replicas])
         )
 
-    def device_memory_peak_bytes(self) -> int | None:
+    def reset_device_memory_peak(self) -> None:
+        """See Trainer."""
+        if self.context.spec["device"] == "cuda":
+            tf.config.experimental.reset_memory_stats("GPU:0")
+
+    def read_device_memory_peak(self) -> int | None:
         """See Trainer."""
         return (
             int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
@@ -675,7 +680,7 @@ class TensorFlowTrainer(Trainer):
 
         class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
             def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
-                timer.open_epoch()
+                trainer.open_epoch(timer)
 
             def on_train_batch_begin(self, _batch: int, _logs: Any = None) -> None:
                 trainer.set_learning_rate()
@@ -688,7 +693,7 @@ class TensorFlowTrainer(Trainer):
                 samples = spec["steps"] * spec["local_batch"]
                 labels = samples * trainer.context.positions
                 correct = round(logs["accuracy"] * labels) if metrics else None
-                timer.close_epoch(EpochSums(logs["loss"] * samples, correct, samples), trainer.evaluate)
+                trainer.close_epoch(timer, EpochSums(logs["loss"] * samples, correct, samples))
 
         metrics = ["accuracy"] if self.context.counts_correct else []
         self.model.compile(self.optimizer, _loss(), metrics=metrics, jit_compile=self._is_compiled)

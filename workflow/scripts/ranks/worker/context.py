@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.graph import Graph, from_json
-from models.initial import initial_weights
+from models.initial import draw_weights, initial_weights
 from models.mesh import Mesh, mesh_from_spec
 from ranks.worker import sampling
 from ranks.worker.batches import Augmentation, Batch, Prepared, Split, split_of
@@ -122,6 +122,10 @@ class Context:
         """Return the initial weights, canonical layout, equal in every framework and on every rank."""
         return initial_weights(self.graph, self.spec["seed"])
 
+    def draw_weights(self, names: Collection[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the initial weights in `names` one after the other, so that a rank never has all of them."""
+        return draw_weights(self.graph, self.spec["seed"], names)
+
     @cached_property
     def accumulation_groups(self) -> list[int]:
         """Number of batches of each optimizer step of an epoch."""
@@ -230,10 +234,23 @@ class Context:
         """
         return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
 
+    @property
+    def _validation_share(self) -> slice:
+        return sampling.validation_share(len(self._validation), sum(self.samples), self.part)
+
+    @property
+    def missing_validation_batches(self) -> int:
+        """Number of batches by which this rank has fewer in `validation` than the rank with most.
+
+        Ranks have equally many samples in a step.
+        """
+        size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
+        largest, own = self.largest_validation_share, self._validation_share
+        return -(-largest // size) + -(own.stop - own.start) // size
+
     def validation(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation split, in batches as small as those of training."""
-        split = self._validation
-        share = sampling.validation_share(len(split), sum(self.samples), self.part)
+        split, share = self._validation, self._validation_share
         size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))

@@ -55,12 +55,41 @@ class Training(abc.ABC):
 class Trainer(Training):
     """Train one replica of the model on one rank, with our loop over epochs."""
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.device_memory_peaks: list[int | None] = []  # of each epoch, read before its validation
+
     def train(self, timer: EpochTimer) -> None:
-        """Train all epochs, each opened and closed by `timer`."""
+        """Train all epochs."""
         for epoch in range(1, self.context.levels["epochs"] + 1):
-            timer.open_epoch()
-            seen = self.train_epoch(epoch, timer)
-            timer.close_epoch(seen, self.evaluate)
+            self.open_epoch(timer)
+            self.close_epoch(timer, self.train_epoch(epoch, timer))
+
+    def open_epoch(self, timer: EpochTimer) -> None:
+        """Open the next epoch. Its peak of device memory begins with what training keeps between steps."""
+        self.reset_device_memory_peak()
+        timer.open_epoch()
+
+    def close_epoch(self, timer: EpochTimer, trained: EpochSums) -> None:
+        """Close the epoch, read its peak of device memory, and validate."""
+
+        def validate() -> EpochSums:
+            self.device_memory_peaks.append(self.read_device_memory_peak())
+            return self.evaluate()
+
+        timer.close_epoch(trained, validate)
+
+    def reset_device_memory_peak(self) -> None:
+        """Let the peak of device memory begin with the present use, if the library can (a hook)."""
+
+    def read_device_memory_peak(self) -> int | None:
+        """Return the peak of device memory in bytes, None if the library does not report it (a hook)."""
+        return None
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """Return the peak device memory of training in the timed epochs, without validation."""
+        timed = self.device_memory_peaks[self.context.levels["warmup_epochs"] :]
+        return max((peak for peak in timed if peak is not None), default=None)
 
     def evaluate(self) -> EpochSums:
         """Evaluate this rank's share of the validation split.

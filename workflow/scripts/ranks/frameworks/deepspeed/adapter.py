@@ -4,8 +4,11 @@ With data parallelism alone, gradients are all-reduced after the backward pass. 
 keeps a shard of the optimizer state, and with higher stages also of gradients and of parameters (ZeRO,
 Rajbhandari et al., SC 2020).
 
-All settings are DeepSpeed's defaults, except that gradient clipping, its timers and its compiled kernels are
-off.
+With sharded parameters the model is built within `zero.Init`, so that no rank ever has all of it. Adam is
+DeepSpeed's FusedAdam on CUDA devices, if its kernel is installed or can be compiled, else PyTorch's; the
+result is the same. Communication overlaps computation in all stages, as in DeepSpeed's tutorial. In mixed
+precision (DeepSpeed's `torch_autocast`), parameters and gradients of linear layers and convolutions travel in
+bfloat16. All other settings are DeepSpeed's defaults, except that gradient clipping and its timers are off.
 """
 
 import contextlib
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import MAX_VALIDATION_BATCH, Context
+from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 from ranks.worker.phases import End, Untraced
 from ranks.worker.trainer import Trainer
@@ -42,7 +45,8 @@ def environment(context: Context) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": context.spec["interface"],
         "DS_ACCELERATOR": context.spec["device"],
         "LOCAL_RANK": str(context.local_rank),
-        "TORCH_EXTENSIONS_DIR": tempfile.gettempdir(),
+        # Of each attempt, since an attempt that ends while it compiles leaves a lock.
+        "TORCH_EXTENSIONS_DIR": f"{tempfile.gettempdir()}/{context.folder.parent.name}-{context.folder.name}",
     }
 
 
@@ -66,22 +70,35 @@ def start(context: Context) -> str:
 
 
 def configuration(context: Context, stage: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration.
-
-    In mixed precision, gradients are communicated in single precision, as in the other libraries.
-    """
+    """Return DeepSpeed's configuration."""
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": 0.0,
         "timers": {"throughput": {"enabled": False}},
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage, "overlap_comm": stage > 0},
         "zero_allow_untested_optimizer": True,
-        "torch_autocast": {
-            "enabled": context.levels["precision"] == "amp",
-            "dtype": "bfloat16",
-            "lower_precision_safe_modules": [],
-        },
+        "torch_autocast": {"enabled": context.levels["precision"] == "amp", "dtype": "bfloat16"},
     }
+
+
+def has_fused_adam(context: Context) -> bool:
+    """Return whether all ranks have the kernel of FusedAdam. It is compiled if it is not installed.
+
+    Compiling needs nvcc, of the CUDA version of PyTorch, and ninja; it takes a minute for each run.
+    """
+    if context.spec["device"] != "cuda":
+        return False
+    from deepspeed.ops.op_builder import FusedAdamBuilder
+
+    try:
+        FusedAdamBuilder().load()
+        error = ""
+    except Exception as unavailable:  # DeepSpeed, PyTorch and the compiler raise errors of many kinds.
+        error = " ".join(str(unavailable).split())[:200]
+    errors = [error for error in context.group.all_gather(error) if error]
+    if errors and context.rank == 0:
+        print(f"PyTorch's Adam is used in place of DeepSpeed's FusedAdam: {errors[0]}")
+    return not errors
 
 
 def trainer(context: Context) -> Trainer:
@@ -89,12 +106,36 @@ def trainer(context: Context) -> Trainer:
     import deepspeed
     import torch
 
-    from ranks.libraries.pytorch import PyTorchTrainer
+    from ranks.libraries.channels_first import canonical
+    from ranks.libraries.pytorch import ADAM, PyTorchTrainer, build, load, tensors
+
+    def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return a weight as a list of parameters to gather, [] if it is a buffer."""
+        return [tensor] if isinstance(tensor, torch.nn.Parameter) else []
 
     class DeepSpeedTrainer(PyTorchTrainer):
-        def distribute(self) -> None:
+        def make_module(self) -> torch.nn.Module:
+            context.phases.enter("join")
             self.transport = start(context)
+            context.phases.enter("build")
             self.stage = STAGES[context.levels["sharding"]] if context.mesh.sharded > 1 else 0
+            if self.stage < STAGES["parameters"]:
+                return super().make_module()
+            with deepspeed.zero.Init(config_dict_or_path=configuration(context, self.stage)):
+                module = build(self.graph)
+            own = tensors(module, self.graph)
+            for name, weight in context.draw_weights(own):
+                with deepspeed.zero.GatheredParameters(parameters(own[name]), modifier_rank=0):
+                    load(module, self.graph, {name: weight})
+            return module.to(self.torch_device)
+
+        def distribute(self) -> None:
+            if context.levels["optimizer"] == "adam" and has_fused_adam(context):
+                groups = [
+                    {key: group[key] for key in ("params", "lr", "weight_decay")}
+                    for group in self.optimizer.param_groups
+                ]
+                self.optimizer = deepspeed.ops.adam.FusedAdam(groups, adam_w_mode=False, **ADAM)
             self.engine, self.optimizer, *_ = deepspeed.initialize(
                 model=self.module, optimizer=self.optimizer, config=configuration(context, self.stage)
             )
@@ -113,23 +154,19 @@ def trainer(context: Context) -> Trainer:
             self.engine.step()
 
         def validate(self) -> EpochSums:
-            """See Trainer.
-
-            In ZeRO stage 3 all ranks gather parameters layer by layer, so ranks with fewer batches run extra
-            forward passes until the last rank is done.
-            """
+            """See Trainer. In ZeRO stage 3 all ranks gather parameters layer by layer."""
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
-                own = -(-seen.samples // min(MAX_VALIDATION_BATCH, context.samples[context.replica]))
-                images, _ = next(context.epoch(1))
-                for _ in range(max(context.group.all_gather(own)) - own):
-                    with torch.no_grad():
-                        self.module(self._normalized(torch.as_tensor(images[:1], device=self.torch_device)))
+                self.keep_pace()
             return seen
 
         def weights(self) -> dict[str, np.ndarray]:
-            with deepspeed.zero.GatheredParameters(list(self.module.parameters())):
-                return super().weights()
+            arrays = {}
+            for name, tensor in tensors(self.module, self.graph).items():
+                with deepspeed.zero.GatheredParameters(parameters(tensor)):
+                    operator = self.graph.by_name[name.rpartition(".")[0]]
+                    arrays[name] = canonical(tensor.detach().cpu().numpy(), operator, self.graph)
+            return arrays
 
     return DeepSpeedTrainer(context)
 

@@ -1,7 +1,8 @@
 """PyTorch FSDP2 (Zhao et al., VLDB 2023).
 
 Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3). The parameters of a
-unit of layers are gathered before use; its gradients are reduce-scattered.
+block, or of a unit of layers, are gathered before use; its gradients are reduce-scattered. No rank ever has
+the whole model.
 """
 
 from ranks.worker.collectives import Collectives
@@ -15,7 +16,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """Return a trainer that shards the model in units of consecutive layers of at least 25 MiB."""
+    """Return a trainer that shards the model by blocks, or by units of layers if it has none."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from ranks.libraries.pytorch import join
@@ -25,6 +26,7 @@ def trainer(context: Context) -> Trainer:
         def distribute(self) -> None:
             self.transport = join(context)
             self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
+            self.load_shards()
             self.optimize_own()
             if context.phases.is_traced:
                 mark_calls(context, self.torch_device.type == "cuda")
