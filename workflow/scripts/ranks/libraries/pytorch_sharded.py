@@ -140,6 +140,17 @@ class ShardedTrainer(PyTorchTrainer):
             unit.reshard()
         return super().train_epoch(epoch, timer)
 
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        settings = super().settings()
+        if self.sharded:
+            state = self.module._get_fsdp_state()
+            dtype = state._mp_policy.param_dtype
+            settings["sharding units"] = f"{len(self.sharded) - 1} and the root module"
+            if dtype is not None:
+                settings["mixed precision"] = f"MixedPrecisionPolicy, {str(dtype).removeprefix('torch.')}"
+        return settings
+
     def validate(self) -> EpochSums:
         """Validate with all parameters on every rank, since ranks have different numbers of batches."""
         for unit in self.sharded:
