@@ -676,8 +676,8 @@ def simulated_strategies() -> pd.DataFrame:
     written = read_results(CAMPAIGNS / SEARCHED / "simulated.csv")
     later = [name for name in data if name not in written]
     assert all(set(data[name]) == {factor_table()[name]["default"]} for name in later), "factors that are new"
-    kept = data.drop(columns=later).reset_index(drop=True)
-    pd.testing.assert_frame_equal(kept, written, check_dtype=False, rtol=1e-9)
+    recomputed = data.drop(columns=later).reset_index(drop=True)
+    pd.testing.assert_frame_equal(recomputed, written, check_dtype=False, rtol=1e-9)
     return data.assign(expected_s=data["simulated_s"] + data["rest_s"])
 
 

@@ -44,8 +44,8 @@ def test_predictions_take_the_numbers(csv: Any, runs: pd.DataFrame) -> None:
 
 
 def test_tables_show_level_and_number(runs: pd.DataFrame) -> None:
-    shown = set(cells.table(runs).display["batch size"])
-    assert f"largest ({LARGEST_NUMBER})" in shown
+    texts = set(cells.table(runs).display["batch size"])
+    assert f"largest ({LARGEST_NUMBER})" in texts
     note = conditions.largest_batches_note(runs)
     assert set(note.facts["sizes"]) == set(runs["framework"])
     assert all(ends == [LARGEST_NUMBER] * 2 for ends in note.facts["sizes"].values())

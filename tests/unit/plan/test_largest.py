@@ -93,8 +93,8 @@ def test_cells_with_equal_memory_share_a_search(site: Site, file: Path) -> None:
     study = study_of(learning_rate=[0.1, 0.2], epochs=[3, 4])
     (search,) = largest.required_searches(plan_design(study, site))
     assert search.name == "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1"
-    both = study_of(precision=["fp32", "amp"])
-    assert len(largest.required_searches(plan_design(both, site))) == 2
+    two_precisions = study_of(precision=["fp32", "amp"])
+    assert len(largest.required_searches(plan_design(two_precisions, site))) == 2
 
 
 def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:

@@ -521,10 +521,13 @@ def test_trainers_report_what_they_used(trainings: Trainings, framework: str) ->
 def test_settings_follow_the_levels(
     trainings: Trainings, levels: dict[str, str], changed: dict[str, str]
 ) -> None:
-    plain, other = (trainings.train("pytorch-single", batch_size=64, **TOKENS, **own) for own in ({}, levels))
+    plain, changed_run = (
+        trainings.train("pytorch-single", batch_size=64, **TOKENS, **own) for own in ({}, levels)
+    )
     before, after = (
-        json.loads((folder / "result.json").read_text())["ranks"][0]["settings"] for folder in (plain, other)
+        json.loads((folder / "result.json").read_text())["ranks"][0]["settings"]
+        for folder in (plain, changed_run)
     )
     assert {name: value for name, value in after.items() if value != before[name]} == changed
     if "attention" in levels:
-        assert_same(weights(other / "after.npz"), weights(plain / "after.npz"), 1e-4)
+        assert_same(weights(changed_run / "after.npz"), weights(plain / "after.npz"), 1e-4)

@@ -522,8 +522,8 @@ def test_methods_point_at_the_table_of_settings() -> None:
     first = runs["framework"] == runs["framework"].iloc[0]
     runs.loc[first, "settings"] = join_settings({"threads": "1"})
     for place, reference in (("paper_tables", "tab:settings"), ("supplement_tables", "supplement")):
-        where = replace(facts, runs=runs, **{"paper_tables": (), place: ("settings",)})
-        note = find_note(method_notes(where)["Frameworks"], "framework-settings")
+        placed = replace(facts, runs=runs, **{"paper_tables": (), place: ("settings",)})
+        note = find_note(method_notes(placed)["Frameworks"], "framework-settings")
         assert "threads" in note.facts["settings"] and reference in note
 
 

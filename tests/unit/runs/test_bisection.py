@@ -20,31 +20,31 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
         tried[size] += 1
         return size <= memory
 
-    found = find_largest(sizes, fits)
+    result = find_largest(sizes, fits)
     below = sizes[: bisect_right(sizes, memory)]
     assert max(tried.values()) == 1
     n_doublings = math.log2(max(1, sizes[-1] / FIRST)) + 2
     assert len(tried) <= n_doublings + math.log2(len(sizes)) + 3
     if not below:
-        assert (found.chosen, found.largest, found.is_limited) == (None, None, True)
+        assert (result.chosen, result.largest, result.is_limited) == (None, None, True)
     elif len(below) == len(sizes):
-        assert (found.chosen, found.largest, found.is_limited) == (sizes[-1], sizes[-1], False)
+        assert (result.chosen, result.largest, result.is_limited) == (sizes[-1], sizes[-1], False)
     else:
         with_margin = [size for size in below if size <= (1 - MARGIN) * below[-1]]
-        assert found.largest == below[-1] and found.is_limited
-        assert found.chosen == (with_margin or below)[-1] and found.chosen in tried
+        assert result.largest == below[-1] and result.is_limited
+        assert result.chosen == (with_margin or below)[-1] and result.chosen in tried
 
 
 @given(sizes=SIZES, seed=st.randoms(use_true_random=False), share=st.floats(0, 1))
 def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: object, share: float) -> None:
     answers = {size: seed.random() < share for size in sizes}  # type: ignore[attr-defined]
-    found = find_largest(sizes, answers.__getitem__)
-    if found.chosen is None:
+    result = find_largest(sizes, answers.__getitem__)
+    if result.chosen is None:
         assert not answers[sizes[0]]
         return
-    assert found.largest is not None and found.chosen <= found.largest
-    assert answers[found.chosen] and answers[found.largest]
-    assert found.is_limited == (not answers[sizes[-1]] or found.largest < sizes[-1])
-    if found.is_limited:
-        above = sizes[sizes.index(found.largest) + 1]
+    assert result.largest is not None and result.chosen <= result.largest
+    assert answers[result.chosen] and answers[result.largest]
+    assert result.is_limited == (not answers[sizes[-1]] or result.largest < sizes[-1])
+    if result.is_limited:
+        above = sizes[sizes.index(result.largest) + 1]
         assert not answers[above]

@@ -95,7 +95,7 @@ def test_trial_validates_few_samples(tmp_path: Path, fresh: bool) -> None:
 
 
 def test_failed_search_is_left_out() -> None:
-    found = {
+    fit = {
         "name": "a",
         "status": "ok",
         "batch_size": 8,
@@ -103,9 +103,9 @@ def test_failed_search_is_left_out() -> None:
         "limit": "memory",
         "key": "0" * 12,
     }
-    unfit = found | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
+    unfit = fit | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
     failed = unfit | {"name": "c", "status": "failed", "limit": "failure"}
-    searches = largest_batches.gather([failed, unfit, found])["searches"]
+    searches = largest_batches.gather([failed, unfit, fit])["searches"]
     assert [(name, entry["batch_size"]) for name, entry in searches.items()] == [("a", 8), ("b", None)]
 
 

@@ -66,13 +66,13 @@ def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
     if len(distinct) < 2:
         return distinct[0] if distinct else None
     for factor in levels:
-        found = {
+        values_by_level = {
             level_text(level): list(values[levels[factor] == level].unique())
             for level in levels_in_order(levels, factor)
         }
-        if all(len(values_of_level) == 1 for values_of_level in found.values()):
+        if all(len(values_of_level) == 1 for values_of_level in values_by_level.values()):
             levels_by_value: dict[str, list[str]] = {}
-            for level, (value,) in found.items():
+            for level, (value,) in values_by_level.items():
                 levels_by_value.setdefault(value, []).append(level)
             return "; ".join(
                 f"{value} ({title(factor)} {', '.join(own)})" for value, own in levels_by_value.items()

@@ -249,8 +249,8 @@ def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
         return geometry(levels, framework, site)
     _check_search(levels, framework)
     entry = read_batch_sizes(batch_size_file(study, site.name)).get(batch_search_name(levels), {})
-    if found := entry.get("batch_size"):
-        return geometry({**levels, "batch_size": found}, framework, site)
+    if size := entry.get("batch_size"):
+        return geometry({**levels, "batch_size": size}, framework, site)
     return smallest_geometry(levels, framework, site)
 
 
@@ -279,8 +279,8 @@ def _check_search(levels: Levels, framework: Framework) -> None:
             "no-largest-batch", reason, ("batch_size", "device"), "set device: cpu or cuda, or give a number"
         )
     if framework.strategies or framework.timing_scope == "master":
-        what = "its strategies depend on the batch size" if framework.strategies else "it has its own loop"
-        reason = f"batch_size={LARGEST} is not searched for {framework.name}: {what}"
+        cause = "its strategies depend on the batch size" if framework.strategies else "it has its own loop"
+        reason = f"batch_size={LARGEST} is not searched for {framework.name}: {cause}"
         raise InfeasibleCell("no-largest-batch", reason, ("batch_size", "framework"), "give a number")
 
 

@@ -32,9 +32,9 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
     (`measured_with`).
     """
     names = campaign.study.name, campaign.site.name
-    found = [file for file in (strategy_file(*names), batch_size_file(*names)) if file.is_file()]
+    searched_files = [file for file in (strategy_file(*names), batch_size_file(*names)) if file.is_file()]
     paths = {
-        "study": [campaign.study.file, *found],
+        "study": [campaign.study.file, *searched_files],
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }

@@ -15,7 +15,7 @@ MARGIN = 0.05  # of the largest size that fitted
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -29,7 +29,7 @@ class Found:
     is_limited: bool
 
 
-def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> Found:
+def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchResult:
     """Return the largest size that fits, less the margin.
 
     Each size is tried at most once. If sizes fit and do not fit in turns, the answer is one that fitted, and
@@ -61,9 +61,9 @@ def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> Found:
         else:
             above = middle
     if below < 0:
-        return Found(None, None, is_limited=True)
+        return SearchResult(None, None, is_limited=True)
     if above > last:
-        return Found(sizes[below], sizes[below], is_limited=False)
+        return SearchResult(sizes[below], sizes[below], is_limited=False)
     places = range(bisect_right(sizes, (1 - MARGIN) * sizes[below]) - 1, -1, -1)
     chosen = next((place for place in places if is_fitting(place)), below)
-    return Found(sizes[chosen], sizes[below], is_limited=True)
+    return SearchResult(sizes[chosen], sizes[below], is_limited=True)

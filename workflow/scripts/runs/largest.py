@@ -59,7 +59,7 @@ class Trials:
         A size that fails for another reason than memory, twice, does not fit: not every library says that
         memory is short, and some cannot index what is too large.
         """
-        trial = self._known(batch_size) or self._try(batch_size)
+        trial = self._earlier_trial(batch_size) or self._try(batch_size)
         self.done.append(trial)
         print_line(f"{self.search.name}: {describe_trial(trial)}")
         return bool(trial["outcome"] == FITS)
@@ -71,7 +71,7 @@ class Trials:
         first = min(too_large, key=lambda trial: trial["batch_size"], default=None)
         return LIMITS[first["outcome"]] if first else None
 
-    def _known(self, batch_size: int) -> dict[str, Any] | None:
+    def _earlier_trial(self, batch_size: int) -> dict[str, Any] | None:
         """Return what an earlier attempt found out; a time limit may have been changed since."""
         for attempt in attempts.attempts(self.folder.parent):
             file = attempt / f"b{batch_size}" / TRIAL
@@ -160,9 +160,9 @@ def attempt_search(
 ) -> dict[str, Any]:
     """Search in the attempt's `folder`, and return the record."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
-    found = find_largest(search.candidates(site), trials.fits)
+    result = find_largest(search.candidates(site), trials.fits)
     status, reason = "ok", None
-    if found.chosen is None:
+    if result.chosen is None:
         failed = [trial for trial in trials.done if trial["outcome"] == FAILED]
         status = "failed" if failed else "oom"
         reason = failed[-1]["reason"] if failed else Note("no-batch-fits", "not even the smallest batch fits")
@@ -181,8 +181,8 @@ def attempt_search(
         "wall_s": ended_at - started_at,
         **digests(site, search.run.levels),
         "placement": site.placement,
-        "batch_size": found.chosen,
-        "largest_fit": found.largest,
+        "batch_size": result.chosen,
+        "largest_fit": result.largest,
         "limit": trials.limit or "data set",
         "trials": trials.done,
     }

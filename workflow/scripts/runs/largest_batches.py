@@ -47,8 +47,8 @@ def main(*, study: str, site: str, out: Path) -> None:
     files = [output(out.parents[1], declared_site, search) for search in searches]
     records = [read_measurement(file, KIND) for file in files]
     for record in records:
-        found = f"batch size {record['batch_size']} (limit: {record['limit']})"
-        print(f"{record['name']}: {record['reason'] or found}", flush=True)
+        text_of_size = f"batch size {record['batch_size']} (limit: {record['limit']})"
+        print(f"{record['name']}: {record['reason'] or text_of_size}", flush=True)
     file, content = batch_size_file(study, site), gather(records)
     if records and not content["searches"]:
         problem = f"not written: {records[0]['reason']}"

@@ -414,5 +414,5 @@ def _timing_line(folder: Path, name: str) -> str:
 def _search_line(folder: Path, name: str) -> str:
     search = json.loads((folder / "batch_search.json").read_text())
     n_trials, wall_s = len(search["trials"]), search["wall_s"]
-    found = f"batch size {search['batch_size']} after {n_trials} trials in {wall_s:.0f} s"
-    return f"batch search {name}: {search['status']}: {search['reason'] or found}"
+    result = f"batch size {search['batch_size']} after {n_trials} trials in {wall_s:.0f} s"
+    return f"batch search {name}: {search['status']}: {search['reason'] or result}"
