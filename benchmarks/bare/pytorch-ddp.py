@@ -37,7 +37,6 @@ model = DistributedDataParallel(
         nn.Linear(128, 10),
     ),
     gradient_as_bucket_view=True,
-    static_graph=True,
 )
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

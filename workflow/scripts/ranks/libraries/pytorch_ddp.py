@@ -77,9 +77,8 @@ class DDPTrainer(PyTorchTrainer):
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
         self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
-        # Every step trains all parameters by one graph; no_sync fails with static_graph
-        # (https://github.com/pytorch/pytorch/issues/143580).
-        is_static = self.context.levels["sync_every"] == 1
+        # static_graph stays off: it saves time only if a step leaves parameters unused, which none does, and
+        # no_sync fails with it (https://github.com/pytorch/pytorch/issues/143580).
         # Running statistics are averaged at validation, in every framework (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
             self.module,
@@ -87,7 +86,6 @@ class DDPTrainer(PyTorchTrainer):
             process_group=self.group,
             **{BUFFERS_OPTION: False},
             gradient_as_bucket_view=True,
-            static_graph=is_static,
         )
         self.model = self.ddp
 
