@@ -3,9 +3,21 @@
 config/schemas/ has their columns.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 WARNING_SEPARATOR = " | "  # between the warnings of a run, which may have semicolons
+SETTING_SEPARATOR = " | "  # between the settings of a run
+
+
+def join_settings(settings: Mapping[str, str]) -> str | None:
+    """Return the settings of a record as the text of a row of runs.csv, None without any."""
+    return SETTING_SEPARATOR.join(f"{name}: {value}" for name, value in settings.items()) or None
+
+
+def split_settings(text: str) -> dict[str, str]:
+    """Return the settings in the text of a row of runs.csv; the inverse of join_settings."""
+    return dict(tuple(entry.split(": ", 1)) for entry in text.split(SETTING_SEPARATOR))
 
 
 @dataclass(frozen=True)

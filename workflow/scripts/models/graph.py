@@ -97,6 +97,15 @@ class Graph:
         return len(self.operators[-1].shape) > 1
 
     @property
+    def head_sizes(self) -> set[int]:
+        """Units of a head, of all attention operators; empty if the model has none."""
+        return {
+            operator.shape[-1] // operator["heads"]
+            for operator in self.operators
+            if operator.kind == "attention"
+        }
+
+    @property
     def statistics(self) -> list[str]:
         """Names of the weights that are not trained."""
         return [name for name in self.weights() if not is_trained(name)]

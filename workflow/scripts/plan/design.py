@@ -91,6 +91,7 @@ class IrrelevantFactor:
 
 
 JAX = "jax"  # environment whose frameworks XLA compiles in any case
+FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})  # libraries that have a fused kernel
 IRRELEVANT_FACTORS = (
     IrrelevantFactor(
         "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
@@ -100,6 +101,18 @@ IRRELEVANT_FACTORS = (
         "framework",
         "XLA compiles every step of JAX",
         lambda levels, _: load_framework(levels["framework"]).environment == JAX,
+    ),
+    IrrelevantFactor(
+        "attention",
+        "framework",
+        "its library has no fused attention",
+        lambda levels, _: FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries),
+    ),
+    IrrelevantFactor(
+        "attention",
+        "model",
+        "the model has no attention",
+        lambda levels, _: not model_graph(levels["model"], levels["dataset"]).head_sizes,
     ),
     IrrelevantFactor(
         "bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)

@@ -29,7 +29,7 @@ from common.tables import read_table, write_table
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
-from declared.records import WARNING_SEPARATOR
+from declared.records import WARNING_SEPARATOR, join_settings
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
@@ -211,6 +211,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
             name: "; ".join(dict.fromkeys(measured.get(name, []))) or None
             for name in ("devices", "drivers", "systems")
         },
+        "settings": join_settings(measured.get("settings", {})),
         "warnings": WARNING_SEPARATOR.join(measured.get("warnings", [])) or None,
     }
 

@@ -280,11 +280,21 @@ def summarize_ranks(
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
         "told": result["told"],
+        "settings": merge_settings([rank["settings"] for rank in ranks]),
         "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
         "clock_error_s": phases.merge_phases(folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
+
+
+def merge_settings(settings_by_rank: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the settings of all ranks; a value that differs between ranks lists all of them."""
+    values_by_name: dict[str, list[str]] = {}
+    for settings in settings_by_rank:
+        for name, value in settings.items():
+            values_by_name.setdefault(name, []).append(redact_log(value))
+    return {name: "; ".join(dict.fromkeys(values)) for name, values in values_by_name.items()}
 
 
 def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:

@@ -30,7 +30,12 @@ CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 
 
 def forward(
-    graph: Graph, weights: Weights, samples: Array, key: Array | None = None, dtype: Any = jnp.float32
+    graph: Graph,
+    weights: Weights,
+    samples: Array,
+    key: Array | None = None,
+    dtype: Any = jnp.float32,
+    attention: str = "xla",
 ) -> tuple[Array, Arrays]:
     """Return logits and the running statistics after them.
 
@@ -38,7 +43,7 @@ def forward(
     length].
 
     With a `key` for dropout, the result is that of training, which uses statistics of this batch. Products
-    are computed in `dtype`.
+    are computed in `dtype`, and attention by the implementation `attention` of jax.nn.dot_product_attention.
     """
     outputs = {graph.operators[0].name: samples}
     statistics: Arrays = {}
@@ -63,11 +68,11 @@ def forward(
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                outputs[operator.name] = _applied(operator, inputs, own, dtype)
+                outputs[operator.name] = _applied(operator, inputs, own, dtype, attention)
     return outputs[graph.operators[-1].name].astype(jnp.float32), statistics
 
 
-def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) -> Array:
+def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, attention: str) -> Array:
     x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":
@@ -75,7 +80,7 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) 
         case "dense":
             return _dense(x, own["kernel"], own["bias"], dtype)
         case "attention":
-            return _attention(operator, x, inputs[-1], own, dtype)
+            return _attention(operator, x, inputs[-1], own, dtype, attention)
         case "embedding":
             return own["table"].astype(dtype)[x]
         case "positions":
@@ -137,7 +142,9 @@ def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
     return lax.reduce_window(x, first, combine, window, strides, padding)
 
 
-def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any) -> Array:
+def _attention(
+    operator: Operator, x: Array, to: Array, own: Weights, dtype: Any, implementation: str
+) -> Array:
     def projected(part: str, values: Array) -> Array:
         return _dense(values, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
 
@@ -145,9 +152,10 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
         projected(part, values).reshape(*values.shape[:2], operator["heads"], -1)
         for part, values in (("query", x), ("key", to), ("value", to))
     )
-    return projected(
-        "output", jax.nn.dot_product_attention(*heads, is_causal=operator["causal"]).reshape(x.shape)
+    attended = jax.nn.dot_product_attention(
+        *heads, is_causal=operator["causal"], implementation=implementation
     )
+    return projected("output", attended.reshape(x.shape))
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:

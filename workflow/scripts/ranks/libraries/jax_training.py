@@ -316,6 +316,7 @@ class JaxTrainer(Trainer):
         levels, graph = context.levels, context.graph
         self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
         self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
+        self.attention = attention_implementation(levels, graph)
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
@@ -456,9 +457,8 @@ class JaxTrainer(Trainer):
         key = self.key_of(lax.axis_index(REPLICAS), number)
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
-            logits, new_statistics = forward(
-                graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype
-            )
+            inputs = {**weights, **statistics}, self._normalized(samples)
+            logits, new_statistics = forward(graph, *inputs, key, self._dtype, self.attention)
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
             sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
             return mark.turn("backward", loss), (sums, new_statistics)
@@ -511,9 +511,8 @@ class JaxTrainer(Trainer):
         """Return the loss sum of the first `count` samples of a replica and how many are correct, [1, 2]."""
         gathered = weights if self._is_replicated else self.layout.gathered(weights)
         statistics = {name: value[0] for name, value in statistics.items()}
-        logits, _ = forward(
-            self.context.graph, {**gathered, **statistics}, self._normalized(samples), dtype=self._dtype
-        )
+        inputs = {**gathered, **statistics}, self._normalized(samples)
+        logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attention=self.attention)
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions

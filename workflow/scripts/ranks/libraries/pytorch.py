@@ -58,6 +58,12 @@ WEIGHTS = {
     },
 }
 LSTM_WEIGHTS = {"kernel": "weight_ih_l0", "recurrent_kernel": "weight_hh_l0", "bias": "bias_ih_l0"}
+#: switches of fused kernels of attention; those of flash attention hold for CPUs, too
+FUSED_ATTENTION = (
+    torch.backends.cuda.enable_flash_sdp,
+    torch.backends.cuda.enable_mem_efficient_sdp,
+    torch.backends.cuda.enable_cudnn_sdp,
+)
 ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
@@ -223,10 +229,12 @@ def make_optimizer(
 
 
 def configured(context: Context) -> torch.device:
-    """Set PyTorch's threads, let cuDNN time its algorithms or not, and return the rank's device."""
+    """Set PyTorch's threads and which kernels it may use, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
     torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
+    for enable in FUSED_ATTENTION:  # Without them, two matrix products and a softmax are left.
+        enable(context.levels.get("attention") != "unfused")
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     (index,) = device_indices(context, torch.cuda.device_count())

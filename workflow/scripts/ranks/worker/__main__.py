@@ -50,6 +50,7 @@ def run(folder: Path) -> Training:
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
         "meters": timer.meters(),
+        "settings": trainer.settings(),
         "warnings": library_warnings.messages,
         "weights_finite": trainer.weights_finite(),  # last, since it takes time and memory
     }

@@ -43,6 +43,15 @@ class Training(abc.ABC):
         """Return what a program with its own loop reports (record.json, measured.told), else None."""
         return None
 
+    def settings(self) -> dict[str, str]:
+        """Return what this rank really used, by name, as the library says it at run time (a hook).
+
+        It is called after the last epoch. Trainers that extend it add entries to those of their base class:
+        plain words as names, such as ``optimizer implementation``, and as values what its users write, such as
+        ``torch.optim.Adam, fused``. A name means the same in all libraries.
+        """
+        return {}
+
     def memory_peak_bytes(self) -> int:
         """Return the peak memory of this rank."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
