@@ -44,6 +44,8 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
+# What cuDNN's fused attention takes on every device that has it.
+CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
@@ -91,6 +93,22 @@ def device_name() -> str:
     """Return the name of the device for the record."""
     (device,) = jax.local_devices()
     return "cpu" if device.platform == "cpu" else device.device_kind
+
+
+def attention_implementation(levels: Mapping[str, Any], graph: Graph) -> str:
+    """Return how jax.nn.dot_product_attention computes: `cudnn`, fused, or `xla`, two products and a softmax.
+
+    cuDNN takes half precision, devices since Ampere, and heads whose size is a multiple of 8.
+    """
+    (device,) = jax.local_devices()
+    is_able = (
+        levels["precision"] == "amp"
+        and device.platform in ("gpu", "cuda")
+        and vendor() == "nvidia"
+        and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
+        and all(size % 8 == 0 and size <= MAX_CUDNN_HEAD for size in graph.head_sizes)
+    )
+    return "cudnn" if is_able and levels["attention"] == "default" else "xla"
 
 
 def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
