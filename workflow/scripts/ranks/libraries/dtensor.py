@@ -22,7 +22,7 @@ from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, by_first_interface
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import at_end
-from ranks.worker.trainer import Trainer
+from ranks.worker.trainer import NONE, ON_DEMAND, UNFUSED, Trainer
 
 TRANSPORT = "ring over grpc"
 ADAM = {"mean": 0.9, "square": 0.999, "epsilon": 1e-8}
@@ -221,6 +221,21 @@ class DTensorTrainer(Trainer):
                 of_samples = of_samples * counts
             sums.append(tf.reduce_sum(tf.reshape(of_samples, (self.layout.replicas, -1)), 1))
         return dtensor.relayout(tf.stack(sums, 1), self.layout.samples(2))
+
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        graph = self.context.graph
+        settings = {
+            "optimizer implementation": "written out in the step",
+            "compiler": "tf.function's graph",
+            "mixed precision": NONE,
+            "float32 products": "float32",
+            "input pipeline": ON_DEMAND,
+            "threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        }
+        if graph.vocabulary is None:
+            settings["memory format"] = "channels last"
+        return settings | ({"attention": UNFUSED} if graph.head_sizes else {})
 
     def validate(self) -> EpochSums:
         """See Trainer."""

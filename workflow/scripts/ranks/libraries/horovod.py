@@ -4,6 +4,7 @@ Rank 0 runs Horovod's rendezvous server, and every rank gets its place in enviro
 """
 
 import json
+import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from ranks.worker.context import Context, by_first_interface, interfaces
 from ranks.worker.operators import Event, unix_ahead
 
+DEFAULT_FUSION_BYTES, DEFAULT_CYCLE_MS = 128 * 2**20, 1.0
 PROCESS = "Horovod"  # the process in a trace to which its events belong
 
 _servers: list[Any] = []
@@ -89,6 +91,13 @@ def transport(context: Context, hvd: Any) -> str:
     if context.spec["device"] == "cuda" and hvd.nccl_built():
         return "nccl"
     return by_first_interface(context.spec, "gloo")
+
+
+def settings() -> dict[str, str]:
+    """Return how Horovod fuses gradients to messages, by the variables that it reads (docs of Horovod 0.28)."""
+    threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", DEFAULT_FUSION_BYTES))
+    cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME", DEFAULT_CYCLE_MS))
+    return {"gradient messages": f"fused to up to {threshold / 2**20:g} MiB every {cycle_ms:g} ms"}
 
 
 def _serve(context: Context) -> int:

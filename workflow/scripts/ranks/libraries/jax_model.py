@@ -16,6 +16,8 @@ from models.graph import Graph, Operator, pair
 
 Arrays = dict[str, Array]
 Weights = Mapping[str, Array]
+#: attention of queries to keys and values, each [N, length, heads, units]; causal or not
+Attend = Callable[[Array, Array, Array, bool], Array]
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -29,13 +31,18 @@ ACTIVATIONS = {
 CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 
 
+def unfused_attention(query: Array, key: Array, value: Array, causal: bool) -> Array:
+    """Return attention (see Attend) by two matrix products and a softmax."""
+    return jax.nn.dot_product_attention(query, key, value, is_causal=causal, implementation="xla")
+
+
 def forward(
     graph: Graph,
     weights: Weights,
     samples: Array,
     key: Array | None = None,
     dtype: Any = jnp.float32,
-    attention: str = "xla",
+    attend: Attend = unfused_attention,
 ) -> tuple[Array, Arrays]:
     """Return logits and the running statistics after them.
 
@@ -43,7 +50,7 @@ def forward(
     length].
 
     With a `key` for dropout, the result is that of training, which uses statistics of this batch. Products
-    are computed in `dtype`, and attention by the implementation `attention` of jax.nn.dot_product_attention.
+    are computed in `dtype`, and attention by `attend`.
     """
     outputs = {graph.operators[0].name: samples}
     statistics: Arrays = {}
@@ -68,11 +75,11 @@ def forward(
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                outputs[operator.name] = _applied(operator, inputs, own, dtype, attention)
+                outputs[operator.name] = _applied(operator, inputs, own, dtype, attend)
     return outputs[graph.operators[-1].name].astype(jnp.float32), statistics
 
 
-def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, attention: str) -> Array:
+def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, attend: Attend) -> Array:
     x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":
@@ -80,7 +87,7 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, 
         case "dense":
             return _dense(x, own["kernel"], own["bias"], dtype)
         case "attention":
-            return _attention(operator, x, inputs[-1], own, dtype, attention)
+            return _attention(operator, x, inputs[-1], own, dtype, attend)
         case "embedding":
             return own["table"].astype(dtype)[x]
         case "positions":
@@ -142,9 +149,7 @@ def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
     return lax.reduce_window(x, first, combine, window, strides, padding)
 
 
-def _attention(
-    operator: Operator, x: Array, to: Array, own: Weights, dtype: Any, implementation: str
-) -> Array:
+def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any, attend: Attend) -> Array:
     def projected(part: str, values: Array) -> Array:
         return _dense(values, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
 
@@ -152,10 +157,7 @@ def _attention(
         projected(part, values).reshape(*values.shape[:2], operator["heads"], -1)
         for part, values in (("query", x), ("key", to), ("value", to))
     )
-    attended = jax.nn.dot_product_attention(
-        *heads, is_causal=operator["causal"], implementation=implementation
-    )
-    return projected("output", attended.reshape(x.shape))
+    return projected("output", attend(*heads, operator["causal"]).reshape(x.shape))
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:

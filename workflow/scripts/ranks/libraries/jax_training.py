@@ -7,6 +7,7 @@ derives communication.
 
 import functools
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.graph import Graph, is_decayed, is_trained
-from ranks.libraries.jax_model import Arrays, forward
+from ranks.libraries.jax_model import Arrays, Attend, forward, unfused_attention
 from ranks.libraries.together import validation
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, by_first_interface, interfaces
@@ -35,7 +36,7 @@ from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
-from ranks.worker.trainer import Trainer
+from ranks.worker.trainer import HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
 
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.
@@ -46,6 +47,7 @@ PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
 # What cuDNN's fused attention takes on every device that has it.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
+PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
 ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
@@ -95,20 +97,42 @@ def device_name() -> str:
     return "cpu" if device.platform == "cpu" else device.device_kind
 
 
-def attention_implementation(levels: Mapping[str, Any], graph: Graph) -> str:
-    """Return how jax.nn.dot_product_attention computes: `cudnn`, fused, or `xla`, two products and a softmax.
+def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> bool:
+    """Return whether cuDNN's fused kernel computes the model's attention, partitioned by heads over `tensor`.
 
-    cuDNN takes half precision, devices since Ampere, and heads whose size is a multiple of 8.
+    It takes half precision, devices since Ampere, and heads whose size is a multiple of 8.
     """
     (device,) = jax.local_devices()
-    is_able = (
-        levels["precision"] == "amp"
+    return (
+        levels["attention"] == "default"
+        and levels["precision"] == "amp"
         and device.platform in ("gpu", "cuda")
         and vendor() == "nvidia"
         and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
         and all(size % 8 == 0 and size <= MAX_CUDNN_HEAD for size in graph.head_sizes)
+        and all(
+            operator["heads"] % tensor == 0 for operator in graph.operators if operator.kind == "attention"
+        )
     )
-    return "cudnn" if is_able and levels["attention"] == "default" else "xla"
+
+
+def fused_attention(axes: Sequence[str]) -> Attend:
+    """Return attention by cuDNN's fused kernel in a replica's step on a mesh with these axes.
+
+    Heads are partitioned along `tensor` here, because the kernel's own partitioning fails where a step is
+    written for one replica.
+    """
+
+    def attend(query: Array, key: Array, value: Array, causal: bool) -> Array:
+        fused = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation="cudnn")
+        if "tensor" in axes:
+            heads = P(None, None, "tensor")
+            fused = jax.shard_map(
+                fused, in_specs=(heads,) * 3, out_specs=heads, axis_names={"tensor"}, check_vma=False
+            )
+        return fused(query, key, value)
+
+    return attend
 
 
 def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -334,7 +358,8 @@ class JaxTrainer(Trainer):
         levels, graph = context.levels, context.graph
         self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
         self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
-        self.attention = attention_implementation(levels, graph)
+        self._is_fused = can_fuse_attention(levels, graph, context.mesh.tensor)
+        self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
@@ -476,7 +501,7 @@ class JaxTrainer(Trainer):
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
             inputs = {**weights, **statistics}, self._normalized(samples)
-            logits, new_statistics = forward(graph, *inputs, key, self._dtype, self.attention)
+            logits, new_statistics = forward(graph, *inputs, key, self._dtype, self._attend)
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
             sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
             return mark.turn("backward", loss), (sums, new_statistics)
@@ -530,7 +555,7 @@ class JaxTrainer(Trainer):
         gathered = weights if self._is_replicated else self.layout.gathered(weights)
         statistics = {name: value[0] for name, value in statistics.items()}
         inputs = {**gathered, **statistics}, self._normalized(samples)
-        logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attention=self.attention)
+        logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attend=self._attend)
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
@@ -558,6 +583,31 @@ class JaxTrainer(Trainer):
             name: self.layout.joined(np.asarray(value, np.float32)[None])
             for name, value in statistics.items()
         }
+
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        graph, on_gpu = self.context.graph, self.device != "cpu"
+        is_mixed = self._dtype == jnp.bfloat16
+        settings = {
+            "optimizer implementation": "optax, compiled into the step",
+            "compiler": "XLA, the whole step",
+            "mixed precision": "bfloat16 from layer to layer" if is_mixed else NONE,
+            "float32 products": PRODUCTS[jax.config.jax_default_matmul_precision],
+            "input pipeline": ON_DEMAND,
+            "threads": os.environ.get("NPROC", str(os.cpu_count())),
+        }
+        if graph.vocabulary is None:
+            settings["memory format"] = "channels last"
+        if on_gpu and any(operator.kind.endswith("conv") for operator in graph.operators):
+            is_tuned = "--xla_gpu_autotune_level=0" not in os.environ.get("XLA_FLAGS", "")
+            settings["convolution algorithms"] = TIMED if is_tuned else HEURISTIC
+        if graph.head_sizes:
+            settings["attention"] = "cudnn attention" if self._is_fused else UNFUSED
+        if self.layout.replicas > 1:
+            settings["gradient messages"] = "as XLA combines them"
+        if self.context.mesh.sharded > 1:
+            settings["sharding"] = f"{self.context.levels['sharding']}, each weight by itself"
+        return settings
 
     def read_device_memory_peak(self) -> int | None:
         """See Trainer. JAX cannot reset it."""

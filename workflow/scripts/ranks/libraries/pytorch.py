@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from models.graph import SHARED, Graph, Operator, is_decayed
-from ranks.libraries.ahead import Ahead
+from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
-from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions
+from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
 from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
@@ -28,7 +29,7 @@ from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
-from ranks.worker.trainer import Trainer
+from ranks.worker.trainer import HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -228,6 +229,23 @@ def make_optimizer(
     return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
 
 
+def optimizer_implementation(optimizer: Any) -> str:
+    """Return name and implementation of an optimizer: fused, foreach (kernels of many tensors) or for-loop.
+
+    Libraries that wrap PyTorch's optimizer keep it as `optimizer`, or in a class of their own with its name.
+    """
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    kind = next(base for base in type(optimizer).__mro__ if base.__module__.startswith("torch."))
+    if kind is torch.optim.Optimizer:  # The class of another library has kernels of its own.
+        return f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}"
+    group = optimizer.param_groups[0]
+    fused, foreach = group.get("fused"), group.get("foreach")
+    if fused is None and foreach is None:
+        fused, foreach = _default_to_fused_or_foreach(group["params"], False)
+    return f"torch.optim.{kind.__name__}, {'fused' if fused else 'foreach' if foreach else 'for-loop'}"
+
+
 def configured(context: Context) -> torch.device:
     """Set PyTorch's threads and which kernels it may use, and return the rank's device."""
     torch.set_num_threads(context.cores)
@@ -235,6 +253,8 @@ def configured(context: Context) -> torch.device:
     torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
     for enable in FUSED_ATTENTION:  # Without them, two matrix products and a softmax are left.
         enable(context.levels.get("attention") != "unfused")
+    # Otherwise these two products of bfloat16 would be computed in float32.
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     (index,) = device_indices(context, torch.cuda.device_count())
@@ -494,6 +514,40 @@ class PyTorchTrainer(Trainer):
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
         load(self.module, self.graph, statistics)
+
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        graph, device, precision = self.context.graph, self.torch_device, self._precision()
+        on_gpu, is_autocast = device.type == "cuda", isinstance(precision, torch.autocast)
+        settings = {
+            "optimizer implementation": optimizer_implementation(self.optimizer),
+            "compiler": "torch.compile" if hasattr(self.model, "_orig_mod") else NONE,
+            "mixed precision": "autocast to bfloat16" if is_autocast else NONE,
+            "float32 products": "TF32" if torch.backends.cuda.matmul.allow_tf32 else "float32",
+            "input pipeline": f"a thread copies up to {N_SLOTS} batches ahead" if self._ahead else ON_DEMAND,
+            "threads": str(torch.get_num_threads()),
+        }
+        if graph.vocabulary is None:
+            is_last = self._format == torch.channels_last
+            settings["memory format"] = "channels last" if is_last else "channels first"
+        if on_gpu and any(operator.kind.endswith("conv") for operator in graph.operators):
+            settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
+        dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
+        kernels = {
+            attention_kernel(
+                operator.shape[-1] // operator["heads"],
+                operator.shape[0],
+                graph.by_name[operator.inputs[-1]].shape[0],
+                operator["causal"],
+                dtype,
+                device,
+            )
+            for operator in graph.operators
+            if operator.kind == "attention"
+        }
+        if kernels:
+            settings["attention"] = ", ".join(sorted(kernels)).replace("unfused", UNFUSED)
+        return settings
 
     def reset_device_memory_peak(self) -> None:
         """See Trainer."""

@@ -91,6 +91,15 @@ class DDPTrainer(PyTorchTrainer):
         )
         self.model = self.ddp
 
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        largest, first = (size / 2**20 for size in (self.ddp.bucket_bytes_cap, dist._DEFAULT_FIRST_BUCKET_BYTES))
+        return super().settings() | {
+            "gradient messages": f"buckets of up to {largest:g} MiB, the first of {first:g} MiB",
+            "gradients": "views of buckets" if self.ddp.gradient_as_bucket_view else "copied to buckets",
+            "static graph": "yes" if self.ddp.static_graph else "no",
+        }
+
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
         if not last:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend
 
 
 class Positions(nn.Module):
@@ -26,6 +27,18 @@ class ClassToken(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """See the class."""
         return torch.cat([self.weight.to(x.dtype).expand(len(x), 1, -1), x], 1)
+
+
+def attention_kernel(
+    head_size: int, length: int, memory_length: int, causal: bool, dtype: torch.dtype, device: torch.device
+) -> str:
+    """Return the kernel that scaled_dot_product_attention chooses in training, `unfused` or PyTorch's name."""
+    query, memory = (
+        torch.empty(1, 1, positions, head_size, dtype=dtype, device=device, requires_grad=True)
+        for positions in (length, memory_length)
+    )
+    choice = SDPBackend(torch._fused_sdp_choice(query, memory, memory, None, 0.0, causal))
+    return "unfused" if choice is SDPBackend.MATH else choice.name.lower().replace("_", " ")
 
 
 class Attention(nn.Module):

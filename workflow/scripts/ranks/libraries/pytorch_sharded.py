@@ -226,6 +226,17 @@ class ShardedTrainer(PyTorchTrainer):
             self.module.set_reshard_after_backward(last)
         return contextlib.nullcontext()
 
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        settings = super().settings()
+        if self.sharded:
+            state = self.module._get_fsdp_state()
+            dtype = state._mp_policy.param_dtype
+            settings["sharding units"] = f"{len(self.sharded) - 1} and the root module"
+            if dtype is not None:
+                settings["mixed precision"] = f"MixedPrecisionPolicy, {str(dtype).removeprefix('torch.')}"
+        return settings
+
     def validate(self) -> EpochSums:
         """See Trainer. All ranks gather the parameters of each unit, as in training."""
         seen = super().validate()

@@ -29,7 +29,7 @@ from ranks.worker.devices import device_indices
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.operators import Event, moved, show_clock, unix_ahead
 from ranks.worker.phases import COMMUNICATION, Stamps
-from ranks.worker.trainer import Trainer
+from ranks.worker.trainer import HEURISTIC, NONE, TIMED, UNFUSED, Trainer
 
 keras = tf.keras
 
@@ -46,6 +46,7 @@ WEIGHTS = {
     "variance": "moving_variance",
 }
 BLOCK_BATCHES = 8
+N_PREFETCHED = 1  # batches that wait for training
 BLOCK_BYTES = 2**24  # for images; for tokens, which have 8 bytes each, 2**27
 # Modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11.
 XPLANE = (
@@ -570,6 +571,34 @@ class TensorFlowTrainer(Trainer):
             lambda replica: tf.constant(samples[replica.replica_id_in_sync_group % replicas :: replicas])
         )
 
+    def settings(self) -> dict[str, str]:
+        """See Training."""
+        graph, optimizer = self.context.graph, self.optimizer
+        kind = next(
+            base for base in type(optimizer).__mro__ if base.__module__.startswith(("tf_keras", "keras"))
+        )
+        policy = keras.mixed_precision.global_policy().name
+        is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+        threads = str(tf.config.threading.get_intra_op_parallelism_threads())
+        settings = {
+            "optimizer implementation": f"Keras {kind.__name__}, one operation for each weight",
+            "compiler": "XLA, forward and backward pass" if self._is_compiled else "tf.function's graph",
+            "mixed precision": NONE if policy == "float32" else f"Keras policy {policy}",
+            "float32 products": "TF32" if is_tf32 else "float32",
+            "input pipeline": f"tf.data reads {N_PREFETCHED} batch ahead",
+            "threads": threads,
+        }
+        if self.one_message:
+            settings["gradient messages"] = "one of all gradients"
+        if graph.vocabulary is None:
+            settings["memory format"] = keras.backend.image_data_format().replace("_", " ")
+        if self.context.spec["device"] == "cuda" and any(op.kind.endswith("conv") for op in graph.operators):
+            is_tuned = os.environ.get("TF_CUDNN_USE_AUTOTUNE", "1") != "0"
+            settings["convolution algorithms"] = TIMED if is_tuned else HEURISTIC
+        if graph.head_sizes:
+            settings["attention"] = UNFUSED
+        return settings
+
     def reset_device_memory_peak(self) -> None:
         """See Trainer."""
         if self.context.spec["device"] == "cuda":
@@ -597,7 +626,7 @@ class TensorFlowTrainer(Trainer):
         in_memory = self.context.samples_in_memory()
         data = self._blocks().unbatch() if in_memory is None else self._batches_in_memory(*in_memory)
         # Without an end, ranks need not communicate in each step whether one has run dry.
-        return data.repeat().prefetch(1).with_options(options)
+        return data.repeat().prefetch(N_PREFETCHED).with_options(options)
 
     def _batches_in_memory(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
         """Return batches of samples in memory; tokens keep the data type of the file."""

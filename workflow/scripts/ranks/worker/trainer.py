@@ -13,6 +13,13 @@ from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import versions
 
+# Values of settings that several libraries share.
+ON_DEMAND = "each batch is read when it is needed"
+UNFUSED = "two matrix products and a softmax"
+TIMED = "the fastest of those timed in the first steps"
+HEURISTIC = "by heuristics"
+NONE = "none"
+
 
 class Training(abc.ABC):
     """Training on one rank, with any loop over epochs."""
@@ -47,8 +54,9 @@ class Training(abc.ABC):
         """Return what this rank really used, by name, as the library says it at run time (a hook).
 
         It is called after the last epoch. Trainers that extend it add entries to those of their base class:
-        plain words as names, such as ``optimizer implementation``, and as values what its users write, such as
-        ``torch.optim.Adam, fused``. A name means the same in all libraries.
+        plain words as names, such as ``optimizer implementation``, and as values what users of the library
+        write, such as ``torch.optim.Adam, fused``. A name means the same in all libraries, and libraries that
+        do the same have the same value.
         """
         return {}
 

@@ -26,7 +26,7 @@ def trainer(context: Context) -> Trainer:
     """
     import horovod.torch as hvd
 
-    from ranks.libraries.horovod import Timeline, transport
+    from ranks.libraries.horovod import Timeline, settings, transport
     from ranks.libraries.pytorch import PyTorchTrainer
 
     class HorovodTrainer(PyTorchTrainer):
@@ -43,6 +43,9 @@ def trainer(context: Context) -> Trainer:
             )
             if context.phases.is_traced:
                 mark_communication(context.phases, self.optimizer)
+
+        def settings(self) -> dict[str, str]:
+            return super().settings() | settings()
 
     return HorovodTrainer(context)
 

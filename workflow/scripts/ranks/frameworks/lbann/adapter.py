@@ -19,7 +19,7 @@ from ranks.worker.devices import own_names
 from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.node import accelerator
 from ranks.worker.phases import UNTRACED, WINDOW_STEPS
-from ranks.worker.trainer import Training
+from ranks.worker.trainer import NONE, UNFUSED, Training
 
 READY = "Callbacks:"  # heading of the last section that LBANN prints before it trains
 
@@ -123,6 +123,21 @@ class LbannTraining(Training):
     def library_version(self) -> str:
         """See Training. LBANN prints its version; only rank 0 has it."""
         return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
+
+    def settings(self) -> dict[str, str]:
+        """See Training. LBANN prints none of them: they are those of the experiment that it was given."""
+        context, levels = self.context, self.context.levels
+        settings = {
+            "optimizer implementation": f"LBANN {levels['optimizer']}",
+            "compiler": NONE,
+            "mixed precision": NONE,
+            "float32 products": "float32",
+            "input pipeline": "LBANN's data reader, one thread",
+            "threads": str(context.spec["cores_per_rank"]),
+        }
+        if context.graph.vocabulary is None:
+            settings["memory format"] = "channels first"
+        return settings | ({"attention": UNFUSED} if context.graph.head_sizes else {})
 
     def memory_peak_bytes(self) -> int:
         """See Training. It is the peak of the programs that this rank started."""

@@ -30,6 +30,10 @@ def trainer(context: Context) -> Trainer:
                 else ("CPU", tf.distribute.ReductionToOneDevice())
             )
             devices = [f"{kind}:{i}" for i in range(context.spec["replicas_per_rank"])]
+            self._all_reduce = type(all_reduce).__name__
             return tf.distribute.MirroredStrategy(devices, cross_device_ops=all_reduce)
+
+        def settings(self) -> dict[str, str]:
+            return super().settings() | {"gradient messages": f"one for each gradient, by {self._all_reduce}"}
 
     return MirroredTrainer(context)
