@@ -239,7 +239,7 @@ def optimizer_implementation(optimizer: Any) -> str:
     kind = next(base for base in type(optimizer).__mro__ if base.__module__.startswith("torch."))
     if kind is torch.optim.Optimizer:  # The class of another library has kernels of its own.
         return f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}"
-    group = optimizer.param_groups[0]
+    group = max(optimizer.param_groups, key=lambda group: len(group["params"]))
     fused, foreach = group.get("fused"), group.get("foreach")
     if fused is None and foreach is None:
         fused, foreach = _default_to_fused_or_foreach(group["params"], False)

@@ -38,7 +38,7 @@ def attention_kernel(
         for positions in (length, memory_length)
     )
     choice = SDPBackend(torch._fused_sdp_choice(query, memory, memory, None, 0.0, causal))
-    return "unfused" if choice is SDPBackend.MATH else choice.name.lower().replace("_", " ")
+    return "unfused" if choice == SDPBackend.MATH else choice.name.lower().replace("_", " ")
 
 
 class Attention(nn.Module):

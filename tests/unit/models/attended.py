@@ -1,0 +1,139 @@
+"""Compute attention and its gradients with every implementation of a library, in the environment of a framework.
+
+python attended.py LIBRARY OUT.npz
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.graph import Builder, Graph, Operator
+
+SAMPLES, LENGTH, UNITS, HEADS = 2, 9, 16, 2
+MEMORY_LENGTH, MEMORY_UNITS = 7, 12
+CASES = ("causal", "all", "cross")
+Arrays = dict[str, np.ndarray]
+
+
+def graph_of(case: str) -> Graph:
+    """Return a model that ends with an attention: causal, of all positions, or to another sequence."""
+    builder = Builder(case, (LENGTH,), "glorot", 5)
+    queries = builder.embedding(builder.input, UNITS)
+    memory = builder.steps(builder.embedding(builder.input, MEMORY_UNITS), 0, MEMORY_LENGTH)
+    builder.attention(queries, HEADS, to=memory if case == "cross" else "", causal=case == "causal", name="own")
+    return builder.graph()
+
+
+def inputs_of(case: str) -> Arrays:
+    """Return queries, memory, weights and the factors of the outputs in a loss."""
+    random, operator = np.random.default_rng(3), graph_of(case).by_name["own"]
+    shapes = {
+        "x": (SAMPLES, LENGTH, UNITS),
+        "to": (SAMPLES, MEMORY_LENGTH, MEMORY_UNITS) if case == "cross" else (SAMPLES, LENGTH, UNITS),
+        "factors": (SAMPLES, LENGTH, UNITS),
+        **operator.weights,
+    }
+    return {name: random.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+
+
+def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """Yield the results of the fused kernel and of the unfused one, chosen as trainers choose them."""
+    import torch
+
+    from ranks.libraries.pytorch import FUSED_ATTENTION
+    from ranks.libraries.pytorch_layers import Attention, attention_kernel
+
+    for level in ("default", "unfused"):
+        for enable in FUSED_ATTENTION:
+            enable(level != "unfused")
+        tensors = {name: torch.from_numpy(value).requires_grad_() for name, value in own.items()}
+        module = Attention(UNITS, own["to"].shape[-1], operator["heads"], operator["causal"])
+        weights = {
+            f"{name.removesuffix('_kernel')}.weight": tensors[name].T
+            for name in operator.weights
+            if name.endswith("_kernel")
+        } | {
+            f"{name.removesuffix('_bias')}.bias": tensors[name]
+            for name in operator.weights
+            if name.endswith("_bias")
+        }
+        to = tensors["to"] if len(operator.inputs) > 1 else None
+        output = torch.func.functional_call(module, weights, (tensors["x"], to))
+        (output * tensors["factors"]).sum().backward()
+        name = attention_kernel(
+            UNITS // HEADS, LENGTH, own["to"].shape[1], operator["causal"], torch.float32, torch.device("cpu")
+        )
+        gradients = {key: tensors[key].grad for key in own if key != "factors"}
+        yield (
+            name,
+            {"output": output.detach().numpy()}
+            | {key: gradient.numpy() for key, gradient in gradients.items() if gradient is not None},
+        )
+
+
+def run_jax(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """Yield the results of what runs on CPUs."""
+    import jax
+
+    from ranks.libraries.jax_model import _attention, unfused_attention
+
+    def output_of(arrays: Any) -> Any:
+        to = arrays["to"] if len(operator.inputs) > 1 else arrays["x"]
+        return _attention(operator, arrays["x"], to, arrays, jax.numpy.float32, unfused_attention)
+
+    gradients = jax.grad(lambda arrays: (output_of(arrays) * own["factors"]).sum())(own)
+    yield "unfused", {"output": output_of(own), **gradients}
+
+
+def run_tensorflow(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """Yield the results of Keras' layer, and of DTensor's function without a mesh."""
+    import tensorflow as tf
+
+    from ranks.libraries.dtensor_model import _attention
+    from ranks.libraries.tensorflow_layers import Attention
+
+    def results(attend: Callable[[Any], Any]) -> Arrays:
+        tensors = {name: tf.Variable(value) for name, value in own.items()}
+        with tf.GradientTape() as tape:
+            output = attend(tensors)
+            loss = tf.reduce_sum(output * tensors["factors"])
+        gradients = tape.gradient(loss, tensors)
+        return {"output": output.numpy()} | {
+            name: gradient.numpy() for name, gradient in gradients.items() if gradient is not None
+        }
+
+    def by_layer(tensors: Any) -> Any:
+        layer = Attention(UNITS, own["to"].shape[-1], operator["heads"], operator["causal"])
+        for name in operator.weights:
+            setattr(layer, name, tensors[name])
+        return layer(tensors["x"], tensors["to"]) if len(operator.inputs) > 1 else layer(tensors["x"])
+
+    def by_function(tensors: Any) -> Any:
+        to = tensors["to"] if len(operator.inputs) > 1 else tensors["x"]
+        return _attention(operator, tensors["x"], to, tensors)
+
+    yield "unfused", results(by_layer)
+    yield "dtensor", results(by_function)
+
+
+def main(library: str, out: Path) -> None:
+    """Write CASE.IMPLEMENTATION.ARRAY for the output and the gradient of each input and weight."""
+    results = {}
+    for case in CASES:
+        operator, own = graph_of(case).by_name["own"], inputs_of(case)
+        for name, arrays in RUN[library](operator, own):
+            results |= {
+                f"{case}.{name}.{key}": np.asarray(array)
+                for key, array in arrays.items()
+                if key != "factors" and not (key == "to" and case != "cross")
+            }
+    np.savez(out, **results)
+
+
+RUN = {"pytorch": run_pytorch, "jax": run_jax, "tensorflow": run_tensorflow}
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

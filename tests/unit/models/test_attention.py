@@ -1,0 +1,79 @@
+"""Attention at the level of the operator: fused and unfused kernels give the same outputs and gradients."""
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launchers.launch import SCRIPTS
+
+TOLERANCE = 1e-5  # of float32, relative to the largest gradient
+PROGRAM, LOWERED = (Path(__file__).with_name(name) for name in ("attended.py", "lowered_attention.py"))
+CASES = ("causal", "all", "cross")
+IMPLEMENTATIONS = {
+    "pytorch": {"flash attention", "unfused"},
+    "jax": {"unfused"},
+    "tensorflow": {"unfused", "dtensor"},
+}
+
+
+def run_in(environment: dict[str, Any], *arguments: str) -> str:
+    """Run a program of this folder in a framework's environment, and return what it prints."""
+    done = subprocess.run(
+        [environment["python"]["executable"], *arguments],
+        env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def attended(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Any:
+    """Return a function: library -> outputs and gradients by case.implementation.array."""
+    folder = tmp_path_factory.mktemp("attended")
+
+    @cache
+    def saved_by(library: str) -> dict[str, np.ndarray]:
+        run_in(real(library), str(PROGRAM), library, str(folder / f"{library}.npz"))
+        with np.load(folder / f"{library}.npz") as saved:
+            return {name: saved[name] for name in saved.files}
+
+    return saved_by
+
+
+@pytest.mark.parametrize(
+    "library",
+    ["pytorch", *(pytest.param(name, marks=pytest.mark.every_framework) for name in ("jax", "tensorflow"))],
+)
+def test_kernels_of_attention_agree(attended: Any, library: str) -> None:
+    """Others than PyTorch's are also compared by whole models (test_libraries.py)."""
+    reference = attended("pytorch")
+    for case in CASES:
+        own = [name for name in attended(library) if name.startswith(f"{case}.")]
+        assert {name.split(".")[1] for name in own} == IMPLEMENTATIONS[library]
+        # Output, queries, eight weights, and the other sequence.
+        assert len(own) == (10 + (case == "cross")) * len(IMPLEMENTATIONS[library])
+        # Gradients of the keys' biases are 0 but for rounding.
+        atol = TOLERANCE * max(
+            np.abs(array).max() for name, array in reference.items() if name.startswith(f"{case}.")
+        )
+        for name in own:
+            expected = reference[f"{case}.unfused.{name.rpartition('.')[2]}"]
+            np.testing.assert_allclose(attended(library)[name], expected, atol=atol, rtol=0, err_msg=name)
+
+
+def test_jax_compiles_cudnn_attention_for_gpus(real: Any) -> None:
+    """Also where heads are partitioned, for which the kernel's own partitioning fails."""
+    lowered = json.loads(run_in(real("jax"), str(LOWERED)))
+    kernels = ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
+    assert lowered["calls"] == {"data": kernels, "data, tensor": kernels}
+    causes = ("unfused", "float32", "processor", "AMD", "Volta", "head of 12", "heads over 3 ranks")
+    assert lowered["fused"] == {"default": True, **dict.fromkeys(causes, False)}
