@@ -26,6 +26,7 @@ from analysis import (
     regression,
     regression_table,
     scaling,
+    settings,
     speedup,
     strategies,
     tables,
@@ -138,6 +139,7 @@ RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "anova": anova.table,
     "speedup": speedup.table,
     "strategies": strategies.table,
+    "settings": settings.table,
     "drift": drift.table,
     "adjusted": adjusted.table,
 }
@@ -155,6 +157,7 @@ TABLES_LONGEST_FIRST = (
     "strategies",
     "cells",
     "checks",
+    "settings",
     "drift",
     "adjusted",
     "missing",

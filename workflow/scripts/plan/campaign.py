@@ -139,13 +139,20 @@ class Campaign:
     @property
     def referenced(self) -> bool:
         """Whether runs have or will have times of the reference benchmark."""
-        if self.published is None:
-            return self.site.reference
+        return self.site.reference if self.published is None else self._has_values("reference_s")
+
+    @cached_property
+    def settings_recorded(self) -> bool:
+        """Whether runs have or will have the settings of their trainers."""
+        return self.published is None or self._has_values("settings")
+
+    def _has_values(self, column: str) -> bool:
+        """Return whether a run of a published campaign has a value in this column of runs.csv."""
         with (
             open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table,
             suppress(csv.Error),
         ):
-            return any(row.get("reference_s") for row in csv.DictReader(table))
+            return any(row.get(column) for row in csv.DictReader(table))
         return False  # a broken table is reported where it is read
 
     @cached_property

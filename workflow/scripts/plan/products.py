@@ -40,7 +40,9 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
 
 def omitted_tables(campaign: Campaign) -> list[str]:
     """Return the tables of `analysis.study` that the study has nothing for."""
-    traits = campaign.study.traits(reference_timed=campaign.referenced)
+    traits = campaign.study.traits(
+        reference_timed=campaign.referenced, settings_recorded=campaign.settings_recorded
+    )
     return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
 
 
@@ -166,6 +168,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
         nodes_have_network=campaign.site.placement != "emulated",
         traced=campaign.traced,
         reference_timed=campaign.referenced,
+        settings_recorded=campaign.settings_recorded,
         power_recorded=is_recorded("power"),
         costs_timed=bool(campaign.study.searches_strategies and benchmarks.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),

@@ -31,6 +31,7 @@ from analysis.measured import (
     unsuccessful,
     varying,
 )
+from analysis.settings import names_differing
 from common.errors import InputError
 from common.files import load_yaml
 from common.notes import Note
@@ -430,6 +431,14 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         ),
         frameworks=framework_order(facts.runs),
     )
+    if reference := facts.see("settings", before="", after=""):
+        differing = names_differing(facts.runs)
+        text = "are configured alike" if not differing else f"differ in {number_of(len(differing), 'setting')}"
+        yield Note(
+            "framework-settings",
+            f"As their trainers reported at run time, the frameworks {text} ({reference}).",
+            settings=differing,
+        )
     pairs = facts.runs[facts.runs["baseline"].isin(facts.runs["framework"])][
         ["framework", "baseline"]
     ].drop_duplicates()

@@ -36,6 +36,7 @@ class Traits:
         has_collective_benchmark: There is a collective benchmark of the network, or will be.
         traced: There are phases of traced runs, or will be.
         reference_timed: A reference benchmark is timed beside every run.
+        settings_recorded: Runs record what their trainers used, or will.
         power_recorded: power.csv can be had.
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
@@ -61,6 +62,7 @@ class Traits:
     has_collective_benchmark: bool = True
     traced: bool = False
     reference_timed: bool = True
+    settings_recorded: bool = True
     power_recorded: bool = True
     costs_timed: bool = False
     trace_steps_recorded: bool = False
@@ -94,6 +96,11 @@ class Traits:
     def batch_size_varies(self) -> bool:
         """Cells differ in batch size."""
         return "batch_size" in self.varied
+
+    @property
+    def framework_varies(self) -> bool:
+        """Cells differ in their framework."""
+        return "framework" in self.varied
 
     @property
     def device_varies(self) -> bool:

@@ -1,0 +1,111 @@
+"""Table of how each framework was configured: what its trainers really used, from the records of the runs.
+
+Settings in which all frameworks agree are one sentence, so that the rows show the differences.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis import tables
+from analysis.measured import framework_order, level_text, successful, title, varying
+from common.notes import Note
+from declared.records import split_settings
+
+TITLE = "How each framework was configured"
+TRANSPORT = "transport of gradients"
+COLUMNS = ("setting", "framework", "value", "differs")
+NO_SETTINGS = Note("no-settings", "No run has recorded settings: runs of earlier versions have none.")
+
+
+def settings_by_run(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings of successful runs, a column for each, in the order in which records have them.
+
+    A run without one of the settings has NaN. The transport, which the runs record by itself, is the last
+    column, if gradients were sent.
+    """
+    recorded = successful(runs)
+    recorded = recorded[recorded["settings"].notna()]
+    rows = [split_settings(text) for text in recorded["settings"]]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    settings = pd.DataFrame(rows, index=recorded.index, columns=names, dtype=object)
+    if (recorded["replicas"] > 1).any():
+        settings[TRANSPORT] = recorded["transport"].astype(object)
+    return settings
+
+
+def values_by_framework(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each setting and framework, with the columns COLUMNS; settings that differ come first.
+
+    A value that depends on a factor of the study names the levels of that factor.
+    """
+    settings = settings_by_run(runs)
+    measured = runs.loc[settings.index]
+    frameworks = [name for name in framework_order(runs) if (measured["framework"] == name).any()]
+    factors = [name for name in varying(runs) if name != "framework"]
+    rows = []
+    for setting in settings.columns:
+        values = {}
+        for framework in frameworks:
+            own = measured["framework"] == framework
+            values[framework] = _value_text(settings.loc[own, setting], measured.loc[own, factors])
+        differs = len(set(values.values())) > 1
+        rows += [(setting, framework, value, differs) for framework, value in values.items()]
+    data = pd.DataFrame(rows, columns=list(COLUMNS))
+    return data.sort_values("differs", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
+    """Return a framework's values of a setting: one, by the levels of a factor, or all of them; None without any.
+
+    Args:
+        values: Value of each run.
+        levels: Levels of the factors that vary, of the same runs.
+    """
+    distinct = list(dict.fromkeys(values.dropna()))
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    for factor in levels:
+        by_level = values.groupby(levels[factor], sort=False).unique()
+        if all(len(found) == 1 and isinstance(found[0], str) for found in by_level):
+            return "; ".join(
+                f"{value} ({title(factor)} {_levels_text(by_level, value)})" for value in distinct
+            )
+    return "; ".join(distinct)
+
+
+def _levels_text(by_level: "pd.Series[str]", value: str) -> str:
+    return ", ".join(level_text(level) for level, (found,) in by_level.items() if found == value)
+
+
+def table(runs: pd.DataFrame) -> tables.Table:
+    """Return the table of a study; it has no rows without settings, or if all frameworks agree in all of them."""
+    data = values_by_framework(runs)
+    if data.empty:
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["setting"], dtype=str), [NO_SETTINGS])
+    different = data[data["differs"]]
+    wide = different.pivot(index="setting", columns="framework", values="value").fillna(tables.DASH)
+    frameworks = list(dict.fromkeys(different["framework"]))
+    display = wide.loc[list(dict.fromkeys(different["setting"])), frameworks].reset_index()
+    display.columns.name = None
+    return tables.Table(
+        title=TITLE,
+        data=data,
+        display=display,
+        notes=[_agreement_note(data[~data["differs"]])],
+        left_aligned=list(display),
+    )
+
+
+def _agreement_note(data: pd.DataFrame) -> Note:
+    """Return the settings in which all frameworks agree."""
+    common = {str(row.setting): str(row.value) for row in data.drop_duplicates("setting").itertuples()}
+    listed = "; ".join(f"{name}: {value}" for name, value in common.items())
+    text = f"The same in all frameworks: {listed}." if common else "The frameworks agree in no setting."
+    return Note("settings-in-common", text, settings=common)
+
+
+def names_differing(runs: pd.DataFrame) -> Sequence[str]:
+    """Return the settings in which frameworks differ."""
+    data = values_by_framework(runs)
+    return list(dict.fromkeys(data.loc[data["differs"], "setting"]))
