@@ -212,6 +212,15 @@ def test_untuned_convolutions_need_an_accelerator() -> None:
         assert unsupported_reason(replace(site, device="cuda"), on_gpus) is None
 
 
+def test_unfused_attention_of_jax_needs_an_accelerator() -> None:
+    site = load_site("local")
+    unfused = {**levels_of("jax-single"), "attention": "unfused"}
+    facts = {"attention": "unfused", "device": "cpu"}
+    assert stated(unsupported_reason(site, unfused)) == ("no-fused-attention", facts)
+    assert unsupported_reason(replace(site, device="cuda"), unfused) is None
+    assert unsupported_reason(site, {**unfused, "framework": "pytorch-single"}) is None
+
+
 def levels_of(framework: str) -> dict[str, object]:
     return {**plan_design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
 

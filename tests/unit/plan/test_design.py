@@ -241,6 +241,38 @@ def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) ->
     assert "- {framework: tensorflow-single, model: rnn-nano}" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("levels", "decided_by"),
+    [
+        ({"framework": "tensorflow-single", "model": "gpt-nano", "dataset": "text8-small"}, "framework"),
+        ({"framework": "pytorch-single", "model": "small-cnn", "dataset": "digits"}, "model"),
+        ({"framework": "jax-single", "model": "gpt-nano", "dataset": "text8-small"}, "precision"),
+    ],
+)
+def test_attention_that_changes_nothing_is_a_duplicate(
+    quickstart: Study, local: Site, levels: dict[str, str], decided_by: str
+) -> None:
+    factors: dict[str, list[object]] = {"nodes": [1], **{name: [level] for name, level in levels.items()}}
+    study = replace(quickstart, factors=quickstart.factors | factors, exclude=())
+    plan_design(replace(study, factors=study.factors | {"attention": ["unfused"]}), local)
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(study, factors=study.factors | {"attention": ["default", "unfused"]}), local)
+    got = refused.value.got
+    assert refused.value.code == "duplicate" and isinstance(got, dict) and set(got) == {decided_by, "attention"}
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [{"framework": "pytorch-single"}, {"framework": "jax-single", "precision": "amp"}],
+)
+def test_attention_is_fused_or_not(quickstart: Study, local: Site, levels: dict[str, str]) -> None:
+    fixed = {"nodes": 1, "model": "gpt-nano", "dataset": "text8-small", **levels}
+    factors = {name: [level] for name, level in fixed.items()} | {"attention": ["default", "unfused"]}
+    study = replace(quickstart, factors=quickstart.factors | factors, exclude=())
+    cells = {run.cell for run in plan_design(study, local)}
+    assert sum("unfused" in cell for cell in cells) == len(cells) / 2
+
+
 def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
         local,

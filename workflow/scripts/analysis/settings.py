@@ -21,15 +21,15 @@ NO_SETTINGS = Note("no-settings", "No run has recorded settings: runs of earlier
 def settings_by_run(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the settings of successful runs, a column for each, in the order in which records have them.
 
-    A run without one of the settings has NaN. The transport, which the runs record by itself, is the last
-    column, if gradients were sent.
+    A run without one of the settings has NaN. The transport, which records have beside the settings, is the
+    last column.
     """
     recorded = successful(runs)
     recorded = recorded[recorded["settings"].notna()]
     rows = [split_settings(text) for text in recorded["settings"]]
     names = list(dict.fromkeys(name for row in rows for name in row))
     settings = pd.DataFrame(rows, index=recorded.index, columns=names, dtype=object)
-    if (recorded["replicas"] > 1).any():
+    if recorded["transport"].notna().any():
         settings[TRANSPORT] = recorded["transport"].astype(object)
     return settings
 

@@ -110,6 +110,13 @@ IRRELEVANT_FACTORS = (
     ),
     IrrelevantFactor(
         "attention",
+        "precision",
+        "JAX has fused attention for bfloat16 only",
+        lambda levels, _: load_framework(levels["framework"]).environment == JAX
+        and bool(levels["precision"] != "amp"),
+    ),
+    IrrelevantFactor(
+        "attention",
         "model",
         "the model has no attention",
         lambda levels, _: not model_graph(levels["model"], levels["dataset"]).head_sizes,
@@ -602,7 +609,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
         try:
             layout = cell_geometry(study.name, levels, site)
             if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
-                raise _duplicate_cell(levels, original)
+                raise _duplicate_cell(levels, original, layout.mesh or Mesh())
             yield name, levels, layout
         except InfeasibleCell as infeasible:
             raise _cell_error(study, site, levels, infeasible) from None
@@ -630,11 +637,11 @@ def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     return tuple(None if name in irrelevant else level for name, level in resolved.items())
 
 
-def _duplicate_cell(levels: Levels, original: Levels) -> InfeasibleCell:
+def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> InfeasibleCell:
     """Return the error for a cell that trains the same as the ``original`` one."""
     reason = f"trains the same as {cell_name(original)}: "
     for entry in IRRELEVANT_FACTORS:
-        if levels[entry.factor] != original[entry.factor]:
+        if levels[entry.factor] != original[entry.factor] and entry.applies_to(levels, mesh):
             factors = (entry.decided_by, entry.factor)
             return InfeasibleCell(
                 "duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level"

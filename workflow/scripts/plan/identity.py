@@ -30,7 +30,7 @@ from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
 from plan.batch_sizes import search_name
-from plan.design import Geometry, Run
+from plan.design import JAX, Geometry, Run
 
 # Code of the models that every rank uses.
 MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
@@ -201,6 +201,14 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
             f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
             "for accelerators",
             autotune="none",
+            device=device_kind,
+        )
+    if levels["attention"] == "unfused" and device_kind == "cpu" and framework.environment == JAX:
+        return Note(
+            "no-fused-attention",
+            f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "
+            "is its default there",
+            attention="unfused",
             device=device_kind,
         )
     if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
