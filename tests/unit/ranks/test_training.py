@@ -446,3 +446,87 @@ def test_a_training_that_diverged_is_told_by_its_weights(trainings: Trainings, f
     assert not all(np.isfinite(weight).all() for weight in weights(folder / "after.npz").values())
     (rank,) = json.loads((folder / "result.json").read_text())["ranks"]
     assert rank["weights_finite"] is False
+
+
+SETTINGS = {  # of a transformer on CPUs, those that libraries tell apart
+    "pytorch-single": {
+        "optimizer implementation": "torch.optim.SGD, for-loop",
+        "compiler": "none",
+        "mixed precision": "none",
+        "float32 products": "float32",
+        "attention": "flash attention",
+    },
+    "pytorch-ddp": {
+        "gradient messages": "buckets of up to 25 MiB, the first of 1 MiB",
+        "gradients": "views of buckets",
+        "static graph": "yes",
+        "attention": "flash attention",
+    },
+    "pytorch-fsdp": {"optimizer implementation": "torch.optim.SGD, for-loop", "attention": "flash attention"},
+    "deepspeed": {
+        "optimizer implementation": "torch.optim.SGD, for-loop",
+        "gradient messages": "buckets of up to 500,000,000 elements",
+    },
+    "horovod-pytorch": {
+        "optimizer implementation": "torch.optim.SGD, for-loop",
+        "gradient messages": "fused to up to 128 MiB every 1 ms",
+    },
+    "horovod-tensorflow": {
+        "optimizer implementation": "Keras SGD, one operation for each weight",
+        "gradient messages": "fused to up to 128 MiB every 1 ms",
+    },
+    "tensorflow-single": {
+        "optimizer implementation": "Keras SGD, one operation for each weight",
+        "compiler": "tf.function's graph",
+        "mixed precision": "none",
+        "float32 products": "float32",
+        "attention": "two matrix products and a softmax",
+    },
+    "tensorflow-mirrored": {"gradient messages": "one for each gradient, by ReductionToOneDevice"},
+    "tensorflow-multiworker": {"gradient messages": "one of all gradients"},
+    "tensorflow-dtensor": {"optimizer implementation": "written out in the step"},
+    "jax-single": {
+        "optimizer implementation": "optax, compiled into the step",
+        "compiler": "XLA, the whole step",
+        "mixed precision": "none",
+        "float32 products": "float32",
+        "attention": "two matrix products and a softmax",
+    },
+    "jax": {"gradient messages": "as XLA combines them"},
+}
+
+
+@pytest.mark.parametrize(
+    "framework", framework_params(SETTINGS, ("pytorch-single", "pytorch-ddp", "tensorflow-single"))
+)
+def test_trainers_report_what_they_used(trainings: Trainings, framework: str) -> None:
+    folder = trainings.train(framework, **of_64(framework), **TOKENS)
+    for rank in json.loads((folder / "result.json").read_text())["ranks"]:
+        assert SETTINGS[framework].items() <= rank["settings"].items()
+        assert {"threads", "input pipeline", "attention"} <= set(rank["settings"])
+        assert all(isinstance(value, str) and value for value in rank["settings"].values())
+
+
+@pytest.mark.parametrize(
+    ("levels", "changed"),
+    [
+        ({"attention": "unfused"}, {"attention": "two matrix products and a softmax"}),
+        pytest.param(
+            {"precision": "amp", "compiler": "torch-compile"},
+            {"mixed precision": "autocast to bfloat16", "compiler": "torch.compile"},
+            marks=pytest.mark.every_framework,
+        ),
+    ],
+)
+def test_settings_follow_the_levels(
+    trainings: Trainings, levels: dict[str, str], changed: dict[str, str]
+) -> None:
+    plain, other = (
+        trainings.train("pytorch-single", batch_size=64, **TOKENS, **own) for own in ({}, levels)
+    )
+    before, after = (
+        json.loads((folder / "result.json").read_text())["ranks"][0]["settings"] for folder in (plain, other)
+    )
+    assert {name: value for name, value in after.items() if value != before[name]} == changed
+    if "attention" in levels:
+        assert_same(weights(other / "after.npz"), weights(plain / "after.npz"), 1e-4)
