@@ -31,7 +31,10 @@ def test_settings_in_which_frameworks_differ_are_rows(runs):
     assert attention["tensorflow-single"] == UNFUSED and static["tensorflow-single"] == tables.DASH
     assert attention["pytorch-ddp"] == f"{FUSED} (batch size 16, 32); {UNFUSED} (batch size 64)"
     note = find_note(table.notes, "settings-in-common")
-    assert note.facts["settings"] == {"threads": "2", settings.TRANSPORT: "gloo over tcp lo"} and note in table.below
+    assert (
+        note.facts["settings"] == {"threads": "2", settings.TRANSPORT: "gloo over tcp lo"}
+        and note in table.below
+    )
     data = table.data
     assert list(data) == list(settings.COLUMNS) and list(data["differs"].drop_duplicates()) == [True, False]
     assert settings.names_differing(runs) == ["attention", "static graph"]

@@ -23,7 +23,9 @@ def graph_of(case: str) -> Graph:
     builder = Builder(case, (LENGTH,), "glorot", 5)
     queries = builder.embedding(builder.input, UNITS)
     memory = builder.steps(builder.embedding(builder.input, MEMORY_UNITS), 0, MEMORY_LENGTH)
-    builder.attention(queries, HEADS, to=memory if case == "cross" else "", causal=case == "causal", name="own")
+    builder.attention(
+        queries, HEADS, to=memory if case == "cross" else "", causal=case == "causal", name="own"
+    )
     return builder.graph()
 
 

@@ -258,7 +258,9 @@ def test_attention_that_changes_nothing_is_a_duplicate(
     with pytest.raises(InputError) as refused:
         plan_design(replace(study, factors=study.factors | {"attention": ["default", "unfused"]}), local)
     got = refused.value.got
-    assert refused.value.code == "duplicate" and isinstance(got, dict) and set(got) == {decided_by, "attention"}
+    assert (
+        refused.value.code == "duplicate" and isinstance(got, dict) and set(got) == {decided_by, "attention"}
+    )
 
 
 @pytest.mark.parametrize(

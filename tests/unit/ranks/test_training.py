@@ -521,9 +521,7 @@ def test_trainers_report_what_they_used(trainings: Trainings, framework: str) ->
 def test_settings_follow_the_levels(
     trainings: Trainings, levels: dict[str, str], changed: dict[str, str]
 ) -> None:
-    plain, other = (
-        trainings.train("pytorch-single", batch_size=64, **TOKENS, **own) for own in ({}, levels)
-    )
+    plain, other = (trainings.train("pytorch-single", batch_size=64, **TOKENS, **own) for own in ({}, levels))
     before, after = (
         json.loads((folder / "result.json").read_text())["ranks"][0]["settings"] for folder in (plain, other)
     )

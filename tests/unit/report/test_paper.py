@@ -21,7 +21,7 @@ from common.notes import codes, find_note
 from common.tables import read_table
 from declared.figures import Declared
 from declared.paper import Paper
-from declared.records import WARNING_SEPARATOR
+from declared.records import WARNING_SEPARATOR, join_settings
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -512,6 +512,19 @@ def test_threats_are_those_that_the_records_show() -> None:
     assert all(note in threats(facts) for note in notes)
     commands = reproducibility(facts).replace(r"\allowbreak{}", "")
     assert "./ringside submit tf-strategies-virtual" in commands
+
+
+def test_methods_point_at_the_table_of_settings() -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    assert "framework-settings" not in codes(method_notes(facts)["Frameworks"]), "there is no such table"
+    runs = facts.runs.copy()
+    runs["settings"] = join_settings({"threads": "2"})
+    first = runs["framework"] == runs["framework"].iloc[0]
+    runs.loc[first, "settings"] = join_settings({"threads": "1"})
+    for place, reference in (("paper_tables", "tab:settings"), ("supplement_tables", "supplement")):
+        where = replace(facts, runs=runs, **{"paper_tables": (), place: ("settings",)})
+        note = find_note(method_notes(where)["Frameworks"], "framework-settings")
+        assert "threads" in note.facts["settings"] and reference in note
 
 
 def test_warnings_of_libraries_are_threats() -> None:

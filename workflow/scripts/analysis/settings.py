@@ -56,7 +56,7 @@ def values_by_framework(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
-    """Return a framework's values of a setting: one, by the levels of a factor, or all of them; None without any.
+    """Return a framework's values of a setting: one, by the levels of a factor, or all; None without any.
 
     Args:
         values: Value of each run.
@@ -79,7 +79,7 @@ def _levels_text(by_level: "pd.Series[str]", value: str) -> str:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """Return the table of a study; it has no rows without settings, or if all frameworks agree in all of them."""
+    """Return the table of a study; it has no rows without settings, or if the frameworks agree in all."""
     data = values_by_framework(runs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["setting"], dtype=str), [NO_SETTINGS])

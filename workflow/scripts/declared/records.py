@@ -17,7 +17,8 @@ def join_settings(settings: Mapping[str, str]) -> str | None:
 
 def split_settings(text: str) -> dict[str, str]:
     """Return the settings in the text of a row of runs.csv; the inverse of join_settings."""
-    return dict(tuple(entry.split(": ", 1)) for entry in text.split(SETTING_SEPARATOR))
+    entries = (entry.partition(": ") for entry in text.split(SETTING_SEPARATOR))
+    return {name: value for name, _, value in entries}
 
 
 @dataclass(frozen=True)

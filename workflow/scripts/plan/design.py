@@ -112,8 +112,9 @@ IRRELEVANT_FACTORS = (
         "attention",
         "precision",
         "JAX has fused attention for bfloat16 only",
-        lambda levels, _: load_framework(levels["framework"]).environment == JAX
-        and bool(levels["precision"] != "amp"),
+        lambda levels, _: (
+            load_framework(levels["framework"]).environment == JAX and bool(levels["precision"] != "amp")
+        ),
     ),
     IrrelevantFactor(
         "attention",

@@ -188,29 +188,8 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
             f"site {site.name} cannot set the rate of its links: only the virtual cluster can",
             bandwidth=levels["bandwidth"],
         )
-    if levels["precision"] == "tf32" and device_kind != "cuda":
-        return Note(
-            "unsupported-precision",
-            f"site {site.name} cannot compute in tf32: only device cuda can",
-            precision="tf32",
-            device=device_kind,
-        )
-    if levels["autotune"] == "none" and device_kind == "cpu":
-        return Note(
-            "no-autotuning",
-            f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
-            "for accelerators",
-            autotune="none",
-            device=device_kind,
-        )
-    if levels["attention"] == "unfused" and device_kind == "cpu" and framework.environment == JAX:
-        return Note(
-            "no-fused-attention",
-            f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "
-            "is its default there",
-            attention="unfused",
-            device=device_kind,
-        )
+    if reason := _unsupported_arithmetic(site, levels, framework, device_kind):
+        return reason
     if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
         return Note(
             "missing-operators",
@@ -234,6 +213,36 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
             "no-compiler",
             f"site {site.name} trains in images, which have no compiler for {levels['compiler']}",
             compiler=levels["compiler"],
+        )
+    return None
+
+
+def _unsupported_arithmetic(
+    site: Site, levels: Mapping[str, Any], framework: Framework, device_kind: str
+) -> Note | None:
+    """Return why the site's devices have no such precision, autotuning or attention, or None."""
+    if levels["precision"] == "tf32" and device_kind != "cuda":
+        return Note(
+            "unsupported-precision",
+            f"site {site.name} cannot compute in tf32: only device cuda can",
+            precision="tf32",
+            device=device_kind,
+        )
+    if levels["autotune"] == "none" and device_kind == "cpu":
+        return Note(
+            "no-autotuning",
+            f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
+            "for accelerators",
+            autotune="none",
+            device=device_kind,
+        )
+    if levels["attention"] == "unfused" and device_kind == "cpu" and framework.environment == JAX:
+        return Note(
+            "no-fused-attention",
+            f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "
+            "is its default there",
+            attention="unfused",
+            device=device_kind,
         )
     return None
 

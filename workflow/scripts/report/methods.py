@@ -433,7 +433,7 @@ def _frameworks(facts: Facts) -> Iterator[str]:
     )
     if reference := facts.see("settings", before="", after=""):
         differing = names_differing(facts.runs)
-        text = "are configured alike" if not differing else f"differ in {number_of(len(differing), 'setting')}"
+        text = f"differ in {number_of(len(differing), 'setting')}" if differing else "are configured alike"
         yield Note(
             "framework-settings",
             f"As their trainers reported at run time, the frameworks {text} ({reference}).",

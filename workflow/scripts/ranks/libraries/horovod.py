@@ -94,7 +94,7 @@ def transport(context: Context, hvd: Any) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Return how Horovod fuses gradients to messages, by the variables that it reads (docs of Horovod 0.28)."""
+    """Return how Horovod fuses gradients to messages, by the variables that it reads, else its defaults."""
     threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", DEFAULT_FUSION_BYTES))
     cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME", DEFAULT_CYCLE_MS))
     return {"gradient messages": f"fused to up to {threshold / 2**20:g} MiB every {cycle_ms:g} ms"}

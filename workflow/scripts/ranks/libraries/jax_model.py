@@ -153,11 +153,11 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
     def projected(part: str, values: Array) -> Array:
         return _dense(values, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
 
-    heads = (
+    query, key, value = (
         projected(part, values).reshape(*values.shape[:2], operator["heads"], -1)
         for part, values in (("query", x), ("key", to), ("value", to))
     )
-    return projected("output", attend(*heads, operator["causal"]).reshape(x.shape))
+    return projected("output", attend(query, key, value, operator["causal"]).reshape(x.shape))
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:

@@ -93,7 +93,7 @@ class DDPTrainer(PyTorchTrainer):
 
     def settings(self) -> dict[str, str]:
         """See Training."""
-        largest, first = (size / 2**20 for size in (self.ddp.bucket_bytes_cap, dist._DEFAULT_FIRST_BUCKET_BYTES))
+        first, largest = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20, self.ddp.bucket_bytes_cap / 2**20
         return super().settings() | {
             "gradient messages": f"buckets of up to {largest:g} MiB, the first of {first:g} MiB",
             "gradients": "views of buckets" if self.ddp.gradient_as_bucket_view else "copied to buckets",

@@ -32,7 +32,7 @@ class ClassToken(nn.Module):
 def attention_kernel(
     head_size: int, length: int, memory_length: int, causal: bool, dtype: torch.dtype, device: torch.device
 ) -> str:
-    """Return the kernel that scaled_dot_product_attention chooses in training, `unfused` or PyTorch's name."""
+    """Return the kernel of scaled_dot_product_attention in training: `unfused`, or PyTorch's name of it."""
     query, memory = (
         torch.empty(1, 1, positions, head_size, dtype=dtype, device=device, requires_grad=True)
         for positions in (length, memory_length)

@@ -156,7 +156,9 @@ def trainer(context: Context) -> Trainer:
         def settings(self) -> dict[str, str]:
             settings, engine = super().settings(), self.engine
             if context.ranks > 1:
-                settings["gradient messages"] = f"buckets of up to {engine.zero_reduce_bucket_size():,} elements"
+                settings["gradient messages"] = (
+                    f"buckets of up to {engine.zero_reduce_bucket_size():,} elements"
+                )
             if self.stage:
                 overlap = "overlaps computation" if engine.zero_overlap_comm() else "follows computation"
                 settings |= {"sharding": f"ZeRO stage {self.stage}", "communication": overlap}
