@@ -515,7 +515,7 @@ def test_threats_are_those_that_the_records_show() -> None:
 
 
 def test_methods_point_at_the_table_of_settings() -> None:
-    facts = facts_of(CAMPAIGN / "runs.csv")
+    facts = facts_of(CAMPAIGN.with_name("strategies-virtual") / "runs.csv")
     assert "framework-settings" not in codes(method_notes(facts)["Frameworks"]), "there is no such table"
     runs = facts.runs.copy()
     runs["settings"] = join_settings({"threads": "2"})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import framework_order, level_text, successful, title, varying
+from analysis.measured import framework_order, level_text, levels_in_order, successful, title, varying
 from common.notes import Note
 from declared.records import split_settings
 
@@ -66,16 +66,18 @@ def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
     if len(distinct) < 2:
         return distinct[0] if distinct else None
     for factor in levels:
-        by_level = values.groupby(levels[factor], sort=False).unique()
-        if all(len(found) == 1 and isinstance(found[0], str) for found in by_level):
+        found = {
+            level_text(level): list(values[levels[factor] == level].unique())
+            for level in levels_in_order(levels, factor)
+        }
+        if all(len(values_of_level) == 1 for values_of_level in found.values()):
+            levels_by_value: dict[str, list[str]] = {}
+            for level, (value,) in found.items():
+                levels_by_value.setdefault(value, []).append(level)
             return "; ".join(
-                f"{value} ({title(factor)} {_levels_text(by_level, value)})" for value in distinct
+                f"{value} ({title(factor)} {', '.join(own)})" for value, own in levels_by_value.items()
             )
     return "; ".join(distinct)
-
-
-def _levels_text(by_level: "pd.Series[str]", value: str) -> str:
-    return ", ".join(level_text(level) for level, (found,) in by_level.items() if found == value)
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
