@@ -16,6 +16,7 @@ from analysis import (
     regression,
     regression_table,
     scaling,
+    settings,
     speedup,
     strategies,
     time_to_accuracy,
@@ -110,6 +111,7 @@ def table_data(
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
         "cells": cells_of_every_response(with_energy, of_epochs),
+        "settings": settings.values_by_framework(runs.assign(settings="threads: 2")),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
         "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
         "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
