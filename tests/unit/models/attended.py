@@ -41,6 +41,29 @@ def inputs_of(case: str) -> Arrays:
     return {name: random.normal(size=shape).astype("float32") for name, shape in shapes.items()}
 
 
+def expected_output(operator: Operator, own: Arrays) -> np.ndarray:
+    """Return the output by the formula (Vaswani et al. 2017, section 3.2), head by head, in float64."""
+    exact = {name: value.astype(float) for name, value in own.items()}
+
+    def projected(part: str, inputs: np.ndarray) -> list[np.ndarray]:
+        product = inputs @ exact[f"{part}_kernel"] + exact[f"{part}_bias"]
+        return np.split(product, operator["heads"], -1)
+
+    attended = []
+    for query, key, value in zip(
+        projected("query", exact["x"]),
+        *(projected(part, exact["to" if len(operator.inputs) > 1 else "x"]) for part in ("key", "value")),
+        strict=True,
+    ):
+        scores = query @ key.swapaxes(1, 2) / np.sqrt(query.shape[-1])
+        if operator["causal"]:
+            scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        attended.append(weights / weights.sum(-1, keepdims=True) @ value)
+    product: np.ndarray = np.concatenate(attended, -1) @ exact["output_kernel"] + exact["output_bias"]
+    return product
+
+
 def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
     """Yield the results of the fused kernel and of the unfused one, chosen as trainers choose them."""
     import torch
@@ -126,6 +149,7 @@ def main(library: str, out: Path) -> None:
     results = {}
     for case in CASES:
         operator, own = graph_of(case).by_name["own"], inputs_of(case)
+        results[f"{case}.formula.output"] = expected_output(operator, own)
         for name, arrays in RUN[library](operator, own):
             results |= {
                 f"{case}.{name}.{key}": np.asarray(array)
