@@ -253,8 +253,9 @@ def configured(context: Context) -> torch.device:
     torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
     for enable in FUSED_ATTENTION:  # Without them, two matrix products and a softmax are left.
         enable(context.levels.get("attention") != "unfused")
-    # Otherwise these two products of bfloat16 would be computed in float32.
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    # Otherwise PyTorch computes these two products of bfloat16 in float32, since version 2.5.
+    if hasattr(torch.backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     if context.local_rank not in context.accelerators:
         return torch.device("cpu")
     (index,) = device_indices(context, torch.cuda.device_count())
