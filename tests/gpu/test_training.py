@@ -112,13 +112,7 @@ TRAINERS = {
     "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"}),
     "strategy": ("pytorch-strategy", 0, 2, STRATEGY),
     "strategy, rank 1": ("pytorch-strategy", 1, 2, STRATEGY),
-    "hybrid": (
-        "pytorch-hybrid",
-        0,
-        2,
-        # With accumulation: DDP's static graph pins memory by the driver.
-        {**GPT, "batch_size": 16, "device": "hybrid", "shares": "0.7/0.3", "sync_every": 2},
-    ),
+    "hybrid": ("pytorch-hybrid", 0, 2, {**GPT, "batch_size": 16, "device": "hybrid", "shares": "0.7/0.3"}),
 }
 
 
