@@ -53,13 +53,18 @@ from torch._C._distributed_c10d import _create_work_from_future  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.cuda import _sanitizer as sanitizer  # noqa: E402
 from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
+from torch.nn.attention import SDPBackend  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 __all__ = ["FakeCuda", "torch"]
 
 DEVICE_NAME = "Fake GPU"
 DEVICE_BYTES = 80 * 2**30
-SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}
+ANSWERED = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.item.default,
+    torch.ops.aten._fused_sdp_choice.default,
+}
 COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 MAX_KEPT_NUMBERS = 4096
 #: operators whose fake kernels accept tensors of several dtypes, which those of a GPU refuse
@@ -372,8 +377,8 @@ class FakeCudaMode(FakeTensorMode):
 
     def _on_device(self, func: Any, types: Any, args: Any, named: Any) -> Any:
         device = self.device_calls
-        if func in SCALARS:
-            return self._read(args[0]).flatten()[0].item()
+        if func in ANSWERED:
+            return self._answer(func, args)
         if func.namespace == "c10d":
             return self._communicate(func, args)
         if (dtype := product_dtype(func, args)) and func is not torch.ops.aten.bmm.default:
@@ -399,6 +404,12 @@ class FakeCudaMode(FakeTensorMode):
             if result.device.type == "cpu":
                 return self._read(args[0])
         return result
+
+    def _answer(self, func: Any, args: Any) -> Any:
+        """Return a number: one of the device, or the kernel of attention. The build for CPUs has no fused one."""
+        if func is torch.ops.aten._fused_sdp_choice.default:
+            return SDPBackend.MATH.value
+        return self._read(args[0]).flatten()[0].item()
 
     def _communicate(self, func: Any, args: Any) -> Any:
         """Note a collective or a message, whose result is what this rank put in."""

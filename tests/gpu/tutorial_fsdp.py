@@ -71,6 +71,8 @@ def main(
 ) -> dict[str, int]:
     """Return the peaks of memory in bytes."""
     device = FakeCuda(rank=rank, ranks=ranks)
+    # As ranks do: products of attention stay in bfloat16.
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
     mesh = init_device_mesh("cuda", (ranks,))
