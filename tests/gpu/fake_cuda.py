@@ -79,8 +79,7 @@ class FakeCuda:
     Attributes:
         calls: What PyTorch was asked to do, in order: name and arguments.
         n_busy: Kernels and copies since the CPU last waited for the device.
-        product_dtypes: Of matrix products and convolutions, without those of attention: the build for CPUs has none of
-            the fused kernels of a GPU, and computes attention's products in float32.
+        product_dtypes: Of matrix products and convolutions; attention is two products, as in a build without fused ones.
         races: Accesses to one memory by two streams that no event orders, one line each, if `find_races`.
     """
 
@@ -381,7 +380,7 @@ class FakeCudaMode(FakeTensorMode):
             return self._answer(func, args)
         if func.namespace == "c10d":
             return self._communicate(func, args)
-        if (dtype := product_dtype(func, args)) and func is not torch.ops.aten.bmm.default:
+        if dtype := product_dtype(func, args):
             device.product_dtypes.add(dtype)
         if func is torch.ops.aten.copy_.default:
             if not isinstance(args[0], FakeTensor):
