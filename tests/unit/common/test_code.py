@@ -11,6 +11,7 @@ from common.files import CHECKOUT
 
 KEYED = {
     "run",
+    "batch_search",
     "collective_benchmark",
     "timing",
     "environment",

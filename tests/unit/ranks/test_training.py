@@ -459,7 +459,7 @@ SETTINGS = {  # of a transformer on CPUs, those that libraries tell apart
     "pytorch-ddp": {
         "gradient messages": "buckets of up to 25 MiB, the first of 1 MiB",
         "gradients": "views of buckets",
-        "static graph": "yes",
+        "static graph": "no",
         "attention": "flash attention",
     },
     "pytorch-fsdp": {"optimizer implementation": "torch.optim.SGD, for-loop", "attention": "flash attention"},

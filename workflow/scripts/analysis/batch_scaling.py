@@ -32,7 +32,7 @@ def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
 
     The fact `kind` names the kind: strong scaling, weak scaling or, if the batch scope varies, both.
     """
-    cells = runs.drop_duplicates("cell")
+    cells = runs.drop_duplicates("cell").reset_index(drop=True)
     other_factors = [name for name in varying(cells) if name != factor]
     groups = [group for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False)]
     series = [group for group in groups if group["replicas"].nunique() > 1]

@@ -116,7 +116,16 @@ def up(
     """
     from virtual_cluster.control import start
 
-    start(nodes, bandwidth, cpu, memory, scheduler, accounting, gpus, constrain_devices)
+    start(
+        nodes,
+        bandwidth,
+        cpu,
+        memory,
+        scheduler,
+        accounting=accounting,
+        gpus=gpus,
+        constrain_devices=constrain_devices,
+    )
 
 
 def down(
