@@ -33,4 +33,4 @@ def test_all_stages_train_on_the_gpu(
     assert busy == [["open_epoch", 0], ["step", 0], ["close_epoch", 0]]
     names = [call[1] for call in seen["calls"] if call[0] == "collective"]
     assert ("_reduce_scatter_base_" in names) == (stage == "parameters")
-    assert seen["peak_bytes"] > 0
+    assert 0 < seen["peak_bytes"] < 2**24, "of weights of 0.8 MB, without a bucket of 2 GB"

@@ -8,7 +8,8 @@ With sharded parameters the model is built within `zero.Init`, so that no rank e
 DeepSpeed's FusedAdam on CUDA devices, if its kernel is installed or can be compiled, else PyTorch's; the
 result is the same. Communication overlaps computation in all stages, as in DeepSpeed's tutorial. In mixed
 precision (DeepSpeed's `torch_autocast`), parameters and gradients of linear layers and convolutions travel in
-bfloat16. All other settings are DeepSpeed's defaults, except that gradient clipping and its timers are off.
+bfloat16. All other settings are DeepSpeed's defaults, except that gradient clipping and its timers are off,
+and that the bucket of gradients is not larger than all of them.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from ranks.worker.trainer import Trainer
 
 #: stage of ZeRO by the level of the factor sharding
 STAGES = {"optimizer": 1, "gradients": 2, "parameters": 3}
+DEFAULT_BUCKET_SIZE = 500_000_000  # DeepSpeed's own, in gradients
 #: functions of DeepSpeed's backend that communicate gradients and parameters
 BACKEND_COLLECTIVES = (
     "all_gather_into_tensor",
@@ -70,12 +72,20 @@ def start(context: Context) -> str:
 
 
 def configuration(context: Context, stage: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration."""
+    """Return DeepSpeed's configuration.
+
+    ZeRO allocates a whole bucket for gradients, by default one of 2 GB, so that it would be most of the
+    memory of a small model. A bucket of all weights sends the same messages.
+    """
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": 0.0,
         "timers": {"throughput": {"enabled": False}},
-        "zero_optimization": {"stage": stage, "overlap_comm": stage > 0},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": stage > 0,
+            "reduce_bucket_size": min(context.graph.parameters, DEFAULT_BUCKET_SIZE),
+        },
         "zero_allow_untested_optimizer": True,
         "torch_autocast": {"enabled": context.levels["precision"] == "amp", "dtype": "bfloat16"},
     }
