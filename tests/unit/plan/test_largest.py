@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from plan import batch_sizes, design, largest
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
 from plan.identity import plan_run, spec
+from ranks.worker.node import memory_bytes
 from support.refusals import assert_refusal
 
 
@@ -93,8 +95,9 @@ def test_cells_with_equal_memory_share_a_search(site: Site, file: Path) -> None:
     study = study_of(learning_rate=[0.1, 0.2], epochs=[3, 4])
     (search,) = largest.required_searches(plan_design(study, site))
     assert search.name == "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1"
-    two_precisions = study_of(precision=["fp32", "amp"])
-    assert len(largest.required_searches(plan_design(two_precisions, site))) == 2
+    for factors in ({"precision": ["fp32", "amp"]}, {"optimizer": ["sgd", "adam"]}, {"sync_every": [1, 2]}):
+        own = study_of(**factors)
+        assert len(largest.required_searches(plan_design(own, site))) == 2
 
 
 def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:
@@ -108,6 +111,13 @@ def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:
         assert trial["local_batch"] == trial["levels"]["batch_size"] == size
         assert trial["samples_per_epoch"] == trial["steps"] * 2 * size <= 100_000
         assert trial["steps"] <= largest.TRIAL_UPDATES
+    assert search.spec(site, 1)["levels"]["epochs"] == 2, "training goes on after validation"
+
+
+def test_trials_with_accumulation_update_as_often(site: Site, file: Path) -> None:
+    (search,) = largest.planned_searches(plan_design(study_of(sync_every=[4]), site), site)
+    assert search.candidates(site)[-1] == 12_500, "one optimizer step has all samples"
+    assert [search.spec(site, size)["steps"] for size in (8, 12_500)] == [4 * largest.TRIAL_UPDATES, 4]
 
 
 def test_candidates_fit_pipelines(site: Site, file: Path) -> None:
@@ -139,7 +149,12 @@ def test_broken_file_is_refused(site: Site, file: Path) -> None:
     assert_refusal(error.value, "broken-file")
 
 
-def test_memory_is_limited_on_cpus_only(site: Site, file: Path) -> None:
+@pytest.mark.parametrize(("placement", "n_ranks"), [("emulated", 2), ("distinct-nodes", 1)])
+def test_memory_is_limited_on_cpus_only(site: Site, file: Path, placement: str, n_ranks: int) -> None:
+    site = replace(site, placement=placement)
     (search,) = largest.required_searches(plan_design(study_of(), site))
-    assert largest.memory_limit_lines(site, search)
+    (line,) = largest.memory_limit_lines(site, search)
+    limit = subprocess.run(["sh", "-c", f"{line}; ulimit -d"], stdout=subprocess.PIPE, check=True)
+    expected_bytes = largest.MEMORY_SHARE * memory_bytes() / n_ranks
+    assert 1024 * int(limit.stdout) == pytest.approx(expected_bytes, rel=1e-3)
     assert not largest.memory_limit_lines(replace(site, device="cuda"), search)

@@ -1,13 +1,12 @@
 """The search for the largest size that fits, over made-up memories."""
 
-import math
 from bisect import bisect_right
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.bisection import FIRST, MARGIN, find_largest
+from runs.bisection import MARGIN, find_largest
 
 SIZES = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=600, unique=True).map(sorted)
 
@@ -23,8 +22,6 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
     result = find_largest(sizes, fits)
     below = sizes[: bisect_right(sizes, memory)]
     assert max(tried.values()) == 1
-    n_doublings = math.log2(max(1, sizes[-1] / FIRST)) + 2
-    assert len(tried) <= n_doublings + math.log2(len(sizes)) + 3
     if not below:
         assert (result.chosen, result.largest, result.is_limited) == (None, None, True)
     elif len(below) == len(sizes):
@@ -33,6 +30,19 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
         with_margin = [size for size in below if size <= (1 - MARGIN) * below[-1]]
         assert result.largest == below[-1] and result.is_limited
         assert result.chosen == (with_margin or below)[-1] and result.chosen in tried
+
+
+def test_few_of_many_sizes_are_tried() -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= 50_000
+
+    result = find_largest(range(1, 1 << 20), fits)
+    assert (result.largest, result.chosen) == (50_000, 47_500)
+    n_doublings, n_halvings = 13, 15  # 16 to 65 536, then the 32 768 sizes between the last two
+    assert len(tried) == n_doublings + n_halvings + 1, "what is chosen is tried, too"
 
 
 @given(sizes=SIZES, seed=st.randoms(use_true_random=False), share=st.floats(0, 1))

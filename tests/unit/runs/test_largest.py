@@ -1,7 +1,9 @@
 """A real search: PyTorch trains within a small memory, from trial to the file that the plan reads."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ from plan import design, largest
 from plan.design import plan_design
 from plan.largest import planned_searches
 from ranks.worker.node import memory_bytes
+from runs import attempts, largest_batches
 from runs import largest as search_program
-from runs import largest_batches
 
 MEMORY_BYTES = 720e6  # of the rank; PyTorch alone takes 230 MB
 
@@ -109,20 +111,72 @@ def test_failed_search_is_left_out() -> None:
     assert [(name, entry["batch_size"]) for name, entry in searches.items()] == [("a", 8), ("b", None)]
 
 
-@pytest.mark.parametrize("second", ["fits", "failed"])
-def test_failed_trial_is_made_once_more(
-    tmp_path: Path, study: Study, site: Site, monkeypatch: pytest.MonkeyPatch, second: str
-) -> None:
+@pytest.fixture
+def trials(
+    tmp_path: Path, study: Study, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., search_program.Trials]:
+    """A function that returns trials in a folder, whose training ends with these outcomes in turn."""
     (search,) = planned_searches(plan_design(study, site), site)
-    outcomes = iter(["failed", second])
-    folders = []
 
-    def train(_self: object, batch_size: int, folder: Path) -> dict[str, Any]:
-        folder.mkdir()
-        folders.append(folder.name)
-        return {"batch_size": batch_size, "outcome": next(outcomes), "reason": "x", "wall_s": 1.0}
+    def make(outcomes: Iterable[str], folder: str = "attempt-1") -> search_program.Trials:
+        remaining = iter(outcomes)
 
-    monkeypatch.setattr(search_program.Trials, "_train", train)
-    trials = search_program.Trials(site, search, {}, tmp_path)  # type: ignore[typeddict-item]
-    assert trials.fits(5) == (second == "fits") and folders == ["b5", "b5-again"]
-    assert trials.limit == (None if second == "fits" else "failure")
+        def train(_self: object, batch_size: int, folder: Path) -> dict[str, Any]:
+            folder.mkdir(parents=True)
+            return {"batch_size": batch_size, "outcome": next(remaining), "reason": "x", "wall_s": 1.0}
+
+        monkeypatch.setattr(search_program.Trials, "_train", train)
+        return search_program.Trials(site, search, {}, tmp_path / folder)  # type: ignore[typeddict-item]
+
+    return make
+
+
+@pytest.mark.parametrize("second", ["fits", "failed"])
+def test_failed_trial_is_made_once_more(trials: Callable[..., search_program.Trials], second: str) -> None:
+    search = trials(["failed", second])
+    assert search.fits(5) == (second == "fits")
+    assert sorted(folder.name for folder in search.folder.iterdir()) == ["b5", "b5-again"]
+    unfit = search.smallest_unfit
+    assert (unfit and unfit["outcome"]) == (None if second == "fits" else "failed")
+
+
+@pytest.mark.parametrize(("outcome", "is_kept"), [("fits", True), ("oom", True), ("timeout", False)])
+def test_trials_of_earlier_attempts_are_kept(
+    trials: Callable[..., search_program.Trials], outcome: str, is_kept: bool
+) -> None:
+    first = trials([outcome])
+    first.fits(5)
+    later = trials(["fits"], "attempt-2")
+    assert later.fits(5) == (outcome == "fits" or not is_kept)
+    assert (later.folder / "b5").exists() == (not is_kept)
+    (first.folder / attempts.PUT_ASIDE).touch()
+    again = trials(["oom"], "attempt-3")
+    assert again.fits(5) == (not is_kept), "what was put aside is tried again"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status", "limit", "is_found"),
+    [
+        (["oom"] * 2, "oom", "memory", True),
+        (["timeout"] * 2, "timeout", "time limit", False),
+        (["failed"] * 4, "failed", "failure", False),
+        (["failed", "failed", "oom"], "oom", "memory", True),
+        (["oom", "fits"], "ok", "memory", True),
+    ],
+)
+def test_search_ends_as_its_smallest_unfit_batch(
+    trials: Callable[..., search_program.Trials],
+    study: Study,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: list[str],
+    status: str,
+    limit: str,
+    is_found: bool,
+) -> None:
+    search = trials(outcomes)
+    monkeypatch.setattr(type(search.search), "candidates", lambda *_: [1, 10])
+    launcher = SimpleNamespace(job=None)
+    record = search_program.attempt_search(study, site, search.search, {}, launcher, search.folder)  # type: ignore[typeddict-item, arg-type]
+    assert (record["status"], record["limit"]) == (status, limit)
+    assert bool(largest_batches.gather([record])["searches"]) == is_found

@@ -65,11 +65,10 @@ class Trials:
         return bool(trial["outcome"] == FITS)
 
     @property
-    def limit(self) -> str | None:
-        """What the smallest batch that did not fit lacked; None if all fitted."""
-        too_large = [trial for trial in self.done if trial["outcome"] != FITS]
-        first = min(too_large, key=lambda trial: trial["batch_size"], default=None)
-        return LIMITS[first["outcome"]] if first else None
+    def smallest_unfit(self) -> dict[str, Any] | None:
+        """The trial of the smallest batch that did not fit; None if all fitted."""
+        unfit = [trial for trial in self.done if trial["outcome"] != FITS]
+        return min(unfit, key=lambda trial: trial["batch_size"], default=None)
 
     def _earlier_trial(self, batch_size: int) -> dict[str, Any] | None:
         """Return what an earlier attempt found out; a time limit may have been changed since."""
@@ -161,11 +160,11 @@ def attempt_search(
     """Search in the attempt's `folder`, and return the record."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
     result = find_largest(search.candidates(site), trials.fits)
-    status, reason = "ok", None
-    if result.chosen is None:
-        failed = [trial for trial in trials.done if trial["outcome"] == FAILED]
-        status = "failed" if failed else "oom"
-        reason = failed[-1]["reason"] if failed else Note("no-batch-fits", "not even the smallest batch fits")
+    unfit, status, reason = trials.smallest_unfit, "ok", None
+    if unfit and result.chosen is None:
+        status, reason = unfit["outcome"], unfit["reason"]
+        if status == TOO_LARGE:
+            reason = Note("no-batch-fits", "not even the smallest batch fits")
     ended_at = time.time()
     return {
         "study": study.name,
@@ -183,7 +182,7 @@ def attempt_search(
         "placement": site.placement,
         "batch_size": result.chosen,
         "largest_fit": result.largest,
-        "limit": trials.limit or "data set",
+        "limit": LIMITS[unfit["outcome"]] if unfit else "data set",
         "trials": trials.done,
     }
 

@@ -1,7 +1,7 @@
 """Write the batch sizes that searches found at a site, for the plan: config/batch_sizes/<study>.<site>.json.
 
-A search that failed is left out, and one line says why. A cell in which not even the smallest batch fits has
-an entry without a batch size.
+A search that failed, or that had no time for the smallest batch, is left out, and one line says why. A cell
+in which not even the smallest batch fits has an entry without a batch size.
 """
 
 import json
@@ -24,12 +24,12 @@ from runs.other_measurements import read_measurement
 
 
 def gather(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the file from the records of searches; failed ones are left out."""
+    """Return the content of the file from the records of searches; those without an answer are left out."""
     names = ("batch_size", "largest_fit", "limit", "key")
     searches = {
         record["name"]: {name: record[name] for name in names}
         for record in records
-        if record["status"] != "failed"
+        if record["status"] in ("ok", "oom")
     }
     return {"searches": dict(sorted(searches.items()))}
 
