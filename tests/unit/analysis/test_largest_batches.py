@@ -51,6 +51,19 @@ def test_tables_show_level_and_number(runs: pd.DataFrame) -> None:
     assert all(ends == [LARGEST_NUMBER] * 2 for ends in note.facts["sizes"].values())
 
 
+def test_cells_without_runs_claim_no_number(runs: pd.DataFrame) -> None:
+    """Before a search, and where no batch fits, `local_batch` is the smallest one."""
+    is_missing = (runs["batch_size"] == "largest") & (runs["framework"] == "pytorch-ddp")
+    runs.loc[is_missing, ["status", "local_batch", "epoch_time_s"]] = ["missing", 1, None]
+    shown = cells.table(runs).display
+    assert set(shown.loc[shown["framework"] == "pytorch-ddp", "batch size"]) >= {"largest"}
+    assert not shown["batch size"].str.contains(r"\(1\)").any()
+    note = conditions.largest_batches_note(runs)
+    assert "pytorch-ddp" not in note.facts["sizes"] and note.facts["sizes"]
+    runs.loc[is_missing, "status"] = "oom"
+    assert "largest (1)" in set(cells.table(runs).display["batch size"]), "the number that did not fit"
+
+
 def test_frameworks_are_compared_at_largest(runs: pd.DataFrame) -> None:
     compared = effects.build_rows(runs)
     frameworks = compared[(compared["factor"] == "framework") & (compared["batch_size"] == "largest")]

@@ -133,6 +133,18 @@ def test_an_error_is_described_through_those_that_it_led_to() -> None:
     shortage = describe_error(wrapped.value)
     assert shortage is not None and (shortage.place, shortage.asked_bytes) == (HOST, 2**53)
     assert describe_error(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))) is not None
+
+
+class ResourceExhaustedError(Exception):
+    """TensorFlow's error of all that runs out."""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shortage"),
+    [("OOM when allocating tensor", True), ("Received message larger than max (12 vs. 4)", False)],
+)
+def test_not_all_that_runs_out_is_memory(text: str, is_shortage: bool) -> None:
+    assert (describe_error(ResourceExhaustedError(text)) is not None) == is_shortage
     assert describe_error(RuntimeError("a rank is gone: it closed its connection")) is None
     with pytest.raises(ValueError, match="unrelated") as replaced:
         try:

@@ -127,9 +127,10 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     display = {title(name): data[name].map(level_text) for name in factor_names}
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()
     if "local_batch" in data and "batch_size" in factor_names:
+        has_size = (data["n"] > 0) | ran_out  # Otherwise the search may not have found one.
         display[title("batch_size")] = [
-            f"{LARGEST} ({size})" if level == LARGEST else level_text(level)
-            for level, size in zip(data["batch_size"], data["local_batch"], strict=True)
+            f"{LARGEST} ({size})" if level == LARGEST and is_known else level_text(level)
+            for level, size, is_known in zip(data["batch_size"], data["local_batch"], has_size, strict=True)
         ]
     display["n"] = [
         f"{n} of {n + bad}" if bad else f"{n}" for n, bad in zip(data["n"], data["unsuccessful"], strict=True)

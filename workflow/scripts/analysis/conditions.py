@@ -147,8 +147,9 @@ def setting_note(runs: pd.DataFrame) -> str:
 
 
 def largest_batches_note(runs: pd.DataFrame) -> str:
-    """Say which batch sizes the level `largest` stands for, by framework; "" if no cell has it."""
-    cells = runs[runs["batch_size"] == LARGEST].drop_duplicates("cell")
+    """Say which batch sizes the level `largest` stands for, by framework; "" if no cell trained with it."""
+    ok = successful(runs)
+    cells = ok[ok["batch_size"] == LARGEST].drop_duplicates("cell")
     ends = cells.groupby("framework")["local_batch"].agg(["min", "max"]).astype(int)
     if ends.empty:
         return ""
