@@ -412,13 +412,14 @@ class FakeCudaMode(FakeTensorMode):
 
     def _communicate(self, func: Any, args: Any) -> Any:
         """Note a collective or a message, whose result is what this rank put in."""
-        sizes = [leaf.nbytes for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        n_bytes = sum(tensor.nbytes for tensor in tensors)
         device, name = self.device_calls, func._schema.name.removeprefix("c10d::")
         if name in ("send", "recv_"):
             device.batch += not device.is_in_batch
-            device.note("message", name, sum(sizes), args[2], device.batch)
+            device.note("message", name, n_bytes, args[2], device.batch)
         else:
-            device.note("collective", name, sum(sizes))
+            device.note("collective", name, n_bytes, str(tensors[0].dtype) if tensors else None)
         device.n_busy += 1
         done: torch.futures.Future[Any] = torch.futures.Future()
         done.set_result(args[0])  # which DDP puts into its buckets

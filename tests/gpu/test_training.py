@@ -230,6 +230,14 @@ def test_fsdp_marks_its_collectives_and_the_waits_for_them(seen: Any) -> None:
     assert not any(wait["start"] <= end <= wait["end"] for wait in waits for end in ends)
 
 
+@trainers("fsdp")
+def test_fsdp_gathers_bfloat16_and_reduces_float32(seen: Any) -> None:
+    order = [call[0] for call in seen.calls]
+    epoch = seen.calls[order.index("open_epoch") : order.index("close_epoch")]
+    dtypes = {(call[1], call[3]) for call in epoch if call[0] == "collective"}
+    assert dtypes == {("_allgather_base_", "torch.bfloat16"), ("_reduce_scatter_base_", "torch.float32")}
+
+
 def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
     """Return the ranks that wait for ever, if each rank runs its batches of messages one after the other.
 

@@ -132,7 +132,8 @@ def test_an_error_is_described_through_those_that_it_led_to() -> None:
             raise RuntimeError("the model was not built") from error
     shortage = describe_error(wrapped.value)
     assert shortage is not None and (shortage.place, shortage.asked_bytes) == (HOST, 2**53)
-    assert describe_error(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))) is not None
+    no_memory = describe_error(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+    assert no_memory is not None and no_memory.place == HOST
 
 
 class ResourceExhaustedError(Exception):
