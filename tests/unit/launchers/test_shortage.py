@@ -25,7 +25,7 @@ from declared.site import load_site
 from launchers import launch
 
 folder = Path(sys.argv[1])
-site = replace(load_site("local"), time_limit_s=50.0)
+site = replace(load_site("local"), time_limit_s=float(sys.argv[3]))
 spec = {"run_id": "a.b.r1", "nodes": 1, "ranks": 2, "ranks_per_node": 2, "device": "cpu", "cores": 2,
         "cores_per_rank": 1}
 environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": sys.argv[2]}}
@@ -54,11 +54,11 @@ as_rank(run)
 KILL = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
-def supervise(folder: Path, body: str, join: Path | None = None) -> Any:
+def supervise(folder: Path, body: str, join: Path | None = None, time_limit_s: float = 50) -> Any:
     """Return status, code and facts of two ranks; `join` is a file by which a process joins a group."""
     (folder / "rank.py").write_text(body)
     enter = f"echo $$ > {join} && " if join else ""
-    program = [sys.executable, "-c", SUPERVISOR, str(folder), f"{folder}:{SCRIPTS}"]
+    program = [sys.executable, "-c", SUPERVISOR, str(folder), f"{folder}:{SCRIPTS}", str(time_limit_s)]
     ended = subprocess.run(
         ["sh", "-c", f'{enter}exec "$@"', "sh", *program],
         env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
@@ -80,6 +80,11 @@ def test_a_run_with_a_rank_without_memory_is_oom(tmp_path: Path) -> None:
 def test_a_killed_rank_without_evidence_has_failed(tmp_path: Path) -> None:
     status, code, facts = supervise(tmp_path, KILL)
     assert (status, code, facts["status"]) == ("failed", "rank-failed", -9)
+
+
+def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
+    body = "import time\nprint('torch.OutOfMemoryError: CUDA out of memory', flush=True)\ntime.sleep(60)"
+    assert supervise(tmp_path, body, time_limit_s=0.5)[:2] == ["timeout", "time-limit"]
 
 
 def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path) -> None:
