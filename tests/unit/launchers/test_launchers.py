@@ -898,6 +898,21 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
         slurm.raise_if_lost(log)
 
 
+@pytest.mark.parametrize(
+    ("state", "is_lost"), [("OUT_OF_MEMORY", False), ("TIMEOUT", True), ("PREEMPTED", True)]
+)
+def test_job_out_of_memory_is_not_lost(
+    slurm: launch.Launcher,
+    put_program: Callable[[str, str], None],
+    tmp_path: Path,
+    state: str,
+    is_lost: bool,
+) -> None:
+    put_program("scontrol", SCONTROL.replace("JobState=RUNNING", f"JobState={state}"))
+    with pytest.raises(launch.Lost) if is_lost else contextlib.nullcontext():
+        slurm.raise_if_lost(tmp_path / "log.txt")
+
+
 SACCT = (
     "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ringside-a|{}\n17.2|ringside-b|222"
 )

@@ -17,8 +17,10 @@ from support.trainings import Trainings, assert_same, epochs
 TESTS = Path(__file__).parent
 CLOSE = 1e-10  # in double precision: sums in another order, and nothing else
 BATCH = 64
-# By this seed no activation of small-cnn comes as close to a relu's kink as the rounding of parts is apart.
-AWAY_FROM_KINKS = {"seed": 7}
+# By this seed no activation of small-cnn comes as close to a relu's kink as the rounding of parts is apart:
+# weights differ by 1e-7, as those of lenet-5, which has no kinks, by any seed. By others they differ by up to
+# 2e-2. In double precision they agree by any seed.
+AWAY_FROM_KINKS = {"seed": 5}
 TOKENS = {
     "model": "gpt-nano",
     "dataset": "synthetic-tokens-32-16-256",

@@ -166,6 +166,11 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
         (VIRTUAL_DEVICE, "nccl over roce mlx5_0,mlx5_1"),
         (RAIL_AND_PLANE, "nccl over roce mlx5_10"),
         (NVLINK_BETWEEN, f"nccl over {MULTI_NODE_NVLINK}"),
+        # Of more nodes than an NVLink domain has, the network is what limits them.
+        (
+            f"{NVLINK_BETWEEN}gb1:17:20 [0] NCCL INFO Channel 00/0 : 7[3] -> 8[0] [send] via NET/IB/1/GDRDMA\n",
+            "nccl over ib mlx5_1",
+        ),
         (RCCL, "nccl over tcp hsn1"),
         (AWS, "nccl over Libfabric"),
         (SOCKETS.split("gpu1:2101:2171", maxsplit=1)[0], "nccl over tcp eth0"),

@@ -61,7 +61,9 @@ def test_gpus_belong_to_the_sockets_of_their_node() -> None:
     assert cores == ["0-1", "0-1", "2-3", "2-3", "0-0", "0-0", "0-0", "0-0"]
     untyped = Settings(1, None, 4.0, 2**30, gpus_per_node=2, constrain_devices=True)
     assert "Gres=gpu:2 " in slurm_conf(untyped, Path("/state"))
-    assert "TaskPlugin=task/cgroup" in slurm_conf(untyped, Path("/state"))
+    assert {"GresTypes=gpu", "TaskPlugin=task/cgroup"} <= set(
+        slurm_conf(untyped, Path("/state")).splitlines()
+    )
     assert "Type=" not in gres_conf(untyped, Path("/state"))
 
 
