@@ -80,6 +80,7 @@ class FakeCuda:
         calls: What PyTorch was asked to do, in order: name and arguments.
         n_busy: Kernels and copies since the CPU last waited for the device.
         product_dtypes: Of matrix products and convolutions; attention is two products, as in a build without fused ones.
+        loss_dtypes: Of the logits that losses are computed from.
         races: Accesses to one memory by two streams that no event orders, one line each, if `find_races`.
     """
 
@@ -90,6 +91,7 @@ class FakeCuda:
         self.n_busy = 0
         self.batch, self.is_in_batch = 0, False  # of messages
         self.product_dtypes: set[torch.dtype] = set()
+        self.loss_dtypes: set[torch.dtype] = set()
         self.order = sanitizer.EventHandler() if find_races else None
         self.memory = Memory(self.order)
         self.mode = FakeCudaMode(self)
@@ -380,8 +382,7 @@ class FakeCudaMode(FakeTensorMode):
             return self._answer(func, args)
         if func.namespace == "c10d":
             return self._communicate(func, args)
-        if dtype := product_dtype(func, args):
-            device.product_dtypes.add(dtype)
+        self._note_dtypes(func, args)
         if func is torch.ops.aten.copy_.default:
             if not isinstance(args[0], FakeTensor):
                 return args[0].copy_(self._read(args[1]))
@@ -403,6 +404,13 @@ class FakeCudaMode(FakeTensorMode):
             if result.device.type == "cpu":
                 return self._read(args[0])
         return result
+
+    def _note_dtypes(self, func: Any, args: Any) -> None:
+        """Note the data types of products, and of the logits of losses."""
+        if dtype := product_dtype(func, args):
+            self.device_calls.product_dtypes.add(dtype)
+        if func is torch.ops.aten._log_softmax.default:
+            self.device_calls.loss_dtypes.add(args[0].dtype)
 
     def _answer(self, func: Any, args: Any) -> Any:
         """Return a number: one of the device, or the kernel of attention. The build for CPUs has no fused one."""

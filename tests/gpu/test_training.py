@@ -240,6 +240,7 @@ def test_fsdp_gathers_bfloat16_and_reduces_float32(seen: Any) -> None:
         ("_allgather_base_", "torch.bfloat16"): 3 * n_steps,  # of the block again in the backward pass
         ("_reduce_scatter_base_", "torch.float32"): 2 * n_steps,
     }
+    assert (seen.product_dtypes, seen.loss_dtypes) == (["torch.bfloat16"], ["torch.float32"])
 
 
 def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:

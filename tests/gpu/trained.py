@@ -91,6 +91,7 @@ def main(
         "peak_bytes": device.peak_bytes(),
         "placed": placed(trainer),
         "product_dtypes": sorted(map(str, device.product_dtypes)),
+        "loss_dtypes": sorted(map(str, device.loss_dtypes)),
         "tf32": [matmul.allow_tf32, cudnn.allow_tf32],
         "device": trainer.device,
         "transport": trainer.transport,

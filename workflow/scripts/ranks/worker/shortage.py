@@ -6,6 +6,7 @@ Nothing here imports a library.
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -104,7 +105,7 @@ def describe_error(error: BaseException) -> Shortage | None:
     for link in _chain(error):
         text = ": ".join(filter(None, (type(link).__name__, str(link))))
         names = {kind.__name__ for kind in type(link).__mro__}
-        if isinstance(link, MemoryError):
+        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
             return _read_numbers(text, HOST)
         if "OutOfMemoryError" in names or ("ResourceExhaustedError" in names and _MEMORY_WORDS.search(text)):
             line = next(filter(_MEMORY_WORDS.search, text.splitlines()), text)
