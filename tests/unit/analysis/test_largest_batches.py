@@ -55,9 +55,9 @@ def test_cells_without_runs_claim_no_number(runs: pd.DataFrame) -> None:
     """Before a search, and where no batch fits, `local_batch` is the smallest one."""
     is_missing = (runs["batch_size"] == "largest") & (runs["framework"] == "pytorch-ddp")
     runs.loc[is_missing, ["status", "local_batch", "epoch_time_s"]] = ["missing", 1, None]
-    shown = cells.table(runs).display
-    assert set(shown.loc[shown["framework"] == "pytorch-ddp", "batch size"]) >= {"largest"}
-    assert not shown["batch size"].str.contains(r"\(1\)").any()
+    display = cells.table(runs).display
+    assert set(display.loc[display["framework"] == "pytorch-ddp", "batch size"]) >= {"largest"}
+    assert not display["batch size"].str.contains(r"\(1\)").any()
     note = conditions.largest_batches_note(runs)
     assert "pytorch-ddp" not in note.facts["sizes"] and note.facts["sizes"]
     runs.loc[is_missing, "status"] = "oom"
