@@ -11,7 +11,7 @@ import pytest
 from common.errors import InputError
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan import batch_sizes, design, largest
+from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
 from plan.identity import plan_run, spec
@@ -80,7 +80,7 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
     for size in (200, 250):
         write_found(file, plan_design(study, site), size)
         file.touch()
-        batch_sizes._read.cache_clear()
+        search_files._read.cache_clear()
         (run,) = plan_design(study, site)
         assert run.levels["batch_size"] == "largest" and run.lacks_batch_size is None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)

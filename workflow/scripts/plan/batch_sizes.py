@@ -4,17 +4,15 @@ What was found at a site is in config/batch_sizes/<study>.<site>.json, written b
 file is an input of the campaign like the study, so that the same checkout plans the same runs.
 """
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
-from common.files import CHECKOUT, display_path, read_json
+from common.files import CHECKOUT
 from common.notes import Note
-from common.schemas import check
 from declared.factors import Levels, factor_table, levels_name
 from declared.site import Site
+from plan.search_files import read_search_file
 
 # Factors that do not change the memory of a training step; cells that differ only in these share a search.
 NEUTRAL_FACTORS = (
@@ -64,27 +62,4 @@ def read_batch_sizes(file: Path) -> Mapping[str, Any]:
     Raises:
         InputError: If the file is broken.
     """
-    try:
-        date_ns = file.stat().st_mtime_ns
-    except FileNotFoundError:
-        return {}
-    return _read(file, date_ns)
-
-
-@functools.cache
-def _read(file: Path, _date_ns: int) -> Mapping[str, Any]:
-    """Return the entries of a file; its date is part of the cache's key."""
-    try:
-        content = read_json(file)
-    except (OSError, ValueError) as error:
-        refuse_machine_error(error, display_path(file))
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            "broken-file",
-            f"is broken ({reason})",
-            file=display_path(file),
-            hint="remove it, and run ./ringside largest",
-        ) from None
-    check(content, "batch_sizes", file)
-    searches: Mapping[str, Any] = content["searches"]
-    return searches
+    return read_search_file(file, "batch_sizes", "searches", "./ringside largest")

@@ -5,15 +5,13 @@ strategies`. This file is an input of the campaign like the study, so that the s
 runs.
 """
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
-from common.files import CHECKOUT, display_path, read_json
+from common.errors import InputError
+from common.files import CHECKOUT, display_path
 from common.notes import Note
-from common.schemas import check
 from declared.factors import Levels, factor_table
 from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
@@ -21,6 +19,7 @@ from models import strategy
 from models.graph import Graph
 from models.soap import divide
 from models.strategy import Strategy
+from plan.search_files import read_search_file
 
 # Factors that affect the step time of a strategy; cells that differ only in other factors share their
 # strategy.
@@ -57,36 +56,13 @@ def search_name(levels: Levels) -> str:
     )
 
 
-def read_strategies(file: Path) -> dict[str, Any]:
+def read_strategies(file: Path) -> Mapping[str, Any]:
     """Return the strategies in a file by search name, {} if there is no file.
 
     Raises:
         InputError: If the file is broken.
     """
-    try:
-        date_ns = file.stat().st_mtime_ns
-    except FileNotFoundError:
-        return {}
-    return _read(file, date_ns)
-
-
-@functools.cache
-def _read(file: Path, _date_ns: int) -> dict[str, Any]:
-    """Return the strategies in a file; its date is part of the cache's key."""
-    try:
-        content = read_json(file)
-    except (OSError, ValueError) as error:
-        refuse_machine_error(error, display_path(file))
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            "broken-file",
-            f"is broken ({reason})",
-            file=display_path(file),
-            hint="remove it, and run ./ringside strategies",
-        ) from None
-    check(content, "strategies", file)
-    strategies: dict[str, Any] = content["strategies"]
-    return strategies
+    return read_search_file(file, "strategies", "strategies", "./ringside strategies")
 
 
 def cell_strategy(

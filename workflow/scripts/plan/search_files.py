@@ -1,0 +1,48 @@
+"""Files of config/ that a search writes and a study reads: strategies of parallelization, batch sizes."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, refuse_machine_error
+from common.files import display_path, read_json
+from common.schemas import check
+
+
+def read_search_file(file: Path, schema: str, key: str, command: str) -> Mapping[str, Any]:
+    """Return what was found, by the name of the search, {} if there is no file.
+
+    Args:
+        file: The file.
+        schema: Name of its schema.
+        key: Its key that holds the entries.
+        command: The command that writes it.
+
+    Raises:
+        InputError: If the file is broken.
+    """
+    try:
+        date_ns = file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return {}
+    return _read(file, schema, key, command, date_ns)
+
+
+@functools.cache
+def _read(file: Path, schema: str, key: str, command: str, _date_ns: int) -> Mapping[str, Any]:
+    """Return the entries of a file; its date is part of the cache's key."""
+    try:
+        content = read_json(file)
+    except (OSError, ValueError) as error:
+        refuse_machine_error(error, display_path(file))
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            "broken-file",
+            f"is broken ({reason})",
+            file=display_path(file),
+            hint=f"remove it, and run {command}",
+        ) from None
+    check(content, schema, file)
+    entries: Mapping[str, Any] = content[key]
+    return entries
