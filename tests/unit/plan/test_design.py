@@ -244,13 +244,16 @@ def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) ->
 @pytest.mark.parametrize(
     ("levels", "decided_by"),
     [
-        ({"framework": "tensorflow-single", "model": "gpt-nano", "dataset": "text8-small"}, "framework"),
-        ({"framework": "pytorch-single", "model": "small-cnn", "dataset": "digits"}, "model"),
-        ({"framework": "jax-single", "model": "gpt-nano", "dataset": "text8-small"}, "precision"),
+        ({"framework": "tensorflow-single", "model": "gpt-nano", "dataset": "text8-small"}, {"framework"}),
+        ({"framework": "pytorch-single", "model": "small-cnn", "dataset": "digits"}, {"model"}),
+        (
+            {"framework": "jax-single", "model": "gpt-nano", "dataset": "text8-small"},
+            {"framework", "precision"},
+        ),
     ],
 )
 def test_attention_that_changes_nothing_is_a_duplicate(
-    quickstart: Study, local: Site, levels: dict[str, str], decided_by: str
+    quickstart: Study, local: Site, levels: dict[str, str], decided_by: set[str]
 ) -> None:
     factors: dict[str, list[object]] = {"nodes": [1], **{name: [level] for name, level in levels.items()}}
     study = replace(quickstart, factors=quickstart.factors | factors, exclude=())
@@ -259,8 +262,21 @@ def test_attention_that_changes_nothing_is_a_duplicate(
         plan_design(replace(study, factors=study.factors | {"attention": ["default", "unfused"]}), local)
     got = refused.value.got
     assert (
-        refused.value.code == "duplicate" and isinstance(got, dict) and set(got) == {decided_by, "attention"}
+        refused.value.code == "duplicate" and isinstance(got, dict) and set(got) == decided_by | {"attention"}
     )
+
+
+def test_the_hint_keeps_cells_of_other_frameworks(quickstart: Study, local: Site) -> None:
+    factors: dict[str, list[object]] = {
+        "framework": ["pytorch-single", "jax-single"],
+        "model": ["gpt-nano"],
+        "dataset": ["text8-small"],
+        "nodes": [1],
+        "attention": ["default", "unfused"],
+    }
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(quickstart, factors=quickstart.factors | factors, exclude=()), local)
+    assert "- {framework: jax-single, attention: unfused}" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,15 @@ def test_trials_of_earlier_attempts_are_kept(
     assert again.fits(5) == (not is_kept), "what was put aside is tried again"
 
 
+def test_trials_under_another_memory_limit_are_not_kept(
+    trials: Callable[..., search_program.Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not trials(["oom"]).fits(5)
+    monkeypatch.setattr(search_program, "memory_limit_lines", lambda *_: ["ulimit -d 4000000"])
+    assert trials(["fits"], "attempt-2").fits(5)
+    assert trials(["oom"], "attempt-3").fits(5), "the limit is that of the second attempt"
+
+
 @pytest.mark.parametrize(
     ("outcomes", "status", "limit", "is_found"),
     [

@@ -85,7 +85,7 @@ class IrrelevantFactor:
     """
 
     factor: str
-    decided_by: str
+    decided_by: tuple[str, ...]
     explanation: str
     applies_to: Callable[[Levels, Mesh], bool]
 
@@ -94,23 +94,26 @@ JAX = "jax"  # environment whose frameworks XLA compiles in any case
 FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})  # libraries that have a fused kernel
 IRRELEVANT_FACTORS = (
     IrrelevantFactor(
-        "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
+        "momentum",
+        ("optimizer",),
+        "Adam has no momentum",
+        lambda levels, _: bool(levels["optimizer"] == "adam"),
     ),
     IrrelevantFactor(
         "compiler",
-        "framework",
+        ("framework",),
         "XLA compiles every step of JAX",
         lambda levels, _: load_framework(levels["framework"]).environment == JAX,
     ),
     IrrelevantFactor(
         "attention",
-        "framework",
+        ("framework",),
         "its library has no fused attention",
         lambda levels, _: FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries),
     ),
     IrrelevantFactor(
         "attention",
-        "precision",
+        ("framework", "precision"),
         "JAX has fused attention for bfloat16 only",
         lambda levels, _: (
             load_framework(levels["framework"]).environment == JAX and bool(levels["precision"] != "amp")
@@ -118,19 +121,21 @@ IRRELEVANT_FACTORS = (
     ),
     IrrelevantFactor(
         "attention",
-        "model",
+        ("model",),
         "the model has no attention",
         lambda levels, _: not model_graph(levels["model"], levels["dataset"]).head_sizes,
     ),
     IrrelevantFactor(
-        "bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
+        "bandwidth", ("nodes",), "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
     ),
     IrrelevantFactor(
-        "microbatches", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
+        "microbatches", ("parallelism",), "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
     ),
-    IrrelevantFactor("schedule", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1),
     IrrelevantFactor(
-        "sharding", "parallelism", "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
+        "schedule", ("parallelism",), "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
+    ),
+    IrrelevantFactor(
+        "sharding", ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
     ),
 )
 
@@ -643,7 +648,7 @@ def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> InfeasibleC
     reason = f"trains the same as {cell_name(original)}: "
     for entry in IRRELEVANT_FACTORS:
         if levels[entry.factor] != original[entry.factor] and entry.applies_to(levels, mesh):
-            factors = (entry.decided_by, entry.factor)
+            factors = (*entry.decided_by, entry.factor)
             return InfeasibleCell(
                 "duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level"
             )

@@ -6,6 +6,7 @@ stopped goes on with the trials of earlier attempts. The record is batch_search.
 (`runs.other_measurements`).
 """
 
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -71,12 +72,16 @@ class Trials:
         return min(unfit, key=lambda trial: trial["batch_size"], default=None)
 
     def _earlier_trial(self, batch_size: int) -> dict[str, Any] | None:
-        """Return what an earlier attempt found out; a time limit may have been changed since."""
+        """Return what an earlier attempt found out with the memory that ranks have now.
+
+        A time limit may have been changed since, so a trial that reached one does not count.
+        """
+        limit_bytes = memory_limit_bytes(self.site, self.search)
         for attempt in attempts.attempts(self.folder.parent):
             file = attempt / f"b{batch_size}" / TRIAL
             if file.exists() and not (attempt / attempts.PUT_ASIDE).exists():
                 trial: dict[str, Any] = read_json(file)
-                if trial["outcome"] in (FITS, TOO_LARGE):
+                if trial["outcome"] in (FITS, TOO_LARGE) and trial["memory_limit_bytes"] == limit_bytes:
                     return trial
         return None
 
@@ -87,6 +92,7 @@ class Trials:
         if trial["outcome"] == FAILED:
             folder = self.folder / f"b{batch_size}-again"
             trial = self._train(batch_size, folder)
+        trial["memory_limit_bytes"] = memory_limit_bytes(self.site, self.search)
         write_json(folder / TRIAL, trial)
         return trial
 
@@ -120,6 +126,15 @@ class Trials:
             "memory_peak_bytes": max((rank["memory_peak_bytes"] for rank in ranks), default=None),
             "device_memory_peak_bytes": max(device_peaks, default=None),
         }
+
+
+def memory_limit_bytes(site: Site, search: BatchSearch) -> int | None:
+    """Return the memory that a trial's rank may use on this node; None on other devices than CPUs."""
+    lines = memory_limit_lines(site, search)
+    if not lines:
+        return None
+    shell = subprocess.run(["sh", "-c", "\n".join([*lines, "ulimit -d"])], stdout=subprocess.PIPE, check=True)
+    return 1024 * int(shell.stdout)
 
 
 def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
