@@ -3,7 +3,9 @@ by those who do not see it.
 """
 
 import base64
+import gzip
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -413,3 +415,31 @@ def test_no_width_moves_sideways(opened: Any) -> None:
         resize(opened, width)
         time.sleep(0.4)
         assert opened.execute_script("return document.documentElement.scrollWidth") == width
+
+
+@pytest.fixture(scope="module")
+def page_with_shortage(in_folder: Any) -> Path:
+    runs, epochs = campaign()
+    is_out = (runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2)
+    runs = runs.assign(
+        status=runs["status"].mask(is_out, "oom"), epoch_time_s=runs["epoch_time_s"].mask(is_out)
+    )
+    files = in_folder(
+        runs, epochs[~epochs["run_id"].isin(runs[is_out]["run_id"])], pictures=dict.fromkeys(NAMES, CAPTION)
+    )
+    return files.report()
+
+
+def test_cells_that_ran_out_of_memory_are_marked(driver: Any, page_with_shortage: Path) -> None:
+    with undisturbed(driver, page_with_shortage) as opened:
+        resize(opened, 1400)
+        for name in ("overview", "by_nodes"):
+            drawn(opened, name)
+            packed = re.search(rf'id="chart-{name}">([^<]*)<', page_with_shortage.read_text())
+            assert packed
+            chart = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+            marks = [mark for panel in chart["panels"] for mark in panel["out_of_memory"]]
+            assert marks and all("pytorch-ddp" in cell and "2 nodes" in cell for _, _, cell in marks)
+            assert not {cell for _, _, cell in marks} & {
+                point["cell"] for panel in chart["panels"] for point in panel["points"]
+            }

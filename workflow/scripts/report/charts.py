@@ -85,6 +85,7 @@ class Panel:
         ideal: The ideal value by position; the first is that of one replica.
         top: The upper end of the axis of values as in the picture; None to include all points.
         note: A text above the panel.
+        out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
     title: str
@@ -93,6 +94,7 @@ class Panel:
     ideal: list[tuple[float, float]] = field(default_factory=list)
     top: float | None = None
     note: str = ""
+    out_of_memory: list[tuple[int, float, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -151,17 +153,25 @@ def _view(material: Material, declaration: Declared) -> View:
 
 def cells_chart(view: View, _declaration: Declared) -> Chart:
     """Return a row per cell, as `figures.overview` draws it."""
-    words = cell_words(view.study)
+    words, ran_out = cell_words(view.study), _out_of_memory_runs(view)
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
-    for levels in panels.nonempty_panels(view.panels, view.ok):
+    for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
         panel_runs = panels.rows_at(view.ok, levels)
+        unfit = panels.rows_at(ran_out, levels)
+        marks = [
+            (indices[series.name], float(y), words[cell])
+            for y, (series, scale_levels, _) in enumerate(view.rows)
+            for cell in panels.rows_at(series.select(unfit), scale_levels)["cell"].unique()
+        ]
         points = [
             _mean_point(view, indices[series.name], float(y), cell_runs, words)
             for y, (series, scale_levels, _) in enumerate(view.rows)
             for cell_runs in _by_cell(panels.rows_at(series.select(panel_runs), scale_levels))
         ]
-        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
+        chart_panels.append(
+            Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
+        )
     ticks = [(float(y), label) for y, (_, _, label) in enumerate(view.rows)]
     return Chart(
         horizontal=True,
@@ -180,7 +190,7 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
 def factor_chart(view: View, declaration: Declared) -> Chart:
     """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
     x, is_interaction = str(declaration.x), declaration.kind == "interaction"
-    words = cell_words(view.study)
+    words, ran_out = cell_words(view.study), _out_of_memory_runs(view)
     scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     shifts = panels.dodge_offsets(
         [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
@@ -199,7 +209,15 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
             for index, series in enumerate(view.series)
             for cell_runs in _by_cell(series.select(panel_runs))
         ]
-        chart_panels.append(Panel(panels.panel_title(levels), view.response.label, points))
+        unfit = panels.rows_at(ran_out, levels)
+        marks = [
+            (index, scale.positions[cell_runs[x].iloc[0]] + shifts[series.name], words[str(cell)])
+            for index, series in enumerate(view.series)
+            for cell, cell_runs in series.select(unfit).groupby("cell", sort=False)
+        ]
+        chart_panels.append(
+            Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
+        )
     return Chart(
         horizontal=False,
         axis=axis_label(view.runs, x),
@@ -267,6 +285,11 @@ def _is_wide(chart_panels: Sequence[Panel]) -> bool:
     """Return whether runs differ so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
     return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
+
+
+def _out_of_memory_runs(view: View) -> pd.DataFrame:
+    """Return the runs of the cells that ran out of memory."""
+    return view.runs[view.runs["cell"].isin(view.out_of_memory)]
 
 
 def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:

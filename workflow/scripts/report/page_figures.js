@@ -137,6 +137,18 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
   return glyphs;
 }
 
+// OOM at the low end of the axis of values, where cells ran out of memory.
+function mark_out_of_memory(Bokeh, figure, chart, panel, lowest) {
+  const cells = panel.out_of_memory;
+  if (!cells.length) return;
+  const places = cells.map(([, place]) => place);
+  const ends = places.map(() => lowest);
+  const data = { x: chart.horizontal ? ends : places, y: chart.horizontal ? places : ends, text: places.map(() => "OOM"), cell: cells.map(([, , cell]) => cell), colour: cells.map(([series]) => shade(chart.series[series].colour)) };
+  const where = chart.horizontal ? { x_offset: 4, text_align: "left", text_baseline: "middle" } : { y_offset: -3, text_align: "center", text_baseline: "bottom" };
+  const marks = figure.text({ field: "x" }, { field: "y" }, { field: "text" }, { source: new Bokeh.ColumnDataSource({ data }), text_font_size: "11px", text_color: { field: "colour" }, ...where });
+  figure.add_tools(new Bokeh.HoverTool({ renderers: [marks], tooltips: [["cell", "@cell"], ["runs", "out of memory"]], visible: false, show_arrow: false }));
+}
+
 const drawn_figures = new Map();
 
 async function draw_figure(box) {
@@ -172,6 +184,7 @@ async function draw_figure(box) {
         const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
         figure.line({ field: "x" }, { field: "y" }, { source, line_color: theme_colours().ideal, line_dash: IDEAL_DASH });
       }
+      mark_out_of_memory(Bokeh, figure, chart, panel, range[0]);
       chart.series.forEach((_, series_index) => glyphs[series_index].push(...series_glyphs(Bokeh, figure, chart, panel, series_index, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
       if (panel.note) title.append(make("span", { className: "panel-note", textContent: panel.note }));
