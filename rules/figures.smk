@@ -48,11 +48,10 @@ if PREVIEW:
         params:
             study=STUDY,
             site=SITE,
-            preview=f"{RESULTS}/preview",
         shell:
             """
             if {PREFORKED} report.preview --study {params.study:q} --site {params.site:q} >{log:q} 2>&1; then
-                echo "first figures, of the first block: {params.preview}/figures"
+                echo "first figures, of the first block: $(dirname {output.done:q})/figures"
             else
                 echo "no figures of the first block yet: see {log}"
             fi

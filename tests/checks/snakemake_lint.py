@@ -28,11 +28,6 @@ ACCEPTED = (
         ("power",),
     ),
     Accepted(
-        "Param preview is a prefix of input or output file but hardcoded",
-        "results/<study>/preview, likewise",
-        ("preview",),
-    ),
-    Accepted(
         "Shell command directly uses variable PREFORKED from outside of the rule",
         "rules/common.smk declares once how programs start; another way rebuilds no output",
     ),
