@@ -42,7 +42,7 @@ figures:  ## install and run what is missing, then make all figures and tables o
 test %-test check: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
-	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not long and not simulation and not starters and not versions and not thorough" tests/unit tests/gpu $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not long and not every_framework and not simulation and not starters and not versions and not thorough" tests/unit tests/gpu $(ARGS)
 
 test: venv  ## run the tests that need no root and take less than 4 s each (the first time they build the environments that they need)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not long and not every_framework and not every_study and not simulation and not starters and not versions and not thorough" $(ARGS)

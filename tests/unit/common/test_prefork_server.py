@@ -13,6 +13,8 @@ import pytest
 from common import prefork_server
 from common.files import CHECKOUT
 
+pytestmark = pytest.mark.slow
+
 # Short sleeps: Python calls a handler only after the system call before which the signal arrived.
 WAITS = "import time; print('began', flush=True)\nfor _ in range(600): time.sleep(0.1)"
 REPORT = """

@@ -12,6 +12,8 @@ from common.content_digests import read_record
 from support.oldest_snakemake import oldest_snakemake
 from support.small_workflow import SmallWorkflow
 
+pytestmark = pytest.mark.workflow
+
 BOTH_JOBS = {"part": 1, "sum": 1}
 PART = "results/s/a.txt"
 RECORD = "results/s/made_of/a.txt.json"

@@ -28,6 +28,8 @@ from launchers import slurm as slurm_launcher
 from launchers.shortage import FACTS
 from launchers.slurm import Slurm
 
+pytestmark = pytest.mark.slow
+
 RANK = """\
 import json, os, sys, time
 from pathlib import Path

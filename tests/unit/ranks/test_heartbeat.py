@@ -14,6 +14,8 @@ import pytest
 from common.files import CHECKOUT
 from ranks.worker.heartbeat import Beat, pause_s
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import hashlib, sys, threading, time
 from ranks.worker.heartbeat import Heartbeat

@@ -17,6 +17,8 @@ from runs import meters, wattmeter
 from runs.wattmeter import NoSamples
 from support.kwollect import PERIOD_S, kwollect
 
+pytestmark = pytest.mark.slow
+
 START = 1_760_000_000.03
 NODES = ["taurus-7", "taurus-8"]
 
