@@ -200,16 +200,16 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
 
 def _missing_notes(runs: pd.DataFrame) -> list[str]:
     """Say how many cells have no run, and how many runs are excluded or missing in other cells."""
-    without_result, ran_out = missing_cells(runs), out_of_memory_cells(runs)
-    missing, cells, bad = len(without_result) - len(ran_out), runs["cell"].nunique(), unsuccessful(runs)
+    missing, ran_out = missing_cells(runs), out_of_memory_cells(runs)
+    cells, bad = runs["cell"].nunique(), unsuccessful(runs)
     notes: list[str] = []
     if ran_out:
         text = f"{OUT_OF_MEMORY_MARK}: out of memory, {len(ran_out)} of {_count(cells, 'cell')}."
         notes.append(Note("cells-out-of-memory", text, cells=len(ran_out), of=cells))
     if missing:
-        text = f"Missing: {missing} of {_count(cells, 'cell')}."
-        notes.append(Note("cells-missing", text, cells=missing, of=cells))
-    elsewhere = bad[~bad["cell"].isin(without_result)]
+        text = f"Missing: {len(missing)} of {_count(cells, 'cell')}."
+        notes.append(Note("cells-missing", text, cells=len(missing), of=cells))
+    elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
     absent = elsewhere["status"] == "missing"
     for rows, problem in ((elsewhere[absent], "not made"), (elsewhere[~absent], "excluded")):
         if len(rows):
@@ -488,12 +488,11 @@ def shortfall_note(runs: pd.DataFrame) -> str:
     bad = unsuccessful(runs)
     if bad.empty:
         return NO_CELL_MISSING
-    without_result, ran_out = missing_cells(runs), out_of_memory_cells(runs)
-    missing = [cell for cell in without_result if cell not in ran_out]
+    missing, ran_out = missing_cells(runs), out_of_memory_cells(runs)
     text = f"Missing cells: {join_names(missing)}." if missing else NO_CELL_MISSING
     if ran_out:
         text += f" Out of memory: {join_names(ran_out)}."
-    elsewhere = bad[~bad["cell"].isin(without_result)]
+    elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
     affected = list(dict.fromkeys(elsewhere["cell"]))
     if affected:
         text += f" {_count(len(elsewhere), 'run')} did not succeed in {join_names(affected)}."

@@ -307,15 +307,16 @@ def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def missing_cells(runs: pd.DataFrame) -> list[str]:
-    """Return the cells without any successful run, in the order of the design."""
-    measured = set(successful(runs)["cell"])
-    return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in measured]
+    """Return the cells without a successful run whose memory did not run out, in the order of the design."""
+    with_result = {*successful(runs)["cell"], *out_of_memory_cells(runs)}
+    return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in with_result]
 
 
 def out_of_memory_cells(runs: pd.DataFrame) -> list[str]:
     """Return the cells that have no successful run because memory ran out, in the order of the design."""
-    ran_out = set(runs.loc[runs["status"] == OUT_OF_MEMORY, "cell"])
-    return [cell for cell in missing_cells(runs) if cell in ran_out]
+    measured = set(successful(runs)["cell"])
+    ran_out = dict.fromkeys(runs.loc[runs["status"] == OUT_OF_MEMORY, "cell"])
+    return [cell for cell in ran_out if cell not in measured]
 
 
 def distinct_names(runs: pd.DataFrame, column: str) -> list[str]:

@@ -82,7 +82,7 @@ def render_page(
     table = every_run.run_table(material)
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
-    charts, ran_out = build_charts(material), out_of_memory_cells(runs)
+    charts = build_charts(material)
     tables = [table_grid(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
@@ -132,8 +132,8 @@ def render_page(
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
-        missing=[cell for cell in missing_cells(runs) if cell not in ran_out],
-        out_of_memory=ran_out,
+        missing=missing_cells(runs),
+        out_of_memory=out_of_memory_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
         reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,

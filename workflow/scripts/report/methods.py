@@ -857,8 +857,7 @@ def _left_out(facts: Facts) -> Iterator[str]:
 
 def _missing_cells_note(runs: pd.DataFrame) -> Note:
     """Name the cells without a successful run, apart from those whose memory ran out."""
-    ran_out = out_of_memory_cells(runs)
-    missing = [cell for cell in missing_cells(runs) if cell not in ran_out]
+    missing, ran_out = missing_cells(runs), out_of_memory_cells(runs)
     shortage = (
         "Memory ran out in every run of the following cells, which tables and figures mark as "
         f"{OUT_OF_MEMORY_MARK}: {conditions.join_names(ran_out)}."

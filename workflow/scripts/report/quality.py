@@ -76,15 +76,10 @@ def unlimited_load_note(runs: pd.DataFrame) -> str:
 
 def cells_mark(runs: pd.DataFrame) -> Mark:
     """Return whether every cell has a result: a usable run, or that its memory ran out."""
-    ran_out, n_cells = out_of_memory_cells(runs), runs["cell"].nunique()
-    missing = [cell for cell in missing_cells(runs) if cell not in ran_out]
-    text = (
-        f"{len(missing)} of {number_of(n_cells, 'cell')} without data"
-        if missing
-        else "every cell has data or ran out of memory"
-        if ran_out
-        else "every cell has data"
-    )
+    missing, ran_out, n_cells = missing_cells(runs), out_of_memory_cells(runs), runs["cell"].nunique()
+    text = "every cell has data or ran out of memory" if ran_out else "every cell has data"
+    if missing:
+        text = f"{len(missing)} of {number_of(n_cells, 'cell')} without data"
     detail = conditions.join_names(missing or ran_out) or number_of(n_cells, "cell")
     note = Note("cells-measured", text, cells=missing, out_of_memory=ran_out)
     return Mark(note, BAD if missing else GOOD, detail, "failures")
