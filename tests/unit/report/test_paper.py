@@ -27,6 +27,7 @@ from declared.study import Author, Replicates, load_study
 from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
+from plan.design import IRRELEVANT_FACTORS
 from precision import reached
 from report import design, document, paper, pdf
 from report import methods as methods_module
@@ -498,6 +499,17 @@ def test_methods_state_what_was_done() -> None:
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes
     assert "workflow/" not in section and ".yaml" not in section, "methods are told in words, not in paths"
     assert r"\cite{jain1991}" in section and r"\ref{tab:factors}" in section
+
+
+def test_excluded_cells_that_train_the_same_say_so() -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    factors = {name: levels[:1] for name, levels in facts.study.factors.items()}
+    exclude = ({"optimizer": ["adam"], "momentum": [0.0]}, {"optimizer": ["sgd"], "momentum": [0.0]})
+    factors |= {"optimizer": ["sgd", "adam"], "momentum": [0.9, 0.0]}
+    study = replace(facts.study, factors=factors, exclude=exclude)
+    notes = method_notes(replace(facts, study=study))["What was left out, and what failed"]
+    same, chosen = (note.facts["reason"] for note in notes if note.code == "excluded")
+    assert same.endswith(f": {IRRELEVANT_FACTORS[0].explanation}") and chosen == ""
 
 
 def test_threats_are_those_that_the_records_show() -> None:

@@ -76,6 +76,14 @@ class InfeasibleCell(Exception):
         self.code, self.reason, self.factors, self.hint = code, reason, factors, hint
 
 
+class DuplicateCell(InfeasibleCell):
+    """A cell that trains the same as another one; `explanation` says why, without the other one's name."""
+
+    def __init__(self, original: str, explanation: str, factors: Sequence[str], hint: str) -> None:
+        super().__init__("duplicate", f"trains the same as {original}: {explanation}", factors, hint)
+        self.explanation = explanation
+
+
 @dataclass(frozen=True)
 class IrrelevantFactor:
     """A factor that has no effect in some cells, such as momentum with Adam.
@@ -613,10 +621,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
             continue
         name = cell_name(levels)
         try:
-            layout = cell_geometry(study.name, levels, site)
-            if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
-                raise _duplicate_cell(levels, original, layout.mesh or Mesh())
-            yield name, levels, layout
+            yield name, levels, distinct_geometry(study.name, levels, site, trained)
         except InfeasibleCell as infeasible:
             raise _cell_error(study, site, levels, infeasible) from None
     if not all(used):
@@ -631,6 +636,21 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
         )
 
 
+def distinct_geometry(
+    study: str, levels: Levels, site: Site, trained: dict[tuple[object, ...], Levels]
+) -> Geometry:
+    """Return the geometry of a cell, and add it to the cells that are trained, by their effective levels.
+
+    Raises:
+        InfeasibleCell: If the cell cannot be trained.
+        DuplicateCell: If it trains the same as one of the others.
+    """
+    layout = cell_geometry(study, levels, site)
+    if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
+        raise _duplicate_cell(levels, original, layout.mesh or Mesh())
+    return layout
+
+
 def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     """Return the levels without irrelevant factors; cells with equal effective levels train the same."""
     mesh, level = layout.mesh or Mesh(), levels["parallelism"]
@@ -643,19 +663,17 @@ def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     return tuple(None if name in irrelevant else level for name, level in resolved.items())
 
 
-def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> InfeasibleCell:
+def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCell:
     """Return the error for a cell that trains the same as the ``original`` one."""
-    reason = f"trains the same as {cell_name(original)}: "
+    name = cell_name(original)
     for entry in IRRELEVANT_FACTORS:
         if levels[entry.factor] != original[entry.factor] and entry.applies_to(levels, mesh):
             factors = (*entry.decided_by, entry.factor)
-            return InfeasibleCell(
-                "duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level"
-            )
-    reason += f"parallelism={levels['parallelism']} and {original['parallelism']} are the same on these ranks"
-    return InfeasibleCell(
-        "duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "use one of them"
+            return DuplicateCell(name, entry.explanation, factors, f"fix {entry.factor} at one level")
+    explanation = (
+        f"parallelism={levels['parallelism']} and {original['parallelism']} are the same on these ranks"
     )
+    return DuplicateCell(name, explanation, ("parallelism", "nodes", "devices_per_node"), "use one of them")
 
 
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:

@@ -3,6 +3,7 @@
 Every sentence is LaTeX. Statements that captions and table notes make, too, come from the same functions.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from common.files import load_yaml
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
-from declared.factors import UNTRACED
+from declared.factors import UNTRACED, Levels, matches
 from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
@@ -49,7 +50,7 @@ from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.named import models
 from network import fit
 from plan.cost import fraction_line
-from plan.design import InfeasibleCell, cell_geometry
+from plan.design import DuplicateCell, InfeasibleCell, distinct_geometry
 from precision.reached import precision_note
 from report.latex import (
     cite,
@@ -813,11 +814,12 @@ def _statistics(facts: Facts) -> Iterator[str]:
 
 
 def _left_out(facts: Facts) -> Iterator[str]:
+    trained = _trained_cells(facts)
     for entry in facts.study.exclude:
         names = combination_text(
             {name: " or ".join(map(level_text, levels)) for name, levels in entry.items()}
         )
-        reason = _exclusion_reason(facts, entry)
+        reason = _exclusion_reason(facts, entry, trained)
         yield Note(
             "excluded",
             (
@@ -912,17 +914,39 @@ def _limits_note(runs: pd.DataFrame) -> str:
     )
 
 
-def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
-    """Return why no cell of an excluded entry can be trained; empty if one could be."""
+def _trained_cells(facts: Facts) -> dict[tuple[object, ...], Levels]:
+    """Return the cells of the design by their effective levels."""
+    trained: dict[tuple[object, ...], Levels] = {}
+    if facts.site is None:
+        return trained
+    for levels in facts.study.cells():
+        with contextlib.suppress(InfeasibleCell):  # which an earlier version may have trained
+            distinct_geometry(facts.study.name, levels, facts.site, trained)
+    return trained
+
+
+def _exclusion_reason(
+    facts: Facts, entry: Mapping[str, list[Any]], trained: Mapping[tuple[object, ...], Levels]
+) -> str:
+    """Return why no cell of an excluded entry could be in the design as well; empty if one could be.
+
+    Args:
+        facts: What the paper is based on.
+        entry: The excluded levels by factor.
+        trained: The cells of the design, as of `_trained_cells`.
+    """
     if facts.site is None:
         return ""
     frameworks: dict[str, list[str]] = {}  # by what is wrong with them; "" for reasons that name none
     for levels in facts.study.combinations():
-        if all(levels[name] in entry[name] for name in entry):
+        if matches(levels, entry):
             framework = levels["framework"]
             try:
-                cell_geometry(facts.study.name, levels, facts.site)
+                distinct_geometry(facts.study.name, levels, facts.site, dict(trained))
                 return ""
+            except DuplicateCell as duplicate:
+                explanation = _name_levels(duplicate.explanation)
+                frameworks.setdefault(f"its cells train the same as others: {explanation}", [])
             except InfeasibleCell as infeasible:
                 begins = infeasible.reason.startswith(f"{framework} ")
                 reason = _name_levels(infeasible.reason.removeprefix(framework if begins else ""))
