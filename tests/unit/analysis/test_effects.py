@@ -287,6 +287,12 @@ def test_what_was_not_recorded_is_not_said(measured):
     assert effects.THROTTLED in recorded.notes
 
 
+@pytest.mark.parametrize("placement", ["virtual", "emulated"])
+def test_bytes_of_a_shared_interface_are_said_to_be(measured, placement):
+    notes = effects.table(measured.assign(placement=placement)).notes
+    assert effects.SENT in notes and ("shared-interface" in codes(notes)) == (placement == "emulated")
+
+
 def test_differing_factor_has_an_arrow_and_integers_stay(measured):
     display = effects.table(measured).display
     assert list(display.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]

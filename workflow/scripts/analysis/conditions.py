@@ -34,6 +34,10 @@ PER_CELL = "per cell"
 RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
 NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
+SHARED_INTERFACE = Note(
+    "shared-interface",
+    "Nodes are emulated and share one interface: bytes sent are those of all nodes and of other programs.",
+)
 TWO_RUNS = (
     " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 )
@@ -390,6 +394,11 @@ def few_runs_warning(runs: pd.DataFrame) -> str:
 def is_emulated(runs: pd.DataFrame) -> bool:
     """Return whether nodes of successful runs were groups of processes on one machine."""
     return "emulated" in set(successful(runs)["placement"])
+
+
+def shared_interface_note(runs: pd.DataFrame) -> str:
+    """Say whose traffic the bytes of an interface are if nodes are emulated; else return ""."""
+    return SHARED_INTERFACE if is_emulated(runs) else ""
 
 
 def circumstances_note(runs: pd.DataFrame) -> str:

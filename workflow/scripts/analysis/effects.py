@@ -32,6 +32,7 @@ THROTTLED = Note(
     "time, not wall time: it is summed over cores, and it includes time in which the node would have waited "
     "for others anyway.",
 )
+SENT = "Sent: bytes sent in an epoch by the busiest node, through its network interface."
 ADJUSTED_RATIO = "ratio, adjusted (pointwise 95 %)"
 ADJUSTED = Note(
     "ratios-adjusted",
@@ -329,7 +330,8 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
             f"{_megabytes(a)} → {_megabytes(b)}"
             for a, b in zip(data["from_sent_bytes"], data["to_sent_bytes"], strict=True)
         ]
-        notes.insert(-4, "Sent: bytes sent in an epoch by the busiest node, through its network interface.")
+        notes.insert(-4, SENT)
+        notes.insert(-4, conditions.shared_interface_note(runs))
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(
         TITLE,

@@ -149,8 +149,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["sent, measured (MB)"] = _megabytes_text(data["sent_bytes"])
     words = [title(name) for name in ("framework", "model", "dataset", "parallelism", "schedule", "sharding")]
     by_layer = [BY_LAYER] if runs["framework"].map(has_strategies).any() else []
-    notes = [conditions.run_counts_note(runs), METHOD_NOTE, *by_layer, conditions.setting_note(runs)]
-    return tables.Table(TITLE, data, pd.DataFrame(display), notes, words)
+    notes = [
+        conditions.run_counts_note(runs),
+        METHOD_NOTE,
+        conditions.shared_interface_note(runs),
+        *by_layer,
+        conditions.setting_note(runs),
+    ]
+    return tables.Table(TITLE, data, pd.DataFrame(display), [note for note in notes if note], words)
 
 
 def _megabytes_text(values: pd.Series) -> pd.Series:
