@@ -433,7 +433,7 @@ def page_with_shortage(in_folder: Any) -> Path:
 def test_cells_that_ran_out_of_memory_are_marked(driver: Any, page_with_shortage: Path) -> None:
     with undisturbed(driver, page_with_shortage) as opened:
         resize(opened, 1400)
-        for name in ("overview", "by_nodes"):
+        for name in ("overview", "by_nodes", "scaling"):
             drawn(opened, name)
             packed = re.search(rf'id="chart-{name}">([^<]*)<', page_with_shortage.read_text())
             assert packed

@@ -141,16 +141,20 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
     return Note("cells-without-baseline", text, cells=list(cells)) if cells else ""
 
 
+def cell_ratios(view: View) -> pd.DataFrame:
+    """Return factors and replicas of each planned cell, and its columns of `speedup.build_rows`, if any."""
+    measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
+    planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]]
+    return planned.merge(measured, how="left", on="cell")
+
+
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return factors, replicas and, if available, the columns of `speedup.build_rows` of each planned cell.
+    """Return the rows of `cell_ratios`, with the model's estimates.
 
     `estimated_speedup` and `estimated_efficiency` are those of the physical model, if the collective
     benchmark was run and follows its fit; `fit_deviation` is the largest deviation from it.
     """
-    measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
-    rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(
-        measured, how="left", on="cell"
-    )
+    rows = cell_ratios(view)
     lower_bounds: Mapping[str, float] = {}
     if len(records.table("network")):
         from prediction.bound import shortest_epochs  # slow to import, and few studies need it

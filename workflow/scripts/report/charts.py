@@ -15,12 +15,11 @@ from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, level_text
 from analysis.responses import with_response
-from analysis.speedup import build_rows
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows
 from figures.panels import Series
-from figures.scaling import QUANTITIES, axis_top, baselines_text
+from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.material import Material
@@ -209,12 +208,7 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
             for index, series in enumerate(view.series)
             for cell_runs in _by_cell(series.select(panel_runs))
         ]
-        unfit = panels.rows_at(ran_out, levels)
-        marks = [
-            (index, scale.positions[cell_runs[x].iloc[0]] + shifts[series.name], words[str(cell)])
-            for index, series in enumerate(view.series)
-            for cell, cell_runs in series.select(unfit).groupby("cell", sort=False)
-        ]
+        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, (scale, shifts), words)
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
         )
@@ -234,13 +228,16 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
 
 def scaling_chart(view: View, _declaration: Declared) -> Chart:
     """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
-    words = cell_words(view.study)
-    ratios = build_rows(view.study)
-    ratios = ratios[ratios["speedup"].notna() & ratios["cell"].isin(set(view.ok["cell"]))]
+    words, planned = cell_words(view.study), cell_ratios(view)
+    ratios = planned[planned["speedup"].notna()]
     multi_replica = ratios[ratios["replicas"] > 1]
-    series = [one_series for one_series in view.series if len(one_series.select(multi_replica))]
-    replicas = sorted({*ratios["replicas"], 1})
-    scale = lines.number_scale(replicas, len(series))
+    ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
+    series = [
+        one_series
+        for one_series in view.series
+        if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
+    ]
+    scale = lines.number_scale(sorted({*planned["replicas"], 1}), len(series))
     shifts = panels.dodge_offsets([one_series.name for one_series in series], scale.gap)
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
@@ -265,11 +262,12 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
             ]
             note = baselines_text(panel_rows) if name == "speedup" else ""
-            title, top = panels.panel_title(levels), axis_top(ratios, name)
-            chart_panels.append(Panel(title, quantity, points, ideal, top, note))
+            title, top = panels.panel_title(levels), axis_top(planned, name)
+            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", (scale, shifts), words)
+            chart_panels.append(Panel(title, quantity, points, ideal, top, note, marks))
     return Chart(
         horizontal=False,
-        axis="nodes" if (ratios["replicas"] == ratios["nodes"]).all() else "replicas",
+        axis="nodes" if (planned["replicas"] == planned["nodes"]).all() else "replicas",
         ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
         limits=scale.limits,
         run_offset=0.0,
@@ -290,6 +288,25 @@ def _is_wide(chart_panels: Sequence[Panel]) -> bool:
 def _out_of_memory_runs(view: View) -> pd.DataFrame:
     """Return the runs of the cells that ran out of memory."""
     return view.runs[view.runs["cell"].isin(view.out_of_memory)]
+
+
+def _level_marks(
+    series: Sequence[Series],
+    ran_out: pd.DataFrame,
+    x: str,
+    placement: tuple[lines.Scale, Mapping[str, float]],
+    words: Mapping[str, str],
+) -> list[tuple[int, float, str]]:
+    """Return the marks of a panel over the levels of `x`, for its cells that ran out of memory.
+
+    `placement` is the axis of levels, and the offset of each series on it.
+    """
+    scale, shifts = placement
+    return [
+        (index, scale.positions[level] + shifts[one_series.name], words[cell])
+        for index, one_series in enumerate(series)
+        for cell, level in one_series.select(ran_out).groupby("cell", sort=False)[x].first().items()
+    ]
 
 
 def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
