@@ -1,8 +1,8 @@
-"""Compile libraries that stand in a driver's place."""
+"""Compile libraries that tests load, once for all workers of pytest."""
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,19 @@ from common.files import locked
 from support.workers import shared_folder
 
 
+def compile_once(library: Path, command: Sequence[str | Path], text: str = "") -> None:
+    """Compile a library, unless it exists, by a command without its `-o`, which reads `text` from a pipe."""
+    with locked(library.with_suffix(".lock"), lambda: None):
+        if not library.exists():
+            partial = library.with_suffix(".partial")
+            subprocess.run([*command, "-o", partial], input=text, text=True, check=True)
+            os.replace(partial, library)
+
+
 def compile_library(
     source: Path, soname: str, factory: pytest.TempPathFactory, unsupported: Iterable[str] = ()
 ) -> Path:
-    """Compile a library once for all workers of pytest, in a folder of its own for LD_LIBRARY_PATH; return it.
+    """Compile a library in a driver's place, in a folder of its own for LD_LIBRARY_PATH; return it.
 
     Args:
         source: The C file.
@@ -24,16 +33,16 @@ def compile_library(
     """
     folder = shared_folder(factory) / source.stem
     folder.mkdir(exist_ok=True)
-    library = folder / soname
-    with locked(folder / "lock", lambda: None):
-        if not library.exists():
-            rest = folder / "unsupported.c"
-            rest.write_text(
-                "".join(f"__attribute__((weak)) int {name}(void) {{ return 2; }}\n" for name in unsupported)
-            )
-            partial = library.with_suffix(".partial")
-            options = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-            files = (source, rest, f"-Wl,-soname,{soname}", "-o", partial)
-            subprocess.run(["cc", *options, *files], check=True)
-            os.replace(partial, library)
-    return library
+    options = (
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-Wl,-soname,{soname}",
+    )
+    rest = "".join(f"__attribute__((weak)) int {name}(void) {{ return 2; }}\n" for name in unsupported)
+    compile_once(folder / soname, ["cc", *options, source, "-x", "c", "-"], rest)
+    return folder / soname

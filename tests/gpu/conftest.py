@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from common import prefork_server
-from common.files import locked
 from datasets.prepare import prepare
 from declared.frameworks import load_framework
+from gpu.compiled import compile_once
 from launchers.launch import SCRIPTS, kept_variables
 from models.graph import Graph
 from runs.supervise import rank_input
@@ -32,21 +32,15 @@ PRELOADED = (  # The device has to be loaded before PyTorch is.
 )
 
 
-def compile_library(python: Path, folder: Path) -> Path:
+def compile_device(python: Path, folder: Path) -> Path:
     """Compile fake_cuda.cpp against the PyTorch of a virtual environment; return the library."""
     (torch,) = python.parents[1].glob("lib/python3*/site-packages/torch")
     library = folder / "fake_cuda.so"
-    with locked(folder / "fake_cuda.lock", lambda: None):
-        if not library.exists():
-            partial = library.with_suffix(".partial")
-            subprocess.run(
-                [
-                    *("c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{torch}/include", SOURCE),
-                    *(f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib", "-o", partial),
-                ],
-                check=True,
-            )
-            os.replace(partial, library)
+    libraries = (f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib")
+    compile_once(
+        library,
+        ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{torch}/include", SOURCE, *libraries],
+    )
     return library
 
 
@@ -59,7 +53,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str], Any]
     variables = {
         **kept_variables(),
         "PYTHONPATH": f"{SCRIPTS}{os.pathsep}{TESTS}",
-        "RINGSIDE_FAKE_CUDA": str(compile_library(pytorch, folder)),
+        "RINGSIDE_FAKE_CUDA": str(compile_device(pytorch, folder)),
     }
 
     def caller(environment: str, *modules: str) -> Callable[..., Any]:

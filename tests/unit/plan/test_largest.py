@@ -9,19 +9,15 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.site import Site
+from declared.study import Study
 from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
 from plan.identity import plan_run, spec
 from ranks.worker.node import memory_bytes
+from support.changed_study import changed_study
 from support.refusals import assert_refusal
-
-
-@pytest.fixture
-def site() -> Site:
-    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
 
 
 @pytest.fixture
@@ -33,7 +29,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study_of(**factors: list[object]) -> Study:
-    plain = load_study("quickstart")
     levels: dict[str, list[object]] = {
         "framework": ["pytorch-ddp"],
         "model": ["small-cnn"],
@@ -42,7 +37,7 @@ def study_of(**factors: list[object]) -> Study:
         "batch_size": ["largest"],
         "sync_every": [1],
     }
-    return replace(plain, factors=plain.factors | levels | factors, exclude=(), replicates=Replicates(1, 1))
+    return changed_study("quickstart", levels, factors)
 
 
 def write_found(file: Path, runs: list[Run], batch_size: int | None) -> None:

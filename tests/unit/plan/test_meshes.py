@@ -9,10 +9,11 @@ import pytest
 
 from common.errors import InputError
 from declared.site import Site, load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from models.mesh import Mesh
 from plan.design import UNSUPPORTED, Run, plan_design
 from plan.identity import spec
+from support.changed_study import changed_study
 
 
 @pytest.fixture
@@ -21,19 +22,13 @@ def site() -> Site:
 
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:
-    plain = load_study("hybrid-virtual")
-    fixed_factors: dict[str, list[object]] = {
+    levels: dict[str, list[object]] = {
         "framework": ["pytorch-mesh"],
         "nodes": [4],
         "batch_size": [96],
         "shares": ["equal"],
     }
-    return plan_design(
-        replace(
-            plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
-        ),
-        site,
-    )
+    return plan_design(changed_study("hybrid-virtual", levels, factors), site)
 
 
 def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> None:

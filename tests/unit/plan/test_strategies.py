@@ -10,8 +10,8 @@ import pytest
 
 from common.errors import InputError
 from common.files import display_path
-from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.site import Site
+from declared.study import Replicates, Study
 from models import strategy
 from models.soap import divide
 from plan import design as planner
@@ -19,11 +19,7 @@ from plan.campaign import plan_campaign
 from plan.design import UNSUPPORTED, plan_design
 from plan.identity import plan_run, spec
 from plan.strategies import search_name
-
-
-@pytest.fixture
-def site() -> Site:
-    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
+from support.changed_study import changed_study
 
 
 @pytest.fixture
@@ -35,8 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study_of(**factors: list[object]) -> Study:
-    plain = load_study("quickstart")
-    fixed_factors: dict[str, list[object]] = {
+    levels: dict[str, list[object]] = {
         "framework": ["pytorch-strategy"],
         "model": ["lenet-5"],
         "dataset": ["synthetic-28x28x1-10-512"],
@@ -45,9 +40,7 @@ def study_of(**factors: list[object]) -> Study:
         "batch_scope": ["global"],
         "sync_every": [1],
     }
-    return replace(
-        plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
-    )
+    return changed_study("quickstart", levels, factors)
 
 
 def test_all_ranks_see_equal_samples_and_get_the_strategy(site: Site) -> None:

@@ -29,11 +29,6 @@ FRAMEWORK = "pytorch-strategy"
 LENET = "synthetic-28x28x1-10-512"
 
 
-@pytest.fixture
-def site() -> Site:
-    return replace(load_site("local"), cores=4, nodes=4, ranks_per_node=1)
-
-
 def study_of(**factors: list[object]) -> Study:
     fixed_factors: dict[str, list[object]] = {
         name: [entry.get("default")] for name, entry in factor_table().items()
