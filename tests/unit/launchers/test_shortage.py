@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from common.notes import Note
 from common.schemas import schema
 from launchers.launch import SCRIPTS
 from launchers.shortage import FACTS, find_shortage
-from ranks.worker.node import CGROUPS, _groups
+from ranks.worker.node import _groups
 
 KILLED = Note("rank-failed", "rank 1 was killed by SIGKILL", rank=1, host="node2", status=-9)
 # Start two ranks of `body` as a supervisor does, and print how they ended.
@@ -51,6 +52,7 @@ def run(folder):
 
 as_rank(run)
 """
+SMALL_BYTES = 1 << 27
 KILL = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -87,29 +89,41 @@ def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
     assert supervise(tmp_path, body, time_limit_s=0.5)[:2] == ["timeout", "time-limit"]
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path) -> None:
-    """In a control group of 128 MiB, which only the processes of this test join."""
-    limits = {"memory.limit_in_bytes": "memory.memsw.limit_in_bytes", "memory.max": "memory.swap.max"}
-    own = next(
-        (group for group in _groups("memory") if any((group / name).exists() for name in limits)), None
-    )
-    group = (own or CGROUPS) / f"ringside-test-{os.getpid()}"
+def limits_memory_below(group: Path) -> bool:
+    """Return whether groups that are made in this one can limit memory."""
+    passed_on = group / "cgroup.subtree_control"  # of version 2
+    if passed_on.exists():
+        return "memory" in passed_on.read_text().split()
+    return (group / "memory.limit_in_bytes").exists()
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 128 MiB, of version 1 or 2. It needs root and control groups that can be written to."""
+    parent = next(filter(limits_memory_below, _groups("memory")), None)
+    if parent is None:
+        pytest.skip("control groups made here do not limit memory")
+    group = parent / f"ringside-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
-    try:
-        limit, swap = next((item for item in limits.items() if (group / item[0]).exists()), ("", ""))
-        if not limit:
-            pytest.skip("control groups made here do not limit memory")
-        (group / limit).write_text(str(1 << 27))
-        if (group / swap).exists():
-            (group / swap).write_text("0" if limit == "memory.max" else str(1 << 27))
-        status, code, facts = supervise(tmp_path, EAT, group / "cgroup.procs")
-        assert (status, code) == ("oom", "out-of-memory")
-        assert (facts["rank"], facts["place"]) == (1, "host")
-    finally:
-        group.rmdir()
+    for name, value in {
+        "memory.limit_in_bytes": SMALL_BYTES,
+        "memory.memsw.limit_in_bytes": SMALL_BYTES,
+        "memory.max": SMALL_BYTES,
+        "memory.swap.max": 0,
+    }.items():
+        if (group / name).exists():
+            (group / name).write_text(str(value))
+    yield group
+    group.rmdir()
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path, small_group: Path) -> None:
+    status, code, facts = supervise(tmp_path, EAT, small_group / "cgroup.procs")
+    assert (status, code) == ("oom", "out-of-memory")
+    assert (facts["rank"], facts["place"]) == (1, "host")
 
 
 def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
