@@ -108,16 +108,20 @@ def small_group() -> Iterator[Path]:
         group.mkdir()
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
-    for name, value in {
+    limits = {
         "memory.limit_in_bytes": SMALL_BYTES,
         "memory.memsw.limit_in_bytes": SMALL_BYTES,
         "memory.max": SMALL_BYTES,
         "memory.swap.max": 0,
-    }.items():
-        if (group / name).exists():
-            (group / name).write_text(str(value))
-    yield group
-    group.rmdir()
+    }
+    try:
+        written = [
+            (group / name).write_text(str(value)) for name, value in limits.items() if (group / name).exists()
+        ]
+        assert written, "a rank would take the machine's memory"
+        yield group
+    finally:
+        group.rmdir()
 
 
 def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path, small_group: Path) -> None:
