@@ -508,8 +508,8 @@ def test_excluded_cells_that_train_the_same_say_so() -> None:
     factors |= {"optimizer": ["sgd", "adam"], "momentum": [0.9, 0.0]}
     study = replace(facts.study, factors=factors, exclude=exclude)
     notes = method_notes(replace(facts, study=study))["What was left out, and what failed"]
-    same, chosen = (note.facts["reason"] for note in notes if note.code == "excluded")
-    assert same.endswith(f": {IRRELEVANT_FACTORS[0].explanation}") and chosen == ""
+    of_duplicates, by_choice = (note.facts["reason"] for note in notes if note.code == "excluded")
+    assert of_duplicates.endswith(f": {IRRELEVANT_FACTORS[0].explanation}") and by_choice == ""
 
 
 def test_threats_are_those_that_the_records_show() -> None:
