@@ -44,8 +44,8 @@ _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
-OUT_OF_MEMORY = "OUT_OF_MEMORY"  # the state of a job, and
-TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes it for a task
+OUT_OF_MEMORY = "OUT_OF_MEMORY"  # state of a job
+TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes this state of a task
 # 30 s is Slurm's default of JobAcctGatherFrequency for energy.
 STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value

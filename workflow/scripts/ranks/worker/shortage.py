@@ -6,7 +6,6 @@ Nothing here imports a library.
 """
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PARTS = "out-of-memory-*.json"
+NOTE_FILES = "out-of-memory-*.json"  # one of each rank whose memory ran out
 MAX_ERROR_LENGTH = 300
 MAX_CHAIN = 20  # exceptions that led to one another
 DEVICE, HOST = "device", "host"
@@ -105,8 +104,6 @@ def describe_error(error: BaseException) -> Shortage | None:
     for link in _chain(error):
         text = ": ".join(filter(None, (type(link).__name__, str(link))))
         names = {kind.__name__ for kind in type(link).__mro__}
-        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
-            return _read_numbers(text, HOST)
         if "OutOfMemoryError" in names or ("ResourceExhaustedError" in names and _MEMORY_WORDS.search(text)):
             line = next(filter(_MEMORY_WORDS.search, text.splitlines()), text)
             return _read_numbers(line, _place(text))
@@ -134,7 +131,7 @@ def leave_note(error: BaseException, folder: Path, host: str) -> None:
             partial = folder / f".out-of-memory-{rank}"
             content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
             partial.write_text(json.dumps(content))
-            os.replace(partial, folder / PARTS.replace("*", str(rank)))
+            os.replace(partial, folder / NOTE_FILES.replace("*", str(rank)))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
