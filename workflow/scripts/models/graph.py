@@ -106,6 +106,11 @@ class Graph:
         }
 
     @property
+    def has_convolutions(self) -> bool:
+        """Whether an operator is a convolution."""
+        return any(operator.kind in ("conv", "depthwise_conv") for operator in self.operators)
+
+    @property
     def statistics(self) -> list[str]:
         """Names of the weights that are not trained."""
         return [name for name in self.weights() if not is_trained(name)]

@@ -93,7 +93,7 @@ def transport(context: Context, hvd: Any) -> str:
     return by_first_interface(context.spec, "gloo")
 
 
-def settings() -> dict[str, str]:
+def fusion_settings() -> dict[str, str]:
     """Return how Horovod fuses gradients to messages, by the variables that it reads, else its defaults."""
     threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", DEFAULT_FUSION_BYTES))
     cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME", DEFAULT_CYCLE_MS))

@@ -598,7 +598,7 @@ class JaxTrainer(Trainer):
         }
         if graph.vocabulary is None:
             settings["memory format"] = "channels last"
-        if on_gpu and any(operator.kind.endswith("conv") for operator in graph.operators):
+        if on_gpu and graph.has_convolutions:
             is_tuned = "--xla_gpu_autotune_level=0" not in os.environ.get("XLA_FLAGS", "")
             settings["convolution algorithms"] = TIMED if is_tuned else HEURISTIC
         if graph.head_sizes:

@@ -531,7 +531,7 @@ class PyTorchTrainer(Trainer):
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"
-        if on_gpu and any(operator.kind.endswith("conv") for operator in graph.operators):
+        if on_gpu and graph.has_convolutions:
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
         dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
         kernels = {

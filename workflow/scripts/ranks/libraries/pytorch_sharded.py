@@ -13,6 +13,7 @@ kernels do not take bfloat16 parameters together with float32 running statistics
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -147,13 +148,15 @@ class ShardedTrainer(PyTorchTrainer):
         It replaces all parameters by this rank's shards.
         """
         is_mixed, root = self.context.levels["precision"] == "amp", self.module
-        mixed: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+        single = mixed = mixed_root = MixedPrecisionPolicy()
+        if is_mixed:
+            mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
 
-        def shard_unit(layers: list[nn.Module], **policy: Any) -> list[nn.Module]:
+        def shard_unit(layers: list[nn.Module], policy: MixedPrecisionPolicy) -> list[nn.Module]:
             """Shard layers as one unit and return one of them, which stands for the unit."""
             if layers:
-                policies = MixedPrecisionPolicy(**policy)
-                fully_shard(layers, mesh=mesh, mp_policy=policies, reshard_after_forward=self.regathers)
+                fully_shard(layers, mesh=mesh, mp_policy=policy, reshard_after_forward=self.regathers)
             return layers[:1]
 
         def is_norm(layer: nn.Module) -> bool:
@@ -163,13 +166,10 @@ class ShardedTrainer(PyTorchTrainer):
         for layers in units(root, self.graph):
             norms = [layer for layer in layers if is_norm(layer)]
             products = [layer for layer in layers if layer not in norms]
-            blocks.append(shard_unit(products, **mixed if is_mixed else {}) + shard_unit(norms))
-        norms_of_root = shard_unit([layer for layer in root.children() if is_norm(layer)])
-        # The loss takes logits in float32. The backward pass begins with the root, which stays gathered.
-        policy = (
-            MixedPrecisionPolicy(**mixed, output_dtype=torch.float32) if is_mixed else MixedPrecisionPolicy()
-        )
-        fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+            blocks.append(shard_unit(products, mixed) + shard_unit(norms, single))
+        norms_of_root = shard_unit([layer for layer in root.children() if is_norm(layer)], single)
+        # The backward pass begins with the root, which stays gathered.
+        fully_shard(root, mesh=mesh, mp_policy=mixed_root, reshard_after_forward=False)
         self.sharded = [*(unit for block in blocks for unit in block), *norms_of_root, root]
         for (block, *_), following in pairwise([[root], *blocks]):
             block.set_modules_to_forward_prefetch(following)

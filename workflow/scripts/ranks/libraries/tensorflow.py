@@ -592,7 +592,7 @@ class TensorFlowTrainer(Trainer):
             settings["gradient messages"] = "one of all gradients"
         if graph.vocabulary is None:
             settings["memory format"] = keras.backend.image_data_format().replace("_", " ")
-        if self.context.spec["device"] == "cuda" and any(op.kind.endswith("conv") for op in graph.operators):
+        if self.context.spec["device"] == "cuda" and graph.has_convolutions:
             is_tuned = os.environ.get("TF_CUDNN_USE_AUTOTUNE", "1") != "0"
             settings["convolution algorithms"] = TIMED if is_tuned else HEURISTIC
         if graph.head_sizes:

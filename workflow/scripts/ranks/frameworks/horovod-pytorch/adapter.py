@@ -26,7 +26,7 @@ def trainer(context: Context) -> Trainer:
     """
     import horovod.torch as hvd
 
-    from ranks.libraries.horovod import Timeline, settings, transport
+    from ranks.libraries.horovod import Timeline, fusion_settings, transport
     from ranks.libraries.pytorch import PyTorchTrainer
 
     class HorovodTrainer(PyTorchTrainer):
@@ -45,7 +45,7 @@ def trainer(context: Context) -> Trainer:
                 mark_communication(context.phases, self.optimizer)
 
         def settings(self) -> dict[str, str]:
-            return super().settings() | settings()
+            return super().settings() | fusion_settings()
 
     return HorovodTrainer(context)
 

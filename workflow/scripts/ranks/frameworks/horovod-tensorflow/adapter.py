@@ -25,7 +25,7 @@ def trainer(context: Context) -> Trainer:
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
 
-    from ranks.libraries.horovod import Timeline, settings, transport
+    from ranks.libraries.horovod import Timeline, fusion_settings, transport
     from ranks.libraries.tensorflow import TensorFlowTrainer
 
     sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
@@ -38,7 +38,7 @@ def trainer(context: Context) -> Trainer:
             return super().make_strategy()
 
         def settings(self) -> dict[str, str]:
-            return super().settings() | settings()
+            return super().settings() | fusion_settings()
 
         def make_optimizer(self, optimizer: Any) -> Any:
             return hvd.DistributedOptimizer(
