@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from ranks.libraries import horovod
 from ranks.worker import load, process
 from ranks.worker.context import Context, by_first_interface, from_environment
 from ranks.worker.group import Group
+from ranks.worker.node import memory_bytes
 
 RANK = """\
 import sys, tempfile, time
@@ -253,3 +255,23 @@ def test_jax_gets_the_first_interface(real: Callable[[str], Any]) -> None:
         check=False,
     )
     assert done.stdout == "gloo by ib0; ib0\n", done.stderr
+
+
+LIMITED = """
+import resource
+from types import SimpleNamespace
+from ranks.worker.process import limit_memory
+
+limit_memory(SimpleNamespace(spec={spec}))
+print(resource.getrlimit(resource.RLIMIT_DATA)[0])
+"""
+
+
+@pytest.mark.parametrize("share", [0.25, None])
+def test_rank_limits_itself_to_its_share_of_memory(share: float | None) -> None:
+    spec = {"memory_share": share} if share else {}
+    limit = subprocess.check_output(
+        [sys.executable, "-c", LIMITED.format(spec=spec)], env={"PYTHONPATH": str(SCRIPTS)}
+    )
+    unlimited = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    assert int(limit) == (int(share * memory_bytes()) if share else unlimited)

@@ -158,7 +158,7 @@ def test_trials_under_another_memory_limit_are_not_kept(
     trials: Callable[..., search_program.Trials], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not trials(["oom"]).fits(5)
-    monkeypatch.setattr(search_program, "memory_limit_lines", lambda *_: ["ulimit -d 4000000"])
+    monkeypatch.setattr(search_program, "memory_limit_bytes", lambda *_: 4_000_000_000)
     assert trials(["fits"], "attempt-2").fits(5)
     assert trials(["oom"], "attempt-3").fits(5), "the limit is that of the second attempt"
 

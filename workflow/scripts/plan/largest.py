@@ -6,7 +6,7 @@ ranks for two epochs of a few steps: the optimizer has its state after the first
 between two epochs.
 
 Where training is on CPUs, nothing stops a rank before the node swaps. Therefore trials have a limit of their
-own (ulimit -d, RLIMIT_DATA): the node's memory, or that of its control group, less a reserve for the system,
+own (RLIMIT_DATA): the node's memory, or the limit of its control groups, less a reserve for the system,
 divided by the ranks on it. The limit counts what a rank reserves, which is slightly more than what it uses.
 """
 
@@ -77,7 +77,16 @@ class BatchSearch:
             **geometry_fields(layout),
             "step_times": False,
             **site_fields(site, levels, layout),
+            **({"memory_share": share} if (share := self.memory_share(site)) else {}),
         }
+
+    def memory_share(self, site: Site) -> float | None:
+        """Return the share of a node's memory for a trial's rank, None on other devices than CPUs."""
+        if device(site, self.run.levels) != "cpu":
+            return None
+        layout = self.run.geometry
+        n_ranks = layout.ranks_per_node if site.placement == "distinct-nodes" else layout.ranks
+        return MEMORY_SHARE / n_ranks
 
     def candidates(self, site: Site) -> list[int]:
         """Return the batch sizes to choose from, ascending: STEPS_PER_DOUBLING of every doubling.
@@ -117,25 +126,9 @@ def planned_searches(runs: Iterable[Run], site: Site) -> list[BatchSearch]:
     ]
 
 
-def memory_limit_lines(site: Site, search: BatchSearch) -> list[str]:
-    """Return the shell lines that limit the memory of a trial's ranks on CPUs, [] on other devices."""
-    if device(site, search.run.levels) != "cpu":
-        return []
-    layout = search.run.geometry
-    n_ranks = layout.ranks_per_node if site.placement == "distinct-nodes" else layout.ranks
-    own_group = "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/memory.max"
-    files = f"$(ls /sys/fs/cgroup/memory/memory.limit_in_bytes {own_group} 2>/dev/null)"
-    program = (
-        "/^MemTotal:/ {kib = $2} "
-        "FILENAME ~ /memory/ && /^[0-9]+$/ && $1 / 1024 < kib {kib = $1 / 1024} "
-        f'END {{printf "%d", {MEMORY_SHARE} * kib / {n_ranks}}}'
-    )
-    return [f"ulimit -d \"$(awk '{program}' /proc/meminfo {files})\""]
-
-
 def key(site: Site, search: BatchSearch) -> str:
     """Return the first 12 hex digits of the SHA-256 over what a search depends on, apart from memory."""
-    settings = [TRIAL_UPDATES, MEMORY_SHARE, STEPS_PER_DOUBLING]
+    settings = [TRIAL_UPDATES, STEPS_PER_DOUBLING]
     parts = [search.spec(site, search.smallest(site)), settings, digests(site, search.run.levels)]
     return digest_text(json.dumps(parts, sort_keys=True))[:12]
 

@@ -6,7 +6,6 @@ stopped goes on with the trials of earlier attempts. The record is batch_search.
 (`runs.other_measurements`).
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -27,8 +26,10 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.design import plan_design
 from plan.identity import data_folder, digests
-from plan.largest import BatchSearch, memory_limit_lines, output, planned_searches
+from plan.largest import BatchSearch, output, planned_searches
 from plan.largest import key as key_of
+from ranks.worker.context import MAX_VALIDATION_BATCH
+from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
 from runs.bisection import find_largest
 from runs.supervise import failure_or_lost, rank_input
@@ -37,7 +38,6 @@ KIND = "batch_search"
 TRIAL = "trial.json"
 FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
 LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
-MAX_VALIDATION_BATCH = 256  # of ranks.worker.context: validation needs no more samples of a replica
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Trials:
         """Train with one batch size in new processes, and return what this found out."""
         site, search = self.site, self.search
         spec = search.spec(site, batch_size)
-        setup = [*self.environment.get("setup", ()), *memory_limit_lines(site, search)]
+        setup = self.environment.get("setup", ())
         launcher = launch.make_launcher(site, spec, search.run.framework.mpi, setup)
         source, data = data_folder(site, spec["levels"]["dataset"]), folder.resolve() / "data"
         write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
@@ -129,12 +129,9 @@ class Trials:
 
 
 def memory_limit_bytes(site: Site, search: BatchSearch) -> int | None:
-    """Return the memory that a trial's rank may use on this node; None on other devices than CPUs."""
-    lines = memory_limit_lines(site, search)
-    if not lines:
-        return None
-    shell = subprocess.run(["sh", "-c", "\n".join([*lines, "ulimit -d"])], stdout=subprocess.PIPE, check=True)
-    return 1024 * int(shell.stdout)
+    """Return the memory that a trial's rank may use on this node; None without a limit."""
+    share = search.memory_share(site)
+    return int(share * memory_bytes()) if share else None
 
 
 def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:

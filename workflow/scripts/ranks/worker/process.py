@@ -6,6 +6,7 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -20,6 +21,7 @@ from typing import Any
 
 from ranks.worker import shortage
 from ranks.worker.context import Context
+from ranks.worker.node import memory_bytes
 
 PR_SET_PDEATHSIG = 1
 TEMPORARY_PREFIX = "ringside-"  # of the names of temporary folders
@@ -125,12 +127,21 @@ def bind_heterogeneous(context: Context) -> None:
         os.sched_setaffinity(0, usable[first : first + context.cores])
 
 
+def limit_memory(context: Context) -> None:
+    """Limit what this rank can reserve (RLIMIT_DATA) to its share of the node's memory, if it has one."""
+    if share := context.spec.get("memory_share"):
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        with contextlib.suppress(ValueError):  # The site's own limit is lower.
+            resource.setrlimit(resource.RLIMIT_DATA, (int(share * memory_bytes()), hard_limit))
+
+
 def adapter_of(context: Context) -> ModuleType:
-    """Return the adapter.py of the run's framework, after binding cores and setting variables.
+    """Return the adapter.py of the run's framework, after binding cores, limiting memory, setting variables.
 
     The framework and NCCL read these variables when a library is imported.
     """
     bind_heterogeneous(context)
+    limit_memory(context)
     file = Path(context.input["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
