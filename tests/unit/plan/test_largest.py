@@ -58,7 +58,7 @@ def test_cell_waits_for_its_search(site: Site, file: Path) -> None:
     assert reason.facts["command"] == f"./ringside largest {study.name} --site {site.name}"
     write_found(file, [searched], None)
     (unfit,) = plan_campaign(study_of(), site).runs
-    assert unfit.lacks_batch_size and unfit.lacks_batch_size.code == "no-batch-fits"
+    assert unfit.missing_batch_size and unfit.missing_batch_size.code == "no-batch-fits"
 
 
 def test_environment_and_data_are_made_for_a_search(site: Site, file: Path) -> None:
@@ -75,7 +75,7 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
         file.touch()
         search_files._read.cache_clear()
         (run,) = plan_design(study, site)
-        assert run.levels["batch_size"] == "largest" and run.lacks_batch_size is None
+        assert run.levels["batch_size"] == "largest" and run.missing_batch_size is None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
         fields = spec(study, site, run)
         assert fields["levels"]["batch_size"] == fields["local_batch"] == size

@@ -78,7 +78,7 @@ def test_largest_batch_is_searched_and_planned(
 
     largest_batches.main(study=study.name, site=site.name, out=results / "largest" / "batch_sizes.json")
     (run,) = plan_design(study, site)
-    assert (run.lacks_batch_size, run.geometry.local_batch, run.geometry.steps) == (None, 2, 5)
+    assert (run.missing_batch_size, run.geometry.local_batch, run.geometry.steps) == (None, 2, 5)
 
 
 @pytest.mark.parametrize("fresh", [True, False])

@@ -51,7 +51,7 @@ def level_type(factor: str) -> Any:
     """Return the type of a level of `factor`, with its limits."""
     rules = factor_table()[factor]
     limits = {LIMITS[name]: limit for name, limit in rules.items() if name in LIMITS}
-    if factor == "batch_size":  # a number, or a word
+    if isinstance(rules.get("type"), list):  # a number, or a word
         word = Annotated[str, Rules(rules["description"], pattern=limits.pop("pattern"))]
         return Annotated[int, Rules(rules["description"], **limits)] | word
     form = Literal[tuple(rules["enum"])] if "enum" in rules else TYPES[rules["type"]]
@@ -94,20 +94,20 @@ def is_numeric(factor: str) -> bool:
 
 
 def levels_name(levels: Mapping[str, Any]) -> str:
-    """Return the name of a cell: core factors, and other factors that differ from their default.
+    """Return a name of some levels: of core factors, and of other factors that differ from their default.
 
-    The name is also a directory name.
+    The name is also a directory name. Of all levels, it is the name of the cell.
     """
     return ".".join(
         f"{entry.get('symbol', '')}{levels[name]}"
         if entry.get("core")
         else f"{name}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
-        if entry.get("core") or levels[name] != entry["default"]
+        if name in levels and (entry.get("core") or levels[name] != entry["default"])
     )
 
 
-def finds_batch_size(levels: Mapping[str, Any]) -> bool:
+def has_largest_batch(levels: Mapping[str, Any]) -> bool:
     """Return whether a cell with these levels trains with the largest batch that fits."""
     return bool(levels["batch_size"] == LARGEST)
 

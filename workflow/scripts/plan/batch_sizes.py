@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import CHECKOUT
 from common.notes import Note
 from declared.factors import Levels, factor_table, levels_name
 from declared.site import Site
-from plan.search_files import read_search_file
+from plan.search_files import read_search_file, search_command, search_file
 
 # Factors that do not change the memory of a training step; cells that differ only in these share a search.
 NEUTRAL_FACTORS = (
@@ -28,7 +27,7 @@ NEUTRAL_FACTORS = (
 
 def batch_size_file(study: str, site: str) -> Path:
     """Return the file of the batch sizes that were found for a study at a site."""
-    return CHECKOUT / "config" / "batch_sizes" / f"{study}.{site}.json"
+    return search_file("batch_sizes", study, site)
 
 
 def search_levels(levels: Levels) -> Levels:
@@ -43,8 +42,7 @@ def search_name(levels: Levels) -> str:
 
 def missing_batch_size_note(study: str, site: Site) -> Note:
     """Return the note on a run whose batch size was not searched, with the command that searches for it."""
-    profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
-    command = f"./ringside largest {study} --site {site.name}{profile}"
+    command = search_command("largest", study, site)
     text = f"the largest batch size was not searched yet; run {command}"
     return Note("batch-size-not-found-yet", text, command=command)
 

@@ -7,7 +7,7 @@ import csv
 import glob
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,7 +166,28 @@ class Campaign:
             return reason
         if run.lacks_strategy:
             return missing_strategy_note(self.study.name, self.site)
-        return run.lacks_batch_size
+        return run.missing_batch_size
+
+    def check_searches(self, subject: str, runs: Iterable[Run]) -> None:
+        """Raise InputError unless this campaign measures and its site can make one of the searches or more.
+
+        Args:
+            subject: What is searched, in the plural.
+            runs: A run behind each search. Without any, the site is not checked.
+        """
+        if self.mode != "campaign":
+            raise InputError(
+                "not-possible-here",
+                f"{subject} are searched only for runs to be measured",
+                file="config/config.yaml",
+                key="records",
+                got=self.mode,
+                expected=["campaign"],
+            )
+        reasons = [unsupported_reason(self.site, run.levels) for run in runs]
+        if reasons and (reason := reasons[0]) and all(reasons):
+            problem = f"{subject} cannot be searched here: {reason}"
+            raise InputError(reason.code, problem, file=display_path(self.study.file))
 
     def unreachable_precision(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
@@ -291,7 +312,7 @@ class Campaign:
         return [
             run
             for run in self.runs
-            if (run.lacks_strategy or run.lacks_batch_size)
+            if (run.lacks_strategy or run.missing_batch_size)
             and unsupported_reason(self.site, run.levels) is None
         ]
 

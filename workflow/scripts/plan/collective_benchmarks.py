@@ -30,6 +30,7 @@ from plan.identity import (
     site_part,
     unsupported_reason,
 )
+from plan.other_measurements import Measurements
 from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
@@ -169,18 +170,11 @@ def output(results: Path, site: Site, benchmark: CollectiveBenchmark) -> Path:
     return results / "network" / benchmark.name / key(site, benchmark) / "collective_benchmark.json"
 
 
-class CollectiveBenchmarks:
+class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     """The collective benchmarks of a campaign, for the rules."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign = campaign
-        self.by_name = {
-            benchmark.name: benchmark for benchmark in planned_benchmarks(campaign.runs, campaign.site)
-        }
-        self.outputs = {
-            name: str(output(campaign.results, campaign.site, benchmark))
-            for name, benchmark in self.by_name.items()
-        }
+        super().__init__(campaign, planned_benchmarks(campaign.runs, campaign.site), output)
 
     @functools.cached_property
     def table(self) -> str:
@@ -191,14 +185,6 @@ class CollectiveBenchmarks:
     def has_results(self) -> bool:
         """Whether benchmarks are planned, or a published table exists."""
         return Path(self.table).is_file() if self._campaign.published else bool(self.by_name)
-
-    def available(self) -> list[str]:
-        """Return the benchmarks' records that exist now."""
-        return [path for path in self.outputs.values() if Path(path).exists()]
-
-    def environment(self, name: str) -> str:
-        """Return the stamp of the environment that a benchmark needs."""
-        return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def resources(self) -> dict[str, Callable[[Any], Any]]:
         """Return Snakemake's resources of a benchmark's job as functions of the rule's wildcards."""

@@ -369,7 +369,7 @@ def notes(cost: Cost) -> list[Note]:
     """Return the lines of the report below its table."""
     campaign, site = cost.campaign, cost.campaign.site
     lines = campaign.skipped_runs()
-    if missing := [run for run in campaign.runs if run.lacks_batch_size]:
+    if missing := [run for run in campaign.runs if run.missing_batch_size]:
         n_searches = len(planned_searches(missing, site))
         text = (
             f"searches for the largest batch: {n_searches}, of {TRIALS[0]} to {TRIALS[1]} trials each; a "
@@ -520,7 +520,7 @@ def _state(cost: Cost) -> Note:
     """Return the note on existing records, and on the time until every run has an ok record."""
     statuses = cost.campaign.statuses
     left = [run for run in cost.runs if statuses.get(run.run_id) != "ok"]
-    if not left and any(run.lacks_strategy or run.lacks_batch_size for run in cost.campaign.runs):
+    if not left and any(run.lacks_strategy or run.missing_batch_size for run in cost.campaign.runs):
         return Note("no-runs", "no run can be made before a search")
     if not left:
         return (

@@ -27,8 +27,8 @@ from declared.factors import (
     LARGEST,
     Levels,
     factor_table,
-    finds_batch_size,
     fixed_shares,
+    has_largest_batch,
     levels_name,
     matches,
 )
@@ -195,7 +195,7 @@ class Run:
     dataset: Mapping[str, Any]
     graph: Graph
     strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
-    lacks_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
+    missing_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
 
     @property
     def lacks_strategy(self) -> bool:
@@ -258,13 +258,18 @@ def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
         InfeasibleCell: If the cell cannot be trained.
     """
     framework = load_framework(levels["framework"])
-    if not finds_batch_size(levels):
+    if not has_largest_batch(levels):
         return geometry(levels, framework, site)
     _check_search(levels, framework)
-    entry = read_batch_sizes(batch_size_file(study, site.name)).get(batch_search_name(levels), {})
-    if size := entry.get("batch_size"):
+    entry = _batch_search_entry(study, site, levels)
+    if entry and (size := entry["batch_size"]):
         return geometry({**levels, "batch_size": size}, framework, site)
     return smallest_geometry(levels, framework, site)
+
+
+def _batch_search_entry(study: str, site: Site, levels: Levels) -> Mapping[str, Any] | None:
+    """Return what the search behind a cell found (plan.batch_sizes), None before the search."""
+    return read_batch_sizes(batch_size_file(study, site.name)).get(batch_search_name(levels))
 
 
 def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
@@ -723,13 +728,13 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
     if framework.strategies:
         search, file = search_name(levels), strategy_file(study.name, site.name)
         strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
-    lacks_batch_size: Note | None = None
-    if finds_batch_size(levels):
-        entry = read_batch_sizes(batch_size_file(study.name, site.name)).get(batch_search_name(levels))
+    missing_batch_size: Note | None = None
+    if has_largest_batch(levels):
+        entry = _batch_search_entry(study.name, site, levels)
         if entry is None:
-            lacks_batch_size = missing_batch_size_note(study.name, site)
+            missing_batch_size = missing_batch_size_note(study.name, site)
         elif entry["batch_size"] is None:
-            lacks_batch_size = nothing_fits_note()
+            missing_batch_size = nothing_fits_note()
     fraction = int(digest_text(f"{study.seed}/{run_id}")[:8], 16) / 2**32
     return Run(
         run_id=run_id,
@@ -744,7 +749,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         dataset=load_dataset(levels["dataset"]),
         graph=graph,
         strategy=strategy,
-        lacks_batch_size=lacks_batch_size,
+        missing_batch_size=missing_batch_size,
     )
 
 

@@ -19,7 +19,7 @@ from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
-from declared.factors import finds_batch_size
+from declared.factors import has_largest_batch
 from declared.frameworks import FRAMEWORKS, LIBRARIES, RANKS, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
@@ -71,7 +71,7 @@ def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geo
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """Return the specification of a run: everything its result depends on, apart from software and data."""
     levels = run.levels
-    if finds_batch_size(levels):  # Ranks are told the number.
+    if has_largest_batch(levels):  # Ranks are told the number.
         levels = {**levels, "batch_size": run.geometry.local_batch}
     return {
         "run_id": run.run_id,
@@ -82,7 +82,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "step_times": study.step_times,
         **site_fields(site, run.levels, run.geometry),
         **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
-        **({"batch_search": search_name(run.levels)} if finds_batch_size(run.levels) else {}),
+        **({"batch_search": search_name(run.levels)} if has_largest_batch(run.levels) else {}),
     }
 
 

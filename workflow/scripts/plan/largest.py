@@ -19,12 +19,13 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import digest_text, display_path
-from declared.factors import LARGEST, Levels, finds_batch_size
+from declared.factors import LARGEST, Levels, has_largest_batch
 from declared.site import Site
 from plan.batch_sizes import search_levels, search_name
 from plan.campaign import Campaign
 from plan.design import Geometry, Run, geometry, smallest_geometry, trains_enough
 from plan.identity import device, digests, geometry_fields, site_fields, unsupported_reason
+from plan.other_measurements import Measurements
 from plan.scheduling import deferred_resources
 
 TRIAL_EPOCHS = 2
@@ -115,7 +116,7 @@ class BatchSearch:
 
 def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:
     """Return the searches behind `runs`, in the order of their names."""
-    searches = {search_name(run.levels): BatchSearch(run) for run in runs if finds_batch_size(run.levels)}
+    searches = {search_name(run.levels): BatchSearch(run) for run in runs if has_largest_batch(run.levels)}
     return [searches[name] for name in sorted(searches)]
 
 
@@ -138,16 +139,11 @@ def output(results: Path, site: Site, search: BatchSearch) -> Path:
     return results / "largest" / search.name / key(site, search) / "batch_search.json"
 
 
-class BatchSearches:
+class BatchSearches(Measurements[BatchSearch]):
     """The searches of a campaign, for the rules."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign = campaign
-        self.by_name = {search.name: search for search in planned_searches(campaign.runs, campaign.site)}
-        self.outputs = {
-            name: str(output(campaign.results, campaign.site, search))
-            for name, search in self.by_name.items()
-        }
+        super().__init__(campaign, planned_searches(campaign.runs, campaign.site), output)
 
     def check_available(self, files: list[str]) -> list[str]:
         """Return `files`, which depend on searches.
@@ -155,34 +151,17 @@ class BatchSearches:
         Raises:
             InputError: If the campaign has no search.
         """
-        study, site = self._campaign.study, self._campaign.site
-        if self._campaign.mode != "campaign":
-            raise InputError(
-                "not-possible-here",
-                "batch sizes are searched only for runs to be measured",
-                file="config/config.yaml",
-                key="records",
-                got=self._campaign.mode,
-                expected=["campaign"],
-            )
-        if self.by_name:
+        searches = required_searches(self._campaign.runs)
+        self._campaign.check_searches("batch sizes", (search.run for search in searches))
+        if searches:
             return files
-        if searches := required_searches(self._campaign.runs):
-            reason = unsupported_reason(site, searches[0].run.levels)
-            code = reason.code if reason else "not-possible-here"
-            problem = f"no batch size can be searched here: {reason}"
-            raise InputError(code, problem, file=display_path(study.file))
         raise InputError(
             "missing-level",
             f"no cell has the level {LARGEST}, so no run would use a batch size from a search",
-            file=display_path(study.file),
+            file=display_path(self._campaign.study.file),
             key="factors.batch_size",
             hint=f"add it: batch_size: {LARGEST}",
         )
-
-    def environment(self, name: str) -> str:
-        """Return the stamp of the environment that a search needs."""
-        return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def dataset(self, name: str) -> str:
         """Return the file that marks the data set of a search as prepared."""

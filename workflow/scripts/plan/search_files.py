@@ -6,8 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, refuse_machine_error
-from common.files import display_path, read_json
+from common.files import CHECKOUT, display_path, read_json
 from common.schemas import check
+from declared.site import Site
+
+
+def search_file(folder: str, study: str, site: str) -> Path:
+    """Return the file of what was found for a study at a site, config/<folder>/<study>.<site>.json."""
+    return CHECKOUT / "config" / folder / f"{study}.{site}.json"
+
+
+def search_command(verb: str, study: str, site: Site) -> str:
+    """Return the command that searches for a study at a site."""
+    profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
+    return f"./ringside {verb} {study} --site {site.name}{profile}"
 
 
 def read_search_file(file: Path, schema: str, key: str, command: str) -> Mapping[str, Any]:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import display_path
 from common.notes import Note
-from declared.factors import Levels, factor_table
+from declared.factors import Levels, levels_name
 from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
 from models import strategy
 from models.graph import Graph
 from models.soap import divide
 from models.strategy import Strategy
-from plan.search_files import read_search_file
+from plan.search_files import read_search_file, search_command, search_file
 
 # Factors that affect the step time of a strategy; cells that differ only in other factors share their
 # strategy.
@@ -37,23 +37,18 @@ SEARCH_FACTORS = (
 
 def strategy_file(study: str, site: str) -> Path:
     """Return the file of the strategies that were found for a study at a site."""
-    return CHECKOUT / "config" / "strategies" / f"{study}.{site}.json"
+    return search_file("strategies", study, site)
 
 
 def missing_strategy_note(study: str, site: Site) -> Note:
     """Return the note on a run without a strategy, with the command that searches for it."""
-    profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
-    command = f"./ringside strategies {study} --site {site.name}{profile}"
+    command = search_command("strategies", study, site)
     return Note("strategy-not-found-yet", f"no strategy was found yet; run {command}", command=command)
 
 
 def search_name(levels: Levels) -> str:
     """Return the name of the search behind a cell's strategy, made of its levels of SEARCH_FACTORS."""
-    return ".".join(
-        f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}"
-        for name, entry in factor_table().items()
-        if name in SEARCH_FACTORS and (entry.get("core") or levels[name] != entry["default"])
-    )
+    return levels_name({name: levels[name] for name in SEARCH_FACTORS})
 
 
 def read_strategies(file: Path) -> Mapping[str, Any]:

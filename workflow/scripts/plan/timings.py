@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, display_path
-from declared.factors import factor_table
+from declared.factors import factor_table, levels_name
 from declared.mesh import SEARCHED
 from declared.site import Site
 from plan.campaign import Campaign
@@ -30,6 +30,7 @@ from plan.identity import (
     site_part,
     unsupported_reason,
 )
+from plan.other_measurements import Measurements
 from plan.scheduling import deferred_resources
 
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
@@ -64,21 +65,10 @@ class Timing:
     @property
     def name(self) -> str:
         """`<framework>.<PART_FACTORS>.p<devices>`, or `<framework>.messages` and the device."""
-        levels, table = self.run.levels, factor_table()
-        if self.kind == MESSAGES:
-            parts = [
-                MESSAGES,
-                *[f"device={levels['device']}"] * (levels["device"] != table["device"]["default"]),
-            ]
-        else:
-            parts = [f"{table[name].get('symbol', '')}{levels[name]}" for name in PART_FACTORS[:3]]
-            parts += [
-                f"{name}={levels[name]}"
-                for name in PART_FACTORS[3:]
-                if levels[name] != table[name]["default"]
-            ]
-            parts.append(f"p{self.devices}")
-        return ".".join([self.framework, *parts]).replace("/", "_")
+        factors = PART_FACTORS if self.kind == PARTS else ("device",)
+        levels = levels_name({name: self.run.levels[name] for name in factors})
+        parts = [levels, f"p{self.devices}"] if self.kind == PARTS else [MESSAGES, levels]
+        return ".".join(filter(None, [self.framework, *parts]))
 
     @property
     def geometry(self) -> Geometry:
@@ -170,20 +160,11 @@ def output(results: Path, site: Site, timing: Timing) -> Path:
     return results / "costs" / timing.name / key(site, timing) / "timing.json"
 
 
-class Timings:
+class Timings(Measurements[Timing]):
     """The timings of a campaign, for the rules."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign = campaign
-        self.by_name = {timing.name: timing for timing in planned_timings(campaign.runs, campaign.site)}
-        self.outputs = {
-            name: str(output(campaign.results, campaign.site, timing))
-            for name, timing in self.by_name.items()
-        }
-
-    def available(self) -> list[str]:
-        """Return the timings' records that exist now."""
-        return [path for path in self.outputs.values() if Path(path).exists()]
+        super().__init__(campaign, planned_timings(campaign.runs, campaign.site), output)
 
     def check_available(self, files: list[str]) -> list[str]:
         """Return ``files``, which depend on timings.
@@ -191,36 +172,20 @@ class Timings:
         Raises:
             InputError: If the campaign has no timings, so that no strategy can be found or used.
         """
-        if self.by_name and self._campaign.mode == "campaign":
+        timings = required_timings(self._campaign.runs)
+        self._campaign.check_searches("strategies", (timing.run for timing in timings))
+        if timings:
             return files
-        study, site = self._campaign.study, self._campaign.site
-        if self._campaign.mode != "campaign":
-            raise InputError(
-                "not-possible-here",
-                "strategies are searched only for runs to be measured",
-                file="config/config.yaml",
-                key="records",
-                got=self._campaign.mode,
-                expected=["campaign"],
-            )
-        if timings := required_timings(self._campaign.runs):
-            reason = unsupported_reason(site, timings[0].run.levels)
-            code = reason.code if reason else "not-possible-here"
-            raise InputError(code, f"no strategy can be found here: {reason}", file=display_path(study.file))
         raise InputError(
             "missing-level",
             f"no cell has the level {SEARCHED}, so no run would use a strategy from a search",
-            file=display_path(study.file),
+            file=display_path(self._campaign.study.file),
             key="factors.parallelism",
             hint=(
                 "add it, or search for a model without a study: ./ringside strategies --model NAME "
                 "--batch-size N"
             ),
         )
-
-    def environment(self, name: str) -> str:
-        """Return the stamp of the environment that a timing needs."""
-        return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def resources(self) -> dict[str, Callable[[Any], Any]]:
         """Return Snakemake's resources of a timing's job as functions of the rule's wildcards."""

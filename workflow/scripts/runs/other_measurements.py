@@ -1,4 +1,4 @@
-"""Take measurements that are no training: collective benchmarks, timings of model parts and messages.
+"""Take measurements that are no runs: collective benchmarks, timings, searches for batch sizes.
 
 A failed measurement has a record, too, and exit status 0. Another status means that the infrastructure
 failed, that the program was stopped, or that its input was wrong. A record that was removed is restored from
@@ -8,7 +8,7 @@ a finished attempt that succeeded, otherwise measured again.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from common.errors import InputError, refuse_machine_error
 from common.notes import Note
@@ -18,29 +18,14 @@ from declared.study import Study
 from environments.built import read_built
 from launchers import launch
 from plan.binding import bind_results, check_bound
-from plan.design import Run
 from plan.identity import environment_of
+from plan.other_measurements import Measurement, MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
 from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
 
 MeasureFunction = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
-
-
-class Measurement(Protocol):
-    """A planned measurement."""
-
-    @property
-    def run(self) -> Run:
-        """A run of the design with the same layout of ranks."""
-
-    @property
-    def name(self) -> str:
-        """Name, unique among measurements of this kind."""
-
-
-MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
 
 def reuse_or_measure(
@@ -56,7 +41,7 @@ def reuse_or_measure(
     """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
 
     Args:
-        kind: "collective_benchmark" or "timing", also the name of the record's schema.
+        kind: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
         measurement: What is measured.
         spec: Its specification for the ranks.
         out: File of the published record.

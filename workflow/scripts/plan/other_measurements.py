@@ -1,0 +1,54 @@
+"""Measurements of a campaign that are no runs: collective benchmarks, timings, searches for batch sizes."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from declared.site import Site
+from plan.campaign import Campaign
+from plan.design import Run
+
+
+class Measurement(Protocol):
+    """A planned measurement."""
+
+    @property
+    def run(self) -> Run:
+        """A run of the design with the same layout of ranks."""
+
+    @property
+    def name(self) -> str:
+        """Name, unique among measurements of this kind."""
+
+
+MeasurementT = TypeVar("MeasurementT", bound=Measurement)
+
+
+class Measurements(Generic[MeasurementT]):
+    """The measurements of one kind in a campaign, for the rules.
+
+    Attributes:
+        by_name: The measurements that the site can make, by name.
+        outputs: The record of each, by name.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        planned: Iterable[MeasurementT],
+        output: Callable[[Path, Site, MeasurementT], Path],
+    ) -> None:
+        self._campaign = campaign
+        self.by_name = {measurement.name: measurement for measurement in planned}
+        self.outputs = {
+            name: str(output(campaign.results, campaign.site, measurement))
+            for name, measurement in self.by_name.items()
+        }
+
+    def available(self) -> list[str]:
+        """Return the records that exist now."""
+        return [path for path in self.outputs.values() if Path(path).exists()]
+
+    def environment(self, name: str) -> str:
+        """Return the stamp of the environment that a measurement needs."""
+        return self._campaign.environments[self.by_name[name].run.framework.environment]
