@@ -16,6 +16,7 @@ from runs.progress import (
     Session,
     count_usable,
     filter_log,
+    print_planned_search,
     refuse_stopped,
 )
 
@@ -349,3 +350,11 @@ def test_failures_are_counted_where_nothing_can_be_written(
         session.watch("job_info", job, "run", {"run_id": "a", "key": "0123456789ab"})
         session.watch("job_finished", job, None, None)
     assert session.stopped is not None and capsys.readouterr().out.count("failed  a") == 3
+
+
+def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> None:
+    for rule, wildcards in (("batch_search", {"search": "a.b1", "key": "0" * 12}), ("dataset", {})):
+        fields = {"event": LogEvent.JOB_INFO, "rule_name": rule, "wildcards": wildcards}
+        assert print_planned_search(logging.makeLogRecord(fields)), "Snakemake goes on with the record"
+    assert print_planned_search(logging.makeLogRecord({"msg": "Building DAG of jobs..."}))
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a.b1"]

@@ -27,6 +27,7 @@ from plan.plan_files import write_plans
 from records import time_left
 from runs.attempts import machine_locked_by
 from runs.progress import (
+    LAUNCHING_RULES,
     SESSION_VARIABLE,
     STOPPED_STATUS,
     HeldJobTable,
@@ -37,13 +38,13 @@ from runs.progress import (
     current_session,
     filter_log,
     new_session,
+    print_planned_search,
 )
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 
 STATE = Path(".snakemake")
 LOGGER = "snakemake.logging"
-LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules that start ranks
 TOOL_ENVIRONMENTS = {"extra_p": "extrap", "found": "planner"}  # rule -> the environment that it needs
 Result = TypeVar("Result")
 
@@ -158,7 +159,9 @@ class Call:
         logger.addFilter(Interruption())
         logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_outcome))
         logger.addFilter(_replace_advice_to_unlock)
-        if not self.dry_run and "--no-hooks" not in sys.argv:
+        if self.dry_run:
+            logger.addFilter(print_planned_search)
+        elif "--no-hooks" not in sys.argv:
             logger.addFilter(self._held_jobs)
 
     @cached_property

@@ -33,7 +33,8 @@ N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a 
 MAX_SAME_FAILURES = 3  # in a row; then the campaign stops
 STOPPED_STATUS = 3  # exit status of a campaign that stopped, or has no usable run
 SESSION_VARIABLE = "RINGSIDE_SESSION"
-# Wildcard of a rule that starts ranks -> folder of its records in results/<study>.
+LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules that start ranks
+# Wildcard of these rules -> folder of their records in results/<study>.
 FOLDERS = {"run_id": "runs", "benchmark": "network", "timing": "costs", "search": "largest"}
 
 
@@ -109,7 +110,7 @@ class Session:
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
-        if event == "job_info" and rule in ("run", "collective_benchmark", "timing", "batch_search"):
+        if event == "job_info" and rule in LAUNCHING_RULES:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
@@ -156,17 +157,10 @@ class Session:
 
     def _print_end(self, run: dict[str, str]) -> None:
         """Print the line of an ended run, collective benchmark, timing or batch search."""
-        if "benchmark" in run:
-            print_line(
-                _benchmark_line(self._results / "network" / run["benchmark"] / run["key"], run["benchmark"])
-            )
-            return
-        if "timing" in run:
-            print_line(_timing_line(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
-            return
-        if "search" in run:
-            print_line(_search_line(self._results / "largest" / run["search"] / run["key"], run["search"]))
-            return
+        for wildcard, describe in _DESCRIBE.items():
+            if name := run.get(wildcard):
+                print_line(describe(self._results / FOLDERS[wildcard] / name / run["key"], name))
+                return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
@@ -266,6 +260,14 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
         message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
     )
     return name not in ("job_finished", "progress") and not is_noise
+
+
+def print_planned_search(record: logging.LogRecord) -> bool:
+    """Filter Snakemake's log of a dry run: print the name of each search for the largest batch."""
+    event = getattr(record, "event", None)
+    if event and event.name == "JOB_INFO" and vars(record)["rule_name"] == "batch_search":
+        print_line(f"batch search {vars(record)['wildcards']['search']}")
+    return True
 
 
 def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> bool:
@@ -416,3 +418,7 @@ def _search_line(folder: Path, name: str) -> str:
     n_trials, wall_s = len(search["trials"]), search["wall_s"]
     result = f"batch size {search['batch_size']} after {n_trials} trials in {wall_s:.0f} s"
     return f"batch search {name}: {search['status']}: {search['reason'] or result}"
+
+
+# Wildcard of an ended job other than a run -> its line.
+_DESCRIBE = {"benchmark": _benchmark_line, "timing": _timing_line, "search": _search_line}
