@@ -139,7 +139,8 @@ def logits(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the logits of all requested cases in each library."""
     folder = tmp_path_factory.mktemp("logits")
-    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    own_items = (item for item in request.session.items if item.path == request.path)
+    params = [item.callspec.params for item in own_items if hasattr(item, "callspec")]
     requested = {
         library: {param["case"] for param in params if param.get("library") == library}
         for library in OTHER_LIBRARIES
