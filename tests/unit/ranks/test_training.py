@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from declared.frameworks import load_framework
+from declared.models import model_graph
 from runs.steps import quantiles
 from support.trainings import (
     DAILY,
@@ -77,6 +78,7 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
 
 
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
+N_TOKEN_PARAMETERS = model_graph("gpt-nano", "wikitext-2-small").parameters
 
 
 @pytest.mark.parametrize("framework", framework_params(COMPARED, ("tensorflow-single", "pytorch-ddp")))
@@ -465,7 +467,7 @@ SETTINGS = {  # of a transformer on CPUs, those that libraries tell apart
     "pytorch-fsdp": {"optimizer implementation": "torch.optim.SGD, for-loop", "attention": "flash attention"},
     "deepspeed": {
         "optimizer implementation": "torch.optim.SGD, for-loop",
-        "gradient messages": "buckets of up to 500,000,000 elements",
+        "gradient messages": f"buckets of up to {N_TOKEN_PARAMETERS:,} elements",
     },
     "horovod-pytorch": {
         "optimizer implementation": "torch.optim.SGD, for-loop",
