@@ -11,7 +11,7 @@ from analysis import anova, answers, effects, tables
 from analysis.measured import read_timing_runs
 from analysis.pooling import pooled
 from common.files import CHECKOUT
-from common.notes import codes
+from common.notes import codes, find_note
 from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
@@ -262,6 +262,9 @@ def test_levels_that_ran_out_of_memory_are_named(runs: pd.DataFrame) -> None:
         else:
             assert note == "Memory ran out with batch size 64 in 2 of 10 configurations (pytorch-ddp)."
     assert "out-of-memory" not in codes(answer(runs, "framework").opening)
+    without_result = runs.assign(status="oom", epoch_time_s=np.nan)
+    opening = answers.answer_sentences(without_result, None, None, ["framework"]).opening
+    assert len(find_note(opening, "out-of-memory").facts["cells"]) == runs["cell"].nunique()
 
 
 def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:

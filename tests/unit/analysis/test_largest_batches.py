@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import cells, conditions, effects
+from analysis.batch_scaling import batch_scaling
 from analysis.measured import levels_in_order, with_batch_numbers
 from analysis.terms import is_treated_as_number
 from common.errors import InputError
@@ -41,6 +42,10 @@ def test_another_word_is_refused(csv: Any, tmp_path: Path) -> None:
 def test_predictions_take_the_numbers(csv: Any, runs: pd.DataFrame) -> None:
     numbers, plain = with_batch_numbers(runs)["batch_size"], read_table(csv[0], "runs")["batch_size"]
     pd.testing.assert_series_equal(numbers, plain)
+
+
+def test_the_kind_of_scaling_names_the_numbers(csv: Any, runs: pd.DataFrame) -> None:
+    assert batch_scaling(runs, "nodes") == batch_scaling(read_table(csv[0], "runs"), "nodes") is not None
 
 
 def test_tables_show_level_and_number(runs: pd.DataFrame) -> None:

@@ -40,6 +40,13 @@ def test_settings_in_which_frameworks_differ_are_rows(runs):
     assert settings.names_differing(runs) == ["attention", "static graph"]
 
 
+def test_values_that_follow_no_factor_are_all_listed(runs):
+    number = runs["replicate"].where(runs["batch_size"] > 16, 1).astype(str)
+    runs["settings"] = [join_settings({"threads": threads}) for threads in number]
+    note = find_note(settings.table(runs).notes, "settings-in-common")
+    assert note.facts["settings"]["threads"].split("; ") == sorted(runs["replicate"].astype(str).unique())
+
+
 def test_records_without_settings_have_no_rows(runs):
     assert runs["settings"].isna().all()
     table = settings.table(runs)

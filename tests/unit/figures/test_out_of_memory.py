@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis import cells, conditions
-from analysis.measured import OUT_OF_MEMORY_MARK, Records
+from analysis.measured import OUT_OF_MEMORY_MARK, Records, out_of_memory_cells
 from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import memory, strategies, style
@@ -67,6 +67,12 @@ def test_cells_out_of_memory_are_not_missing(records):
     assert "cells-missing" not in codes(notes)
 
 
+def test_cells_with_another_result_did_not_run_out(records):
+    succeeded = records.runs["status"] == "ok"
+    one_more = run_out(records.runs, records.runs.index == records.runs.index[succeeded][0])
+    assert out_of_memory_cells(one_more) == out_of_memory_cells(records.runs)
+
+
 def test_a_mark_has_the_marker_of_its_series(records):
     declaration = Declared("a", "by_factor", x="batch_size", filter={"nodes": (2,), "sync_every": (1,)})
     figure, _ = importlib.import_module("figures.by_factor").draw(records, declaration)
@@ -78,6 +84,8 @@ def test_a_mark_has_the_marker_of_its_series(records):
         if list(line.get_xdata()) == [level] and line.get_ydata()[0] == 0
     }
     assert markers == {style.framework_style(name).colour for name in ("pytorch-ddp", "horovod-tensorflow")}
+    heights = {text.xyann[1] for text in ax.texts if text.get_text() == OUT_OF_MEMORY_MARK}
+    assert len(heights) == len(markers), "one mark above the other"
 
 
 def test_a_campaign_out_of_memory_draws_nothing(records, tmp_path):

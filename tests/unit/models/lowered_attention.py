@@ -74,6 +74,7 @@ fused = {
     "AMD": can_fuse(maker="amd"),
     "Volta": can_fuse(capability="7.0"),
     "head of 12": can_fuse(units=48),
+    "head of 136": can_fuse(units=544),
     "heads over 3 ranks": can_fuse(tensor=3),
 }
 print(json.dumps({"calls": lowered, "fused": fused}))

@@ -77,5 +77,14 @@ def test_jax_compiles_cudnn_attention_for_gpus(real: Any) -> None:
     lowered = json.loads(run_in(real("jax"), str(LOWERED)))
     kernels = ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
     assert lowered["calls"] == {"data": kernels, "data, tensor": kernels}
-    causes = ("unfused", "float32", "processor", "AMD", "Volta", "head of 12", "heads over 3 ranks")
+    causes = (
+        "unfused",
+        "float32",
+        "processor",
+        "AMD",
+        "Volta",
+        "head of 12",
+        "head of 136",
+        "heads over 3 ranks",
+    )
     assert lowered["fused"] == {"default": True, **dict.fromkeys(causes, False)}

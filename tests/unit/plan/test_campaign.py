@@ -212,6 +212,13 @@ def test_untuned_convolutions_need_an_accelerator() -> None:
         assert unsupported_reason(replace(site, device="cuda"), on_gpus) is None
 
 
+def test_images_have_no_compiler_for_torch_compile() -> None:
+    images = replace(load_site("local"), deployment="apptainer")
+    compiled = {**levels_of("pytorch-single"), "compiler": "torch-compile"}
+    assert stated(unsupported_reason(images, compiled)) == ("no-compiler", {"compiler": "torch-compile"})
+    assert unsupported_reason(images, {**levels_of("tensorflow-single"), "compiler": "xla"}) is None
+
+
 def test_unfused_attention_of_jax_needs_an_accelerator() -> None:
     site = load_site("local")
     unfused = {**levels_of("jax-single"), "attention": "unfused"}

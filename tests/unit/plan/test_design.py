@@ -234,6 +234,8 @@ def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) ->
     fitting = replace(quickstart, factors=quickstart.factors | factors, exclude=())
     cells = {run.cell for run in plan_design(fitting, local)}
     assert {"tensorflow-single", "jax-single"} == {cell.partition(".")[0] for cell in cells}
+    of_jax = fitting.factors | {"framework": ["jax-single"], "model": ["rnn-nano"]}
+    assert plan_design(replace(fitting, factors=of_jax), local)
     with pytest.raises(InputError) as refused:
         plan_design(replace(fitting, factors=fitting.factors | {"model": ["gpt-nano", "rnn-nano"]}), local)
     got = {"framework": "tensorflow-single", "model": "rnn-nano", "compiler": "xla"}

@@ -14,6 +14,7 @@ from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
 from plan.identity import plan_run, spec
+from records.repeat import select_runs
 from support.changed_study import changed_study
 from support.refusals import assert_refusal
 
@@ -67,6 +68,17 @@ def test_environment_and_data_are_made_for_a_search(site: Site, file: Path) -> N
     assert "pytorch" in campaign.environments
 
 
+def test_searches_are_repeated_by_name(
+    site: Site, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = plan_campaign(study_of(), site)
+    ((name, output),) = largest.BatchSearches(campaign).outputs.items()
+    Path(output).parent.mkdir(parents=True)
+    Path(output).touch()
+    assert select_runs(campaign, "largest.*") == {f"largest.{name}": Path(output)}
+
+
 def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None:
     study = study_of(lr_scaling=["linear"], sync_every=[4])
     keys = set()
@@ -79,13 +91,14 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
         fields = spec(study, site, run)
         assert fields["levels"]["batch_size"] == fields["local_batch"] == size
+        assert fields["batch_search"] == batch_sizes.search_name(run.levels)
         keys.add(plan_run(study, site, run).key)
         assert plan_run(study, site, run).is_current()
     assert len(keys) == 2
 
 
 def test_cells_with_equal_memory_share_a_search(site: Site, file: Path) -> None:
-    study = study_of(learning_rate=[0.1, 0.2], epochs=[3, 4])
+    study = study_of(learning_rate=[0.1, 0.2], epochs=[3, 4], lr_warmup_epochs=[0, 1], warmup_epochs=[0, 1])
     (search,) = largest.required_searches(plan_design(study, site))
     assert search.name == "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1"
     for factors in ({"precision": ["fp32", "amp"]}, {"optimizer": ["sgd", "adam"]}, {"sync_every": [1, 2]}):
@@ -125,6 +138,7 @@ def test_candidates_fit_pipelines(site: Site, file: Path) -> None:
         ({"batch_scope": ["global"]}, "batch_scope"),
         ({"shares": ["measured"], "framework": ["pytorch-hybrid"]}, "shares"),
         ({"framework": ["pytorch-strategy"]}, "framework"),
+        ({"device": ["hybrid"], "framework": ["pytorch-hybrid"]}, "device"),
     ],
 )
 def test_no_search_where_one_number_says_too_little(
@@ -135,11 +149,25 @@ def test_no_search_where_one_number_says_too_little(
     assert error.value.code == "no-largest-batch" and named in error.value.got
 
 
-def test_broken_file_is_refused(site: Site, file: Path) -> None:
-    file.write_text("{")
+@pytest.mark.parametrize(
+    ("content", "code", "key"),
+    [
+        ("{", "broken-file", ""),
+        ('{"searches": {"a": {"batch_size": 8}}}', "missing-key", "searches.a.largest_fit"),
+    ],
+)
+def test_broken_file_is_refused(site: Site, file: Path, content: str, code: str, key: str) -> None:
+    file.write_text(content)
     with pytest.raises(InputError) as error:
         plan_design(study_of(), site)
-    assert_refusal(error.value, "broken-file")
+    assert_refusal(error.value, code, key)
+
+
+def test_words_are_categories_of_a_regression() -> None:
+    sizes: dict[object, bool] = {64: True, "largest": False}
+    for size, has_more_cells in sizes.items():
+        study = study_of(batch_size=[16, 32, size])
+        assert study.traits().regression_predicts == has_more_cells
 
 
 @pytest.mark.parametrize(("placement", "n_ranks"), [("emulated", 2), ("distinct-nodes", 1)])

@@ -369,7 +369,10 @@ def test_other_ways_to_compute_train_alike(
         trainings.train(framework, **of_64(framework) | levels_of_run)
         for levels_of_run in (levels, base_levels)
     )
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-3)
+    actual, expected = (weights(run / "after.npz") for run in (folder, reference))
+    assert_same(actual, expected, 1e-3)
+    if levels.get("compiler") == "xla":
+        assert any((actual[name] != expected[name]).any() for name in expected), "XLA rounds differently"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from common.errors import InputError, InputErrors
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.datasets import load_dataset
-from declared.records import WARNING_SEPARATOR
+from declared.records import WARNING_SEPARATOR, split_settings
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
@@ -120,13 +120,15 @@ def test_perplexity_exists_only_for_next_token_targets() -> None:
     assert columns["perplexity"].fillna(0).tolist() == [0, 0, pytest.approx(np.exp(2)), 0]
 
 
-def test_warnings_of_libraries_are_a_column(campaign: Campaign) -> None:
+def test_warnings_and_settings_are_columns(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
-    texts = ["UserWarning: a; b", "FutureWarning: c"]
-    record(campaign, campaign.runs[1], [9.0] * 4, measured={**content()["measured"], "warnings": texts})
+    texts, settings = ["UserWarning: a; b", "FutureWarning: c"], {"threads": "2", "attention": "a: b"}
+    reported = {"warnings": texts, "settings": settings}
+    record(campaign, campaign.runs[1], [9.0] * 4, measured={**content()["measured"], **reported})
     runs, _ = aggregated(campaign)
-    assert pd.isna(runs.warnings[0]), "an older record does not say"
+    assert runs.loc[0, ["warnings", "settings"]].isna().all(), "an older record does not say"
     assert runs.warnings[1].split(WARNING_SEPARATOR) == texts
+    assert split_settings(runs.settings[1]) == settings
 
 
 def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:

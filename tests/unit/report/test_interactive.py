@@ -440,6 +440,7 @@ def test_cells_that_ran_out_of_memory_are_marked(driver: Any, page_with_shortage
             chart = json.loads(gzip.decompress(base64.b64decode(packed[1])))
             marks = [mark for panel in chart["panels"] for mark in panel["out_of_memory"]]
             assert marks and all("pytorch-ddp" in cell and "2 nodes" in cell for _, _, cell in marks)
+            assert {chart["series"][series]["name"] for series, _, _ in marks} == {"pytorch-ddp"}
             assert not {cell for _, _, cell in marks} & {
                 point["cell"] for panel in chart["panels"] for point in panel["points"]
             }

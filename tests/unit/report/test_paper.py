@@ -17,11 +17,12 @@ from analysis import answers, checks, conditions, study, tables
 from analysis.measured import read_runs
 from common.errors import InputError
 from common.files import CHECKOUT
-from common.notes import codes, find_note
+from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.figures import Declared
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
+from declared.responses import RESPONSES
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -31,7 +32,7 @@ from plan.design import IRRELEVANT_FACTORS
 from precision import reached
 from report import design, document, paper, pdf
 from report import methods as methods_module
-from report.findings import FIGURE, Evidence, find_finding
+from report.findings import FIGURE, Evidence, effect_of_figure, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import (
     CONSEQUENCES,
@@ -262,6 +263,13 @@ def test_long_means_are_in_the_supplement_only(
     assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
 
 
+def test_means_have_the_response_of_the_study() -> None:
+    memory = RESPONSES["memory"]
+    names = ["framework", "n", "epoch time (s)", memory.label, "median (s)"]
+    cells = tables.Table("t", pd.DataFrame(), pd.DataFrame(columns=names), [Note("n", "")])
+    assert list(paper.means_table(cells, memory).display) == names[:-1]
+
+
 def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
     facts, _, stems = quickstart_like
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
@@ -297,6 +305,9 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
         finding = facts_of_finding(kind, y="throughput", **options)
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
+    effect = Note("effect", "", factor="nodes")
+    by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
+    assert [effect_of_figure(figure, [effect]) for figure in by_nodes] == [effect, None]
     by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None

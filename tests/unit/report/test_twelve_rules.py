@@ -96,6 +96,8 @@ def test_failures_without_a_reason_are_not_explained(whole_study: Material) -> N
     assert verdict.outcome == NOT_MET and verdict.note.facts["unexplained"] == 1
     runs.loc[runs.index[0], "reason"] = "rank 1 ended with exit status 1"
     assert outcome(2, replace(whole_study, runs=runs)).outcome == MET
+    runs.loc[runs.index[0], ["status", "reason"]] = ["oom", None]
+    assert outcome(2, replace(whole_study, runs=runs)).outcome == MET, "it is a result"
 
 
 def test_exclusions_want_a_comment_in_the_study(whole_study: Material, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings of trainers in records: what each rank reports, merged, and as a column of runs.csv."""
 
+from common.redaction import HIDDEN
 from declared.records import join_settings, split_settings
 from runs.supervise import merge_settings
 
@@ -8,6 +9,7 @@ def test_settings_of_different_ranks_are_all_listed() -> None:
     gpu, cpu = {"compiler": "none", "threads": "4"}, {"threads": "2", "input pipeline": "on demand"}
     merged = merge_settings([gpu, cpu, gpu])
     assert merged == {"compiler": "none", "threads": "4; 2", "input pipeline": "on demand"}
+    assert merge_settings([{"source": "https://me:secret@host"}]) == {"source": f"https://{HIDDEN}@host"}
 
 
 def test_settings_survive_runs_csv() -> None:
