@@ -10,6 +10,7 @@ from analysis.measured import OUT_OF_MEMORY_MARK, Records, out_of_memory_cells
 from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import memory, strategies, style
+from figures.view import build_response_view
 from support import known_meshes, known_physics
 from support.captions import why_not_drawn
 from support.synthetic import campaign, write_frames
@@ -65,6 +66,13 @@ def test_cells_out_of_memory_are_not_missing(records):
     notes = conditions.setting_note(records.runs).facts["notes"]
     assert find_note(notes, "cells-out-of-memory").facts == {"cells": 5, "of": 38}
     assert "cells-missing" not in codes(notes)
+
+
+def test_memory_is_the_reason_only_where_it_ran_out_in_all_cells(records):
+    view = build_response_view(records, Declared("overview", "overview"))
+    ran_out = view.runs["cell"].isin(view.out_of_memory)
+    assert view.absence_reason(view.runs[ran_out]) == OUT_OF_MEMORY_MARK
+    assert view.absence_reason(view.runs) != OUT_OF_MEMORY_MARK
 
 
 def test_cells_with_another_result_did_not_run_out(records):

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions
-from analysis.measured import Records, traced
+from analysis.measured import OUT_OF_MEMORY_MARK, Records, traced
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.figures import Declared
@@ -160,6 +160,16 @@ def test_missing_cells_are_not_said_to_communicate_nothing(records, tmp_path):
         Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES
     )[1]
     assert "allreduce-not-traced" in codes(caption.notes)
+
+
+def test_traced_cells_out_of_memory_are_marked(records, tmp_path):
+    table = read_table(records.runs_csv, "runs")
+    is_out = (table["trace"] != "none") & (table["replicas"] > 1)
+    table.loc[is_out, ["status", "epoch_time_s"]] = ["oom", None]
+    write_table(table, "runs", tmp_path / "runs.csv")
+    figure, _ = phases.draw(Records(tmp_path / "runs.csv", records.epochs_csv, records.files), PHASES)
+    texts = [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert texts.count(OUT_OF_MEMORY_MARK) == table.loc[is_out, "cell"].nunique()
 
 
 def test_a_gantt_says_how_many_steps_it_shows(records):
