@@ -315,7 +315,8 @@ def analyse_runs(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> Analysi
     y = (
         np.zeros(len(values)) if is_constant(values) else np.log(values)
     )  # ratios of rounding errors are arbitrary
-    return analyse(y, factors, ok["block"].to_numpy(int))
+    block = None if ok["block"].isna().any() else ok["block"].to_numpy(int)
+    return analyse(y, factors, block)
 
 
 def table(runs: pd.DataFrame) -> tables.Table:

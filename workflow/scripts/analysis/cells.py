@@ -129,7 +129,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     if "local_batch" in data and "batch_size" in factor_names:
         has_size = (data["n"] > 0) | ran_out  # Otherwise the search may not have found one.
         display[title("batch_size")] = [
-            f"{LARGEST} ({size})" if level == LARGEST and is_known else level_text(level)
+            f"{LARGEST} ({level_text(size)})" if level == LARGEST and is_known else level_text(level)
             for level, size, is_known in zip(data["batch_size"], data["local_batch"], has_size, strict=True)
         ]
     display["n"] = [

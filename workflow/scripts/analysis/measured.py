@@ -65,9 +65,8 @@ class Records:
         epochs = read_table(self.epochs_csv, "epochs", set(run_cells.index))
         place = run_cells.index.get_indexer(epochs["run_id"])
         is_current = place >= 0
-        is_current[is_current] = (
-            run_cells["key"].to_numpy()[place[is_current]] == epochs["key"].to_numpy()[is_current]
-        )
+        keys = run_cells["key"].fillna("").to_numpy()
+        is_current[is_current] = keys[place[is_current]] == epochs["key"].fillna("").to_numpy()[is_current]
         return epochs[is_current].assign(cell=run_cells["cell"].to_numpy()[place[is_current]])
 
 
@@ -90,8 +89,13 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Return all runs of runs.csv, with devices in the column `replicas` (`count_devices_as_replicas`)."""
-    return count_devices_as_replicas(read_table(path, "runs"))
+    """Return all runs of runs.csv, with devices in the column `replicas` (`count_devices_as_replicas`).
+
+    Batches of a replica are whole numbers if none is a fraction.
+    """
+    runs = count_devices_as_replicas(read_table(path, "runs"))
+    is_whole = bool((runs["local_batch"].dropna() % 1 == 0).all())
+    return runs.astype({"local_batch": "Int64"}) if is_whole else runs
 
 
 def count_devices_as_replicas(runs: pd.DataFrame) -> pd.DataFrame:
@@ -250,6 +254,14 @@ def traced(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["trace"] != UNTRACED]
 
 
+def measured_elsewhere(runs: pd.DataFrame) -> bool:
+    """Return whether runs were measured elsewhere: no run has a key, and so none was planned here.
+
+    Such runs have no blocks and no random order, and nothing is known of what their machines did meanwhile.
+    """
+    return bool(len(runs)) and not runs["key"].notna().any() and not runs["block"].notna().any()
+
+
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that count: status ok, with an epoch time."""
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
@@ -291,8 +303,13 @@ def cache_last(
 
 
 def block_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return each run's block number [runs]; a block that continues in another session is two blocks."""
-    return runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+    """Return each run's block number [runs]; a block that continues in another session is two blocks.
+
+    A run that was measured elsewhere has no block, so it is alone in its own.
+    """
+    number = runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
+    alone = runs["block"].isna().to_numpy()
+    return np.where(alone, -1 - np.arange(len(runs)), number) if alone.any() else number
 
 
 def scaled(ok: pd.DataFrame, column: str) -> pd.Series:

@@ -340,6 +340,14 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
     )
 
 
+def find_dataset(name: str) -> dict[str, Any] | None:
+    """Return the entry of a data set, None if it is not registered, as of measurements made elsewhere."""
+    try:
+        return load_dataset(name)
+    except InputError:
+        return None
+
+
 def _alternatives(name: str) -> dict[str, Any]:
     """Return what to write in place of an unknown name.
 

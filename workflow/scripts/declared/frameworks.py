@@ -226,19 +226,47 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
     )
 
 
-def trains_alone(name: str) -> bool:
-    """Return whether a framework trains by its own algorithm, to other weights.
+@functools.cache
+def describe_framework(name: str) -> Framework:
+    """Return the description of a framework, of an unregistered one what can be said of it.
 
-    False for a removed framework.
+    A framework is unregistered if it has no folder below workflow/scripts/ranks/frameworks/: one of
+    measurements that were made elsewhere, or a command of the user's own. Nothing is known of its library,
+    its environment and its messages, and nobody has checked that it trains to the same weights as others.
     """
-    return name in framework_names() and load_framework(name).algorithm == OWN
+    if is_registered(name):
+        return load_framework(name)
+    return Framework(
+        name=name,
+        file=Path(),
+        title=name,
+        environment="",
+        libraries=(),
+        modules=(),
+        distributed=True,
+        algorithm="own",
+        timing_scope="ranks",
+        baseline=name,
+        adapter=False,
+        capabilities=(),
+    )
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a framework is one of workflow/scripts/ranks/frameworks/."""
+    return name in framework_names()
+
+
+def trains_alone(name: str) -> bool:
+    """Return whether a registered framework trains by its own algorithm, to other weights."""
+    return is_registered(name) and load_framework(name).algorithm == OWN
 
 
 def notes_of(name: str) -> tuple[str, ...]:
-    """Return the notes on a framework's numbers, none for a removed framework."""
-    return load_framework(name).notes if name in framework_names() else ()
+    """Return the notes on a framework's numbers, none for an unregistered framework."""
+    return describe_framework(name).notes
 
 
 def has_strategies(name: str) -> bool:
-    """Return whether a framework partitions each layer by a strategy; False for a removed framework."""
-    return name in framework_names() and load_framework(name).strategies
+    """Return whether a framework partitions each layer by a strategy; False for an unregistered one."""
+    return describe_framework(name).strategies

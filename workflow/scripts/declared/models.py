@@ -2,6 +2,7 @@
 
 import functools
 
+from common.errors import InputError
 from declared.datasets import class_count, load_dataset, targets
 from models.graph import Graph
 from models.named import graph, models
@@ -22,3 +23,18 @@ def model_graph(model: str, dataset: str) -> Graph:
     """
     entry = load_dataset(dataset)
     return graph(model, tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry))
+
+
+@functools.cache
+def find_graph(model: str, dataset: str) -> Graph | None:
+    """Return a model's graph for a data set, None if one of the two is not registered or they do not fit.
+
+    Of measurements made elsewhere and of commands of the user's own, models and data sets may have any name.
+    Columns `parameters` and `gradient_bytes` of runs.csv have the size of an unregistered model.
+    """
+    if model not in model_names():
+        return None
+    try:
+        return model_graph(model, dataset)
+    except (InputError, ValueError):
+        return None

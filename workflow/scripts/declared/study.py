@@ -32,6 +32,7 @@ from declared.factors import (
 from declared.figures import Declared, impossible_response, of_response, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
+from declared.imported import Imported, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, checked_paper
@@ -191,34 +192,11 @@ class Author(Keys):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyKeys(Keys):
-    """The keys of config/studies/NAME.yaml. A study names no account, no partition and no path."""
+class QuestionKeys(Keys):
+    """The keys that every study has, of its question and of what is made of its measurements."""
 
     title: Line = key("title for figures and the report")
     question: Line = key("question that the study answers")
-    seed: int = key(
-        "number from which the order of the runs and the seed of every run are derived", ge=0, le=4294967295
-    )
-    design: Literal["full", "fractional"] = key(
-        "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two "
-        "levels each"
-    )
-    resolution: Maybe[Literal[3, 4, 5]] = optional(
-        "least resolution of a fractional design; 4 where neither this nor generators is given. 3: main "
-        "effects are not aliased with each other; 4: nor with two-way interactions; 5: nor are two-way "
-        "interactions with each other"
-    )
-    generators: Maybe[dict[str, Annotated[list[str], Rules(unique=True, min_length=2)]]] = optional(
-        "for a fractional design, instead of resolution: FACTOR: [FACTOR, FACTOR, ...]; the level of the "
-        "first is the product of the levels of the others (first level -1, second level +1)",
-        min_length=1,
-    )
-    replicates: Annotated[
-        Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)
-    ] = key(
-        "independent repetitions of every cell, each with new processes: a number, or the precision that "
-        "they are to reach"
-    )
     target_accuracy: Maybe[float] = optional(
         "validation accuracy as a share, such as 0.9: the table time_to_accuracy says how long each cell "
         "trains until it reaches it",
@@ -235,18 +213,9 @@ class StudyKeys(Keys):
         "dataset",
         default=(),
     )
-    factors: dict[str, Any] = key(
-        "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
-    )
-    exclude: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
-        "cells to leave out; each entry names one or more factors with a level or a list of levels, such as "
-        "{framework: pytorch-single, nodes: [2, 4]}",
-        default=(),
-    )
     extra_p: bool = key(
         "add predictions of Extra-P to the prediction table; its environment is built first", default=False
     )
-    step_times: bool = key("write steps.csv with the time of every training step", default=False)
     authors: tuple[Author, ...] = key(
         "authors of the study, for CITATION.cff and the RO-Crate of the archive", default=(), min_length=1
     )
@@ -276,6 +245,55 @@ class StudyKeys(Keys):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyKeys(QuestionKeys):
+    """The keys of config/studies/NAME.yaml. A study names no account, no partition and no path."""
+
+    seed: int = key(
+        "number from which the order of the runs and the seed of every run are derived", ge=0, le=4294967295
+    )
+    design: Literal["full", "fractional"] = key(
+        "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two "
+        "levels each"
+    )
+    resolution: Maybe[Literal[3, 4, 5]] = optional(
+        "least resolution of a fractional design; 4 where neither this nor generators is given. 3: main "
+        "effects are not aliased with each other; 4: nor with two-way interactions; 5: nor are two-way "
+        "interactions with each other"
+    )
+    generators: Maybe[dict[str, Annotated[list[str], Rules(unique=True, min_length=2)]]] = optional(
+        "for a fractional design, instead of resolution: FACTOR: [FACTOR, FACTOR, ...]; the level of the "
+        "first is the product of the levels of the others (first level -1, second level +1)",
+        min_length=1,
+    )
+    replicates: Annotated[
+        Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)
+    ] = key(
+        "independent repetitions of every cell, each with new processes: a number, or the precision that "
+        "they are to reach"
+    )
+    factors: dict[str, Any] = key(
+        "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
+    )
+    exclude: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
+        "cells to leave out; each entry names one or more factors with a level or a list of levels, such as "
+        "{framework: pytorch-single, nodes: [2, 4]}",
+        default=(),
+    )
+    step_times: bool = key("write steps.csv with the time of every training step", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedStudyKeys(QuestionKeys):
+    """The keys of config/studies/NAME.yaml of measurements that were made elsewhere."""
+
+    imported: str = key(
+        "folder with import.yaml, runs.csv and epochs.csv, relative to the checkout, which ./ringside import "
+        "writes",
+        min_length=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study(StudyKeys):
     """One experiment.
 
@@ -287,6 +305,7 @@ class Study(StudyKeys):
         answer: The factors that its question is about, at most two; none if no factor varies.
         fraction: The fraction of a design: fractional.
         figures: The figures that it declares.
+        imported: The measurements made elsewhere that it is about, None if it has runs of its own.
     """
 
     name: str
@@ -295,6 +314,7 @@ class Study(StudyKeys):
     exclude: tuple[dict[str, list[Any]], ...] = ()
     fraction: Fraction | None = None
     figures: tuple[Declared, ...] = ()
+    imported: Imported | None = None
 
     def combinations(self) -> Iterator[Levels]:
         """Yield the levels of every cell of the design, before any is excluded."""
@@ -306,7 +326,9 @@ class Study(StudyKeys):
             yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
 
     def cells(self) -> list[Levels]:
-        """Return the combinations that are not excluded."""
+        """Return the combinations that are not excluded, of measurements made elsewhere those measured."""
+        if self.imported:
+            return [dict(levels) for levels in self.imported.cells]
         return [
             levels
             for levels in self.combinations()
@@ -370,7 +392,7 @@ class Study(StudyKeys):
             n_cells=len(cells),
             fullest_factor=self._fullest_factor(compared),
             token_sequences=self.token_sequences,
-            step_times=self.step_times,
+            step_times=self.step_times or self._is_filled("step_time_median_s"),
             next_tokens=self.next_tokens,
             residuals_testable=n > 1 and n * len(cells) >= MIN_RUNS_FOR_RESIDUALS,
             regression_predicts=len(cells) > self._n_coefficients,
@@ -396,12 +418,20 @@ class Study(StudyKeys):
     @property
     def next_tokens(self) -> bool:
         """Return whether any of its data sets has next tokens for labels."""
+        if self.imported:
+            return self._is_filled("perplexity")
         return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
 
     @property
     def token_sequences(self) -> bool:
         """Return whether the samples of any of its data sets are sequences of tokens."""
+        if self.imported:
+            return self._is_filled("throughput_tokens_s")
         return any(kind(load_dataset(name)) == TOKENS for name in self.factors["dataset"])
+
+    def _is_filled(self, column: str) -> bool:
+        """Return whether measurements made elsewhere have a value in this column of runs.csv."""
+        return self.imported is not None and column in self.imported.filled
 
     def _fullest_factor(self, varied: Sequence[str]) -> str:
         """Return the factor by whose levels a grid of the cells has fewest gaps, preferably the scale."""
@@ -439,7 +469,25 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         InputError: If it is wrong; one line.
     """
     file = existing(folder, name, "study")
-    written = parse(StudyKeys, rename_factors(load_yaml(file), file, SECTIONS_WITH_FACTORS), file)
+    content = rename_factors(load_yaml(file), file, SECTIONS_WITH_FACTORS)
+    written: StudyKeys | ImportedStudyKeys
+    if isinstance(content, dict) and "imported" in content:
+        written = parse(ImportedStudyKeys, content, file)
+        study = _imported_study(written, name, file)
+    else:
+        written = parse(StudyKeys, content, file)
+        study = _planned_study(written, name, file)
+    _check_response(study)
+    if written.figures:
+        cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
+        read = read_figures(written.figures, cells, file, study.traits())
+        study = replace(study, figures=tuple(read))
+    paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
+    return replace(study, paper=paper)
+
+
+def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
+    """Return a study with runs of its own, without the figures that it declares."""
     factors = _factors(written.factors, file)
     study = Study(
         **vars(written)
@@ -451,19 +499,36 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
             "exclude": tuple(
                 _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
             ),
-            "answer": _answered_factors(written, factors, file),
+            "answer": _answered_factors(written.answer, list(written.factors), factors, file),
             "figures": (),
         },
         fraction=_fraction(written, factors, file),
     )
     _check_contrasts(study)
-    _check_response(study)
-    if written.figures:
-        cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
-        read = read_figures(written.figures, cells, file, study.traits())
-        study = replace(study, figures=tuple(read))
-    paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
-    return replace(study, paper=paper)
+    return study
+
+
+def _imported_study(written: ImportedStudyKeys, name: str, file: Path) -> Study:
+    """Return a study of measurements made elsewhere, without the figures that it declares.
+
+    Its cells and their numbers of runs are those of runs.csv. It has no seed, since nothing is drawn.
+    """
+    imported = load_imported(written.imported, file)
+    factors = imported.factors
+    return Study(
+        **vars(written)
+        | {
+            "name": name,
+            "file": file,
+            "factors": factors,
+            "answer": _answered_factors(written.answer, list(factors), factors, file),
+            "figures": (),
+            "imported": imported,
+        },
+        seed=0,
+        design="full",
+        replicates=Replicates(*imported.n_runs),
+    )
 
 
 def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path) -> Replicates:
@@ -540,16 +605,24 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
         )
 
 
-def _answered_factors(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> tuple[str, ...]:
+def _answered_factors(
+    answer: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
+) -> tuple[str, ...]:
     """Return the factors about which the answer speaks first, none if none varies.
 
     Traced runs are not timed, so `trace` is no such factor if other runs are.
+
+    Args:
+        answer: The factors that the study names for it.
+        named: The factors whose levels the study has, in its order.
+        factors: Levels of all factors.
+        file: The study's file.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
-    if not written.answer:
-        varied = [name for name in written.factors if len(factors[name]) > 1 and name not in untimed]
+    if not answer:
+        varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in WORK), *varied][:1])
-    for name in written.answer:
+    for name in answer:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
             raise InputError(
@@ -560,7 +633,7 @@ def _answered_factors(written: StudyKeys, factors: Mapping[str, list[Any]], file
                 got="trace",
                 hint="take it out",
             )
-    return written.answer
+    return answer
 
 
 def _check_contrasts(study: Study) -> None:

@@ -376,6 +376,8 @@ class Campaign:
 
     def summary(self) -> str:
         """Return the progress of the campaign in one line."""
+        if self.study.imported:
+            return f"{self.study.name}: measured elsewhere, figures and tables from {self.published}"
         if self.published:
             return f"{self.study.name}: figures and tables from {self.published}"
         left = len(self.records) - len(self.statuses)
@@ -459,7 +461,8 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
         InputError: If a part of the configuration is wrong.
     """
     config = load_config(values)
-    study, records = load_study(config.study), config.records
+    study = load_study(config.study)
+    records = str(study.imported.folder) if study.imported else config.records
     results = Path("results") / study.name
     check_folder(results, "move it away")
     if records not in MODES:

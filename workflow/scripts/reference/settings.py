@@ -11,9 +11,10 @@ from common.written import json_schema
 from declared.configuration import Configuration
 from declared.datasets import DatasetKeys
 from declared.frameworks import Framework, framework_names, load_framework
+from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
 from declared.site import SiteKeys
-from declared.study import StudyKeys
+from declared.study import ImportedStudyKeys, StudyKeys
 from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
@@ -24,7 +25,14 @@ LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-FORMS = {"config": Configuration, "dataset": DatasetKeys, "site": SiteKeys, "study": StudyKeys}
+FORMS = {
+    "config": Configuration,
+    "dataset": DatasetKeys,
+    "import": ImportKeys,
+    "imported_study": ImportedStudyKeys,
+    "site": SiteKeys,
+    "study": StudyKeys,
+}
 TYPES = {
     "integer": "whole number",
     "number": "number",
@@ -91,6 +99,7 @@ def configuration() -> str:
                     "where it runs: nodes, devices, network, cache, scheduler",
                 ],
                 ["[`config/datasets.yaml`](#configdatasetsyaml)", "data sets of your own, if any"],
+                ["[`import.yaml`](#importyaml)", "where measurements come from that were made elsewhere"],
             ],
         ),
         "`a.b` is the key `b` below the key `a`, `a[].b` the key `b` of every entry of the list `a`, and "
@@ -108,6 +117,11 @@ def configuration() -> str:
         "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each "
         "kind of figure.",
         table(HEADER, rows("study")),
+        "A study of measurements that were made elsewhere has the key `imported` and no factors, replicates "
+        "and seed: its cells are those of the folder's `runs.csv`, and its frameworks, models and data sets "
+        "may have any name. It needs no site, and `records` of the configuration does not matter. Its keys "
+        "are:",
+        table(HEADER, rows("imported_study")),
         "## config/sites/NAME.yaml",
         "A site names no model and no data set. `./ringside site NAME` writes one for the machine or "
         "cluster on which it is called. Or start from a file in `config/sites/`: `local.yaml` for one "
@@ -125,6 +139,10 @@ def configuration() -> str:
         "The first download of an archive records its SHA-256 in `config/datasets.lock.yaml`: commit that "
         "file.",
         table(HEADER, rows("dataset")),
+        "## import.yaml",
+        "Ringside's command `import` writes this file beside `runs.csv` and `epochs.csv`, in the folder that "
+        "the key `imported` of a study names. Report, paper and archive repeat what it says.",
+        table(HEADER, rows("import")),
     ]
     return "\n\n".join(parts)
 

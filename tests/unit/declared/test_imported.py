@@ -1,0 +1,88 @@
+"""A study of measurements made elsewhere has the cells of runs.csv, and names what nothing is registered for."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError
+from declared.datasets import find_dataset
+from declared.frameworks import describe_framework, is_registered, trains_alone
+from declared.imported import ImportKeys, load_imported
+from declared.models import find_graph
+from declared.study import load_study
+from support.measured_elsewhere import DLPERF, MLPERF, copy_of, imported_study
+from support.refusals import assert_refusal
+
+
+def study_of(folder: Path, tables: Path, **keys: object) -> InputError:
+    written = {"title": "t", "question": "q", "imported": str(tables), **keys}
+    (folder / "s.yaml").write_text(yaml.safe_dump(written))
+    with pytest.raises(InputError) as refused:
+        load_study("s", folder)
+    return refused.value
+
+
+def test_cells_of_an_imported_study_are_those_of_its_table() -> None:
+    study = imported_study("measured-dlperf")
+    sizes = {(cell["nodes"], cell["devices_per_node"]) for cell in study.cells()}
+    assert sizes == {(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)}
+    assert len(study.cells()) == 23, "one framework was not measured on two devices"
+    assert study.varied == ["framework", "nodes", "devices_per_node"]
+    assert study.factors["framework"] == ["mindspore", "mxnet-horovod", "pytorch-ddp", "tensorflow2"]
+    assert (study.replicates.at_least, study.replicates.at_most) == (5, 10) and not study.replicates.adaptive
+    assert study.traits().step_times and not study.token_sequences
+
+
+def test_batch_of_a_device_may_be_a_fraction() -> None:
+    study = imported_study("measured-mlperf")
+    assert study.factors["batch_size"] == [8] and study.factors["batch_scope"] == ["global"]
+    assert study.imported and study.imported.n_runs == (10, 10)
+
+
+def test_unregistered_names_are_described_as_unknown() -> None:
+    described = describe_framework("mindspore")
+    assert not is_registered("mindspore") and not described.communication and not described.libraries
+    assert described.algorithm == "own" and described.title == "mindspore" and not trains_alone("mindspore")
+    assert describe_framework("pytorch-ddp").communication
+    assert find_graph("resnet-50", "imagenet") is None and find_graph("small-cnn", "nowhere") is None
+    assert find_graph("small-cnn", "digits") and find_dataset("imagenet") is None
+
+
+@pytest.mark.parametrize("surplus", [{"replicates": 3}, {"factors": {"nodes": 1}}, {"seed": 1}])
+def test_nothing_is_planned_of_an_imported_study(tmp_path: Path, surplus: dict[str, object]) -> None:
+    (key,) = surplus
+    assert_refusal(study_of(tmp_path, DLPERF, **surplus), "unknown-key", key)
+
+
+def test_factor_of_an_answer_has_to_vary_in_the_table(tmp_path: Path) -> None:
+    assert_refusal(study_of(tmp_path, MLPERF, answer="framework"), "factor-does-not-vary", "answer")
+
+
+def test_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    assert_refusal(study_of(tmp_path, tmp_path / "none"), "missing-file", "imported")
+
+
+def test_statement_without_a_licence_is_refused(tmp_path: Path) -> None:
+    folder = copy_of(MLPERF, tmp_path / "tables")
+    content = yaml.safe_load((folder / "import.yaml").read_text())
+    del content["stated"]["licence"]
+    (folder / "import.yaml").write_text(yaml.safe_dump(content))
+    assert_refusal(study_of(tmp_path, folder), "missing-key", "stated.licence")
+
+
+@pytest.mark.parametrize(
+    ("table", "code"), [("run_id,cell\n", "missing-value"), ("run_id,cell\nr,c\n", "missing-value")]
+)
+def test_table_without_levels_is_refused(tmp_path: Path, table: str, code: str) -> None:
+    folder = copy_of(MLPERF, tmp_path / "tables")
+    (folder / "runs.csv").write_text(table)
+    assert_refusal(study_of(tmp_path, folder), code, "framework" if "r,c" in table else "")
+
+
+@pytest.mark.parametrize("folder", [DLPERF, MLPERF])
+def test_statement_says_where_measurements_are_from(folder: Path) -> None:
+    description = load_imported(str(folder), folder / "s.yaml").description
+    assert isinstance(description, ImportKeys)
+    assert description.stated.licence == "Apache-2.0" and "commit" in description.stated.source
+    assert description.files[0].rows == len((folder / "epochs.csv").read_text().splitlines()) - 1

@@ -1,0 +1,198 @@
+"""Read measurements that were made elsewhere: `import.yaml` of their folder, and the cells of its `runs.csv`.
+
+`./ringside import` writes such a folder (package `importers`), and a study names it by its key `imported`.
+Its tables are those of a campaign of Ringside, but columns that only Ringside's own runs can fill are empty.
+Cells and their numbers of runs are those of `runs.csv`, since nothing was planned here.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from common.errors import InputError
+from common.files import CHECKOUT, display_path, regular
+from common.renamed import rename_columns
+from common.written import Keys, Line, Maybe, Rules, key, load, optional
+from declared.factors import Levels, as_list, factor_table
+
+IMPORT_FILE = "import.yaml"
+SHA256 = r"^[0-9a-f]{64}\Z"
+Positive = Annotated[float, Rules(gt=0, exact=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize(Keys):
+    """The size of a model that is not registered, an entry of `stated.models`."""
+
+    parameters: Maybe[Positive] = optional("number of its parameters", gt=0)
+    gradient_bytes: Maybe[Positive] = optional(
+        "bytes of its gradients in one all-reduce, on each device; default: 4 x parameters", gt=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(Keys):
+    """What is stated once for measurements made elsewhere, the key `stated` of import.yaml."""
+
+    source: Line = key(
+        "who measured, and where it is published, such as a repository with its commit and date"
+    )
+    licence: Line = key("licence of the measurements, an SPDX identifier such as Apache-2.0, or a text")
+    url: Maybe[Line] = optional("address of the source")
+    citation: Maybe[Line] = optional("publication to cite")
+    measured: Maybe[Line] = optional("when the measurements were made, as far as the source says")
+    device: Maybe[Line] = optional(
+        "model of the devices that trained, where the files do not say it, such as NVIDIA V100-SXM2-16GB"
+    )
+    nodes: Maybe[int] = optional("number of nodes, where the files do not say it", ge=1)
+    devices_per_node: Maybe[int] = optional(
+        "devices of each node that train, where the files do not say it", ge=1
+    )
+    bandwidth_bytes_s: Maybe[Positive] = optional(
+        "link rate of a node to the others in one direction, bytes/s"
+    )
+    inside_bandwidth_bytes_s: Maybe[Positive] = optional(
+        "link rate of a device to the others of its node in one direction, bytes/s"
+    )
+    levels: dict[str, Any] = key(
+        "level of each factor that all runs share and the files do not say, such as precision: amp",
+        default_factory=dict,
+    )
+    models: dict[str, Annotated[ModelSize, Rules(filled=True)]] = key(
+        "sizes of models that are not registered, by name", default_factory=dict
+    )
+    samples_per_epoch: Maybe[int] = optional(
+        "samples of an epoch; without it, the largest global batch of the campaign, so that an epoch is the "
+        "time for so many samples",
+        ge=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedFile(Keys):
+    """A file that was imported, an entry of `files`."""
+
+    name: Line = key("its name, or its path below the folder that was named")
+    sha256: str = key("its SHA-256", pattern=SHA256)
+    format: Line = key("how it was read, such as csv or mllog")
+    rows: Maybe[int] = optional("runs that it has", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedFinding(Keys):
+    """A finding of the checks that was accepted, an entry of `accepted`."""
+
+    code: str = key("its code, as ./ringside import prints it", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")
+    finding: Line = key("what was found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportKeys(Keys):
+    """The keys of import.yaml, which `./ringside import` writes."""
+
+    stated: Statement = key("what was stated once for all measurements")
+    files: tuple[ImportedFile, ...] = key("the files that were imported", min_length=1)
+    accepted: tuple[AcceptedFinding, ...] = key(
+        "what the checks found and was accepted; reports and papers repeat it", default=()
+    )
+    ringside: Line = key("version of Ringside that imported them")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Measurements made elsewhere, as a study uses them.
+
+    Attributes:
+        folder: The folder as the study names it, relative to the checkout.
+        description: Its import.yaml.
+        cells: The levels of each cell of runs.csv, of every factor, in the order of the table.
+        n_runs: The fewest and the most runs of a cell.
+        filled: The columns of runs.csv with a value in some run.
+    """
+
+    folder: Path
+    description: ImportKeys
+    cells: tuple[Levels, ...]
+    n_runs: tuple[int, int]
+    filled: frozenset[str]
+
+    @property
+    def factors(self) -> dict[str, list[Any]]:
+        """The levels of every factor, words and numbers each in ascending order."""
+        return {
+            name: sorted(dict.fromkeys(cell[name] for cell in self.cells), key=lambda x: (str(type(x)), x))
+            for name in factor_table()
+        }
+
+
+def load_imported(folder: str, file: Path) -> Imported:
+    """Read import.yaml and the cells of runs.csv of the folder that the study `file` names.
+
+    Raises:
+        InputError: If one of the two is missing or wrong. Columns that are no factors are checked where
+            tables are made.
+    """
+    for name in (IMPORT_FILE, "runs.csv", "epochs.csv"):
+        if not (CHECKOUT / folder / name).is_file():
+            raise InputError(
+                "missing-file",
+                f"there is no {folder}/{name}",
+                file=display_path(file),
+                key="imported",
+                got=folder,
+                expected=f"a folder with {IMPORT_FILE}, runs.csv and epochs.csv, relative to the checkout",
+                hint="./ringside import writes one",
+            )
+    description = load(ImportKeys, CHECKOUT / folder / IMPORT_FILE)
+    rows = _read_rows(CHECKOUT / folder / "runs.csv")
+    cells: dict[str, Levels] = {}
+    for line, row in rows:
+        cells.setdefault(row.get("cell", ""), _levels(row, CHECKOUT / folder / "runs.csv", line))
+    counts = Counter(row.get("cell", "") for _, row in rows)
+    filled = frozenset(name for _, row in rows for name, text in row.items() if text)
+    n_runs = min(counts.values()), max(counts.values())
+    return Imported(Path(folder), description, tuple(cells.values()), n_runs, filled)
+
+
+def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a table with their lines.
+
+    Raises:
+        InputError: If it cannot be read, or has none.
+    """
+    try:
+        with open(regular(file), encoding="utf-8-sig", newline="") as table:
+            reader = csv.reader(table)
+            header = rename_columns(next(reader, []))
+            rows = [(reader.line_num, dict(zip(header, fields, strict=False))) for fields in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(file)) from None
+    if not rows:
+        raise InputError("missing-value", "has no runs", file=display_path(file))
+    return rows
+
+
+def _levels(row: Mapping[str, str], file: Path, line: int) -> Levels:
+    return {
+        name: _level(name, rules, row.get(name, ""), file, line) for name, rules in factor_table().items()
+    }
+
+
+def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int) -> Any:
+    """Return a level of a factor as a number if the factor has numbers and the text is one."""
+    if not text:
+        if "default" in rules:
+            return rules["default"]
+        place = f"{display_path(file)}, line {line}"
+        expected = rules.get("description", "a level")
+        raise InputError("missing-value", "is empty", file=place, key=name, expected=expected)
+    for kind, convert in (("integer", int), ("number", float)):
+        if kind in as_list(rules.get("type")):
+            try:
+                return convert(text)
+            except ValueError:  # a word, or a mistake that common.tables reports
+                return text
+    return text
