@@ -1,0 +1,149 @@
+"""Each format is recognized and read: with restarts, several ranks, colours, and a last line that was cut off."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from training_logs.formats import FORMATS, read_log, recognize
+from training_logs.log import LogError
+
+LOGS = Path(__file__).parent / "logs"
+FILES = {
+    "megatron.log": "megatron",
+    "torchtitan.log": "torchtitan",
+    "mllog.txt": "mllog",
+    "mllog_blocks.txt": "mllog",
+    "trainer_state.json": "trainer",
+    "lightning.csv": "lightning",
+    "steps.csv": "steps",
+    "steps.jsonl": "steps",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_format_is_recognized(name: str) -> None:
+    assert recognize(LOGS / name) == FILES[name]
+    assert read_log(LOGS / name, FILES[name]).steps
+
+
+def test_a_table_of_something_else_is_no_log(tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text("framework,nodes,seconds\na,1,2.5\n")
+    assert recognize(file) is None
+
+
+def test_megatron_intervals_restart_and_arguments() -> None:
+    log = read_log(LOGS / "megatron.log", "megatron")
+    assert [step.index for step in log.steps] == [10, 20, 30, 40, 50, 50, 60, 70, 80]
+    assert [step.segment for step in log.steps] == [0] * 5 + [1] * 4
+    assert {step.n_steps for step in log.steps} == {10}
+    assert log.steps[1].seconds == pytest.approx(0.8126)
+    assert (log.steps[1].samples, log.steps[1].tokens) == (64, 64 * 2048)
+    assert log.steps[0].loss == pytest.approx(8.8)
+    assert log.facts | {"started_at": 0} == {
+        "framework": "megatron-lm", "devices": 64, "global_batch": 64, "local_batch": 2, "sequence_length": 2048,
+        "data_parallel": 8, "tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 1, "precision": "bf16",
+        "accumulation": 4, "restarts": 1, "damaged_lines": 2, "started_at": 0,
+    }  # fmt: skip
+
+
+def test_warm_up_counts_optimizer_steps_of_each_segment() -> None:
+    log = read_log(LOGS / "megatron.log", "megatron")
+    assert [step.index for step in log.timed_steps(5)] == [20, 30, 40, 50, 60, 70, 80]
+    assert [step.index for step in log.timed_steps(11)] == [30, 40, 50, 70, 80]
+
+
+def test_torchtitan_reads_one_rank() -> None:
+    log = read_log(LOGS / "torchtitan.log", "torchtitan")
+    assert [(step.index, step.n_steps, step.segment) for step in log.steps] == [
+        (1, 1, 0), (10, 9, 0), (20, 10, 0), (30, 10, 0), (40, 10, 0), (40, 10, 1), (50, 10, 1),
+    ]  # fmt: skip
+    # Rank 0's validation after step 20 is no part of the steps until 30.
+    expected = [6.5, 1.602, 1.601, 1.603, 1.600, 1.81, 1.604]
+    assert [step.seconds for step in log.steps] == pytest.approx(expected, rel=4e-4)
+    assert {step.tokens for step in log.steps} == {16 * 4096}
+    assert log.facts["devices"] == 8
+    assert (log.facts["sharded_parallel"], log.facts["tensor_parallel"]) == (4, 2)
+    assert (log.facts["model"], log.facts["parameters"]) == ("llama3-8b", 8_030_261_248)
+    assert (log.facts["accumulation"], log.facts["restarts"], log.facts["damaged_lines"]) == (2, 1, 1)
+    assert log.facts["device"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_torchtitan_without_a_header_uses_clocks(tmp_path: Path) -> None:
+    text = (LOGS / "torchtitan.log").read_text()
+    file = tmp_path / "log"
+    file.write_text(
+        "".join(line for line in text.splitlines(True) if "step" in line and "Trainer" not in line)
+    )
+    log = read_log(file, "torchtitan")
+    assert "devices" not in log.facts
+    assert log.steps[0].index == 10
+    assert log.steps[0].seconds == pytest.approx(1.602, rel=1e-3)
+
+
+def test_mlperf_steps_and_time_to_train() -> None:
+    log = read_log(LOGS / "mllog.txt", "mllog")
+    assert [step.index for step in log.steps] == [31, 63, 95, 127, 159, 191, 223, 255, 287]
+    assert {step.n_steps for step in log.steps} == {32}
+    assert statistics.median(step.seconds for step in log.steps) == pytest.approx(0.845)
+    assert log.steps[0].tokens == 32 * 8192
+    facts = log.facts
+    assert (facts["benchmark"], facts["organization"], facts["accumulation"]) == ("llama31_8b", "Example", 2)
+    assert (facts["evaluations"], facts["status"], facts["damaged_lines"]) == (3, "success", 1)
+    assert facts["run_seconds"] == pytest.approx(3 * 6 + 32 * 7.667 + 0.1, abs=0.1)
+
+
+def test_mlperf_blocks_count_samples_from_the_begin() -> None:
+    log = read_log(LOGS / "mllog_blocks.txt", "mllog")
+    assert [step.n_steps for step in log.steps] == [48, 48, 48]
+    assert [step.seconds for step in log.steps] == pytest.approx([1.5 + 2 / 48, 1.501, 1.502])
+    assert log.facts["status"] == "aborted"
+
+
+def test_trainer_gives_the_mean_of_the_training() -> None:
+    (step,) = read_log(LOGS / "trainer_state.json", "trainer").steps
+    assert step.seconds == pytest.approx(75.3 / 120)
+    assert step.samples == pytest.approx(64, rel=1e-4)
+    assert (step.index, step.n_steps, step.loss) == (120, 120, 2.0)
+
+
+def test_lightning_uses_differences_of_training_time() -> None:
+    log = read_log(LOGS / "lightning.csv", "lightning")
+    assert [step.seconds for step in log.steps] == pytest.approx([0.211, 0.21, 0.211, 0.21, 0.211])
+    assert {step.n_steps for step in log.steps} == {10}
+    assert (log.facts["accumulation"], log.facts["local_batch"]) == (2, 16)
+
+
+def test_tables_of_steps_have_units_and_clocks() -> None:
+    log = read_log(LOGS / "steps.csv", "steps")
+    assert [step.seconds for step in log.steps] == pytest.approx([0.9125, 0.40125, 0.39975, 0.402])
+    assert log.steps[-1].loss == 3.7
+    clocks = read_log(LOGS / "steps.jsonl", "steps")
+    assert [step.seconds for step in clocks.steps] == pytest.approx([0.9, 0.41, 0.39, 0.42])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("text", ["", "no log\n", '{"a": 1}\n', "[1, 2]\n", ":::MLLOG {\n", "a,b\n1,2\n"])
+def test_what_is_no_log_is_refused_in_one_line(name: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text(text)
+    with pytest.raises(LogError) as caught:
+        read_log(file, name)
+    assert "\n" not in str(caught.value)
+
+
+def test_time_of_zero_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text("step,seconds\n1,0.5\n2,0\n")
+    with pytest.raises(LogError) as caught:
+        read_log(file, "steps")
+    assert caught.value.line == 3
+
+
+def test_copies_of_ranks_without_prefix_are_no_restart(tmp_path: Path) -> None:
+    line = " iteration {:8d}/ 100 | elapsed time per iteration (ms): 500.0 | global batch size: 8 |\n"
+    file = tmp_path / "log"
+    file.write_text("".join(line.format(index) for index in (10, 20, 10, 20, 30, 20, 30, 40)))
+    log = read_log(file, "megatron")
+    assert [(step.index, step.segment) for step in log.steps] == [(10, 0), (20, 0), (30, 0), (40, 0)]

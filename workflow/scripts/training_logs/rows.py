@@ -1,0 +1,78 @@
+"""Rows of tables that loggers write: CSV with a usual separator, a JSON list, or a JSON object a line."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from training_logs.log import LogError
+
+SEPARATORS = (",", ";", "\t", "|")
+Row = dict[str, Any]
+
+
+def read_rows(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
+    """Yield the line and the cells by column of each row. A row that was cut off is left out.
+
+    Raises:
+        LogError: If the text is neither CSV with a header nor JSON.
+    """
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first_number, first = next(numbered, (0, ""))
+    if not first:
+        raise LogError(0, "is empty", "CSV with a header, or JSON")
+    first = first.lstrip("\ufeff")
+    if first.lstrip().startswith("{"):
+        yield from _json_lines(first_number, first, numbered)
+    elif first.lstrip().startswith("["):
+        yield from _json_list(first + "".join(line for _, line in numbered))
+    else:
+        yield from _csv_rows(first_number, first, numbered)
+
+
+def _json_lines(number: int, line: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+    later = False
+    while line:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            if not later:
+                raise LogError(number, "is not valid JSON", "an object in each line") from None
+            row = None
+        if isinstance(row, dict):
+            later = True
+            yield number, row
+        number, line = next(numbered, (0, ""))
+
+
+def _json_list(text: str) -> Iterator[tuple[int, Row]]:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise LogError(error.lineno, f"is not valid JSON: {error.msg}", "a list of objects") from None
+    except (ValueError, RecursionError):
+        raise LogError(0, "is not JSON that can be read", "a list of objects") from None
+    yield from ((number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict))
+
+
+def _csv_rows(number: int, header: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+    separator = max(SEPARATORS, key=header.count)
+    places = [number]
+
+    def texts() -> Iterator[str]:
+        yield header
+        for place, line in numbered:
+            places[0] = place
+            yield line
+
+    reader = csv.reader(texts(), delimiter=separator)
+    try:
+        names = [name.strip() for name in next(reader)]
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise LogError(number, f"has the column {repeated!r} twice", "each column once")
+        for fields in reader:
+            if len(fields) == len(names):
+                yield places[0], dict(zip(names, fields, strict=True))
+    except csv.Error as error:
+        raise LogError(places[0], f"cannot be read as CSV: {error}") from None
