@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, regular
@@ -82,6 +82,30 @@ class ImportedFile(Keys):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reading(Keys):
+    """How files were read, the key `reading` of import.yaml."""
+
+    format: Maybe[Line] = optional("format of all files, where it was not found by their contents")
+    columns: dict[str, str] = key(
+        "column of a value with an unusual name, such as seconds: t_step; empty text: the value is not read",
+        default_factory=dict,
+    )
+    unit: Literal["s", "ms", "us", "min", "h"] = key(
+        "unit of times whose column does not say it", default="s"
+    )
+    rows: dict[str, str] = key("text of columns in rows that count", default_factory=dict)
+    factors: dict[str, str] = key("column of each factor of the user's own", default_factory=dict)
+    names: Maybe[Line] = optional("pattern of file names with values, such as n{nodes}/b{local_batch}.log")
+    time: Literal["step", "run"] = key(
+        "the time that counts: of an optimizer step, or of the run until its target (time to train)",
+        default="step",
+    )
+    warmup_steps: Maybe[int] = optional(
+        "first optimizer steps of each log that do not count; without it, those that a log shows", ge=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AcceptedFinding(Keys):
     """A finding of the checks that was accepted, an entry of `accepted`."""
 
@@ -95,6 +119,7 @@ class ImportKeys(Keys):
 
     stated: Statement = key("what was stated once for all measurements")
     files: tuple[ImportedFile, ...] = key("the files that were imported", min_length=1)
+    reading: Reading = key("how they were read", default_factory=Reading)
     accepted: tuple[AcceptedFinding, ...] = key(
         "what the checks found and was accepted; reports and papers repeat it", default=()
     )

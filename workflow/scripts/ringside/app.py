@@ -10,7 +10,7 @@ import typer
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from environments.controller import COMPLETION_VARIABLE
-from ringside import campaign, models, new, sites, workflow
+from ringside import campaign, importing, models, new, sites, workflow
 from ringside.commands import SnakemakeVerb, Verbs, register, split_rest, to_input_error
 
 NAME = "ringside"
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
 )
 cluster = typer.Typer(cls=Verbs, rich_markup_mode=None)
-register(app, STUDY, [new.new, campaign.plan])
+register(app, STUDY, [new.new, importing.import_, campaign.plan])
 register(app, STUDY, [workflow.run], SnakemakeVerb)
 register(app, STUDY, [campaign.status, campaign.preview, campaign.repeat])
 register(app, STUDY, [workflow.pilot, workflow.largest], SnakemakeVerb)

@@ -1,0 +1,350 @@
+"""Import files as a campaign: read, state, check, write (``./ringside import``)."""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from common.errors import InputError, InputErrors
+from common.files import CHECKOUT, create_text, digest_file, display_path, dump_line, dump_yaml, write_text
+from common.notes import Note
+from common.schemas import schema
+from common.tables import write_table
+from common.text import number_of
+from declared.configuration import check_name
+from declared.imported import IMPORT_FILE
+from importers.cells import Run, complete_run, to_rows
+from importers.checks import REPEATED, find_all, without_repetitions
+from importers.collective_tests import network_rows, read_nccl_tests, read_osu
+from importers.files import NCCL, OSU, TABLE, Source, find_sources, values_of_name
+from importers.log_runs import read_log_run, system_file
+from importers.measurement import CollectiveTest, Finding, Measurement
+from importers.run_table import read_run_table
+from importers.statement import Options, Stated, resolve_statement
+
+STUDIES = CHECKOUT / "config" / "studies"
+TABLES = ("runs", "epochs", "network")
+
+
+@dataclass
+class Import:
+    """What files and statement give, before anything is written.
+
+    Attributes:
+        name: Name of the study.
+        stated: What is stated.
+        sources: The files.
+        rows: Rows of runs.csv, epochs.csv and network.csv, as far as there are any.
+        counts: Runs or tables by file.
+        findings: What the checks found.
+        notes: What a person should know.
+    """
+
+    name: str
+    stated: Stated
+    sources: list[Source] = field(default_factory=list)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the tables."""
+        return CHECKOUT / "results" / self.name / "imported"
+
+    @property
+    def study_file(self) -> Path:
+        """The study."""
+        return STUDIES / f"{self.name}.yaml"
+
+
+def import_measurements(
+    names: Sequence[str],
+    study: str,
+    options: Options,
+    statement: Path | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Import files as the campaign of a new study, and print what was read and written.
+
+    Args:
+        names: Files, folders and glob patterns.
+        study: Name of the study.
+        options: What is stated.
+        statement: A YAML file that states it, such as an import.yaml.
+        dry_run: Whether to write nothing.
+        overwrite: Whether to replace an earlier import under this name.
+        as_json: Whether to print JSON.
+
+    Raises:
+        InputError: If a file cannot be read, something is missing, or a check found what is not accepted.
+    """
+    check_name("study", study)
+    stated = resolve_statement(options, statement)
+    result = Import(study, stated)
+    check_target(result, overwrite)
+    read_sources(result, names)
+    refused = [finding for finding in result.findings if finding.code not in stated.accepted]
+    if not refused and not dry_run:
+        write_campaign(result)
+    print(json.dumps(to_json(result, dry_run), indent=2) if as_json else describe(result, refused, dry_run))
+    if refused:
+        raise InputErrors([_to_error(finding) for finding in refused])
+
+
+def check_target(result: Import, overwrite: bool) -> None:
+    """Raise InputError if the study or its tables exist and are not to be replaced."""
+    for path in (result.study_file, result.folder / IMPORT_FILE):
+        if path.exists() and not overwrite:
+            hint = "name another study with --as, or replace it with --replace"
+            raise InputError(
+                "already-there", "is there already and stays as it is", file=display_path(path), hint=hint
+            )
+    if (
+        result.study_file.exists()
+        and f"imported: results/{result.name}/imported" not in result.study_file.read_text(encoding="utf-8")
+    ):
+        hint = "name another study with --as"
+        problem = "is a study of other runs"
+        raise InputError("already-there", problem, file=display_path(result.study_file), hint=hint)
+
+
+def read_sources(result: Import, names: Sequence[str]) -> None:
+    """Read files, make rows and check them."""
+    reading, statement = result.stated.reading, result.stated.statement
+    result.sources, notes = find_sources(names, reading.format)
+    result.notes += notes
+    runs: list[Run] = []
+    tests: list[CollectiveTest] = []
+    notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
+    for source in result.sources:
+        if source.format in (NCCL, OSU):
+            tables = read_nccl_tests(source.path) if source.format == NCCL else read_osu(source.path)
+            result.counts[source.name] = len(tables)
+            tests += tables
+            continue
+        measurements = _read_measurements(result, source, notes_of_logs)
+        result.counts[source.name] = len(measurements)
+        runs += [complete_run(measurement, statement, reading.time) for measurement in measurements]
+    for entries in notes_of_logs.values():
+        name, note = entries[0]
+        others_text = f" and {number_of(len(entries) - 1, 'other log')} alike" if len(entries) > 1 else ""
+        result.notes.append(f"{name}{others_text}: {note}")
+    _check_changes(result)
+    if not runs:
+        hint = "name a table of runs or a log, too: ./ringside import RUNS.csv all_reduce.txt --as NAME"
+        raise InputError("missing-value", "has no runs", file=" ".join(names), hint=hint)
+    if failed := [run for run in runs if run.status != "ok"]:
+        result.notes.append(f"{number_of(len(failed), 'run')} did not succeed: {failed[0].reason}")
+    result.findings += find_all(runs, reading.time)
+    if REPEATED in result.stated.accepted:
+        runs = without_repetitions(runs)
+    result.rows["runs"], result.rows["epochs"] = to_rows(runs, result.name, statement)
+    if tests:
+        defaults = {"nodes": statement.nodes, "devices_per_node": statement.devices_per_node}
+        frameworks = dict.fromkeys(str(run.levels["framework"]) for run in runs)
+        result.rows["network"] = [
+            row for framework in frameworks for row in network_rows(tests, result.name, framework, defaults)
+        ]
+
+
+def _read_measurements(
+    result: Import, source: Source, notes_of_logs: dict[str, list[tuple[str, Note]]]
+) -> list[Measurement]:
+    """Return the runs of a table or a log, with the values of its name; notes on logs by code are added."""
+    reading = result.stated.reading
+    values, levels = values_of_name(source.name, reading.names) if reading.names else ({}, {})
+    if source.format == TABLE:
+        measurements, unused = read_run_table(
+            source.path, reading.columns, reading.factors, reading.rows, reading.unit
+        )
+        if unused:
+            result.notes.append(f"{source.name}: columns that are not used: {', '.join(unused)}")
+    else:
+        left_out = [name for name, column in reading.columns.items() if not column]
+        log = read_log_run(source.path, source.format, left_out, reading.warmup_steps)
+        result.findings += log.findings
+        for note in log.notes:
+            notes_of_logs.setdefault(note.code, []).append((source.name, note))
+        facts = {**log.run.values, **values}
+        for name, fact in reading.factors.items():
+            if fact not in facts:
+                raise InputError(
+                    "missing-value", f"does not say the factor {name}", file=log.run.place, key=fact
+                )
+            levels[name] = facts[fact]
+        measurements = [log.run]
+    return [
+        replace(run, values={**run.values, **values}, custom={**run.custom, **levels}) for run in measurements
+    ]
+
+
+def _check_changes(result: Import) -> None:
+    """Find files that are not those of the earlier import that the statement comes from."""
+    digests = {file.name: file.sha256 for file in result.stated.earlier}
+    changed = [
+        source.name for source in result.sources if digests.get(source.name, source.sha256) != source.sha256
+    ]
+    if changed:
+        result.findings.append(
+            Finding(
+                "changed-file", changed[0], "is not as it was when it was imported before", "state it anew"
+            )
+        )
+
+
+def write_campaign(result: Import) -> None:
+    """Write the tables, import.yaml and the study; each file whole or not at all."""
+    result.folder.mkdir(parents=True, exist_ok=True)
+    for name in TABLES:
+        file = result.folder / f"{name}.csv"
+        if name not in result.rows:
+            file.unlink(missing_ok=True)
+            continue
+        rows = pd.DataFrame(result.rows[name])
+        required = schema(name)["required"]
+        for column in required:
+            rows[column] = rows.get(column)
+        write_table(rows[[c for c in rows if c in required or rows[c].notna().any()]], name, file)
+    write_text(result.folder / IMPORT_FILE, dump_yaml(import_content(result)))
+    if not result.study_file.exists():
+        create_text(result.study_file, study_text(result))
+
+
+def import_content(result: Import) -> dict[str, Any]:
+    """Return the content of import.yaml."""
+    files = [
+        {
+            "name": source.name,
+            "sha256": source.sha256,
+            "format": source.format,
+            "rows": result.counts[source.name],
+        }
+        for source in result.sources
+    ]
+    for source in result.sources:
+        if source.format == "mllog" and (file := system_file(source.path)) is not None:
+            entry = {
+                "name": f"systems/{file.name}",
+                "sha256": digest_file(file),
+                "format": "mlperf-system",
+                "rows": 0,
+            }
+            files += [entry] if entry not in files else []
+    accepted = [
+        {"code": finding.code, "finding": f"{finding.place}: {finding.text}"} for finding in result.findings
+    ]
+    content = {
+        "stated": _without_unset(vars(result.stated.statement)),
+        "reading": _without_unset(vars(result.stated.reading)),
+        "files": files,
+        "ringside": _version(),
+    }
+    return content | ({"accepted": accepted} if accepted else {})
+
+
+def study_text(result: Import) -> str:
+    """Return the text of the study."""
+    frameworks = list(dict.fromkeys(row["framework"] for row in result.rows["runs"]))
+    models = list(dict.fromkeys(row["model"] for row in result.rows["runs"]))
+    title = f"{', '.join(frameworks[:3])}{' and others' * (len(frameworks) > 3)}, measured elsewhere"
+    question = f"How long does an epoch of {', '.join(models[:3])}{' and others' * (len(models) > 3)} take?"
+    lines = [
+        f"# Measurements made elsewhere. Draw them: ./ringside run {result.name}. "
+        "Every key: docs/reference/configuration.md.",
+        dump_line("title", title),
+        dump_line("question", question) + "   # say what you want to know",
+        f"imported: results/{result.name}/imported",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(result: Import, dry_run: bool) -> dict[str, Any]:
+    """Return what was read, found and written, for programs."""
+    return {
+        "study": result.name,
+        "files": [
+            {"name": source.name, "format": source.format, "rows": result.counts[source.name]}
+            for source in result.sources
+        ],
+        "runs": len(result.rows["runs"]),
+        "cells": len({row["cell"] for row in result.rows["runs"]}),
+        "findings": [
+            {**vars(finding), "accepted": finding.code in result.stated.accepted}
+            for finding in result.findings
+        ],
+        "notes": result.notes,
+        "written": [] if dry_run else [display_path(path) for path in _targets(result)],
+    }
+
+
+def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
+    """Return what was read, found and written, for people."""
+    by_format: dict[str, list[Source]] = {}
+    for source in result.sources:
+        by_format.setdefault(source.format, []).append(source)
+    lines = []
+    for name, sources in by_format.items():
+        title = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
+        count = sum(result.counts[source.name] for source in sources)
+        noun = "table" if name in (NCCL, OSU) else "run"
+        lines.append(f"{title}: {name}, {number_of(count, noun)}")
+    rows = result.rows["runs"]
+    replicates = Counter(row["cell"] for row in rows)
+    fewest, largest = min(replicates.values()), max(replicates.values())
+    runs_of_cell = f"{fewest} to {largest}" if fewest < largest else str(fewest)
+    lines.append(
+        f"{number_of(len(replicates), 'cell')} with {runs_of_cell} runs each: "
+        + ", ".join(
+            number_of(len({row[name] for row in rows}), noun)
+            for name, noun in (("framework", "framework"), ("model", "model"), ("ranks", "number of devices"))
+        ).replace("number of devicess", "numbers of devices")
+    )
+    lines += [f"note: {note}" for note in result.notes]
+    lines += [f"accepted: {f.place}: {f.text} [{f.code}]" for f in result.findings if f not in refused]
+    if refused:
+        lines.append("nothing is written; correct what follows, or go on with --accept CODE")
+    elif dry_run:
+        lines += [f"would write {display_path(path)}" for path in _targets(result)]
+    else:
+        lines += [f"wrote {display_path(path)}" for path in _targets(result)]
+        lines.append(f"to draw it: ./ringside run {result.name}")
+    return "\n".join(lines)
+
+
+def _targets(result: Import) -> list[Path]:
+    tables = [result.folder / f"{name}.csv" for name in TABLES if name in result.rows]
+    return [*tables, result.folder / IMPORT_FILE, result.study_file]
+
+
+def _to_error(finding: Finding) -> InputError:
+    hint = finding.hint if "--accept" in finding.hint else f"{finding.hint}; or --accept {finding.code}"
+    return InputError(finding.code, finding.text, file=finding.place, hint=hint)
+
+
+def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a written class with a value, as plain values for YAML."""
+    plain = {
+        name: {
+            key: _without_unset(vars(part)) if hasattr(part, "__dict__") else part
+            for key, part in value.items()
+        }
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
+    return {name: value for name, value in plain.items() if value not in (None, {}, ())}
+
+
+def _version() -> str:
+    """Return Ringside's version."""
+    content = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(content["project"]["version"])

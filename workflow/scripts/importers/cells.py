@@ -1,0 +1,346 @@
+"""Make rows of runs.csv and epochs.csv of measurements: levels, geometry and times.
+
+A series' batch is written as the local batch or as the global one (factor `batch_scope`), whichever has fewer
+levels along it: in weak scaling the batch of a replica stays as it is, in strong scaling that of all. A local
+batch that is no whole number of samples makes a series global, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import InputError
+from declared.factors import factor_table, levels_name
+from declared.imported import Statement
+from declared.models import model_names
+from importers.log_runs import median_seconds, step_seconds
+from importers.measurement import Measurement
+from importers.values import SUCCESS, iso_time
+
+# Levels of factors that only Ringside's own runs vary.
+USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
+# Factors whose level a file may say by a value of the same name.
+NAMED_LEVELS = ("framework", "model", "dataset", "precision")
+UNSTATED = "unstated"
+GBIT_BYTES = 125e6
+WHOLE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Run:
+    """A measurement with everything that its row needs.
+
+    Attributes:
+        measurement: What the file says.
+        levels: Level of every factor but those of the batch, and of the user's own factors.
+        nodes: Number of nodes.
+        devices: Number of devices that train.
+        replicas: Copies of the model.
+        local_batch: Samples of a replica in one micro-batch.
+        sync_every: Gradient accumulation steps.
+        effective_batch: Samples of an optimizer step.
+        seconds: Time of an optimizer step, s; None where the run failed.
+        epoch_s: Time of an epoch as the file says it, s.
+        status: ok, failed or oom.
+        reason: Why it is not ok.
+    """
+
+    measurement: Measurement
+    levels: Mapping[str, Any]
+    nodes: int
+    devices: int
+    replicas: int
+    local_batch: float
+    sync_every: int
+    effective_batch: int
+    seconds: float | None
+    epoch_s: float | None = None
+    status: str = "ok"
+    reason: str | None = None
+
+    @property
+    def series(self) -> tuple[Any, ...]:
+        """Levels that runs of a scaling series share: all but those of place and batch."""
+        return tuple(sorted((name, str(level)) for name, level in self.levels.items() if name not in VARYING))
+
+
+AXES = ("pipeline", "sharded", "tensor", "context")
+VARYING = ("nodes", "devices_per_node", "microbatches")  # along a scaling series
+
+
+def complete_run(measurement: Measurement, statement: Statement, time: str) -> Run:
+    """Return a measurement with what is stated where its file says nothing.
+
+    Args:
+        measurement: The measurement.
+        statement: What is stated once.
+        time: ``step`` or ``run``: which time counts.
+
+    Raises:
+        InputError: If something is missing or contradicts itself.
+    """
+    values = {
+        **statement.levels,
+        **{k: v for k, v in vars(statement).items() if v is not None},
+        **measurement.values,
+    }
+    place = measurement.place
+    nodes, per_node = _place(values, measurement)
+    devices = nodes * per_node
+    parallel = {
+        axis: int(values.get(f"{axis}_parallel", 1)) for axis in ("pipeline", "sharded", "tensor", "context")
+    }
+    split = parallel["pipeline"] * parallel["tensor"] * parallel["context"]
+    if devices % split:
+        problem = f"{devices} devices are no multiple of {split}, the product of tensor, pipeline and context"
+        raise InputError("contradicting-values", problem, file=place, got=devices)
+    replicas = devices // split
+    local, sync_every, effective = _batch(values, replicas, place)
+    status, reason = _status(values)
+    seconds, epoch_s = (
+        (None, None) if status != "ok" else _times(measurement, values, effective, devices, time)
+    )
+    if parallel["pipeline"] > 1:
+        # The samples of a step pass the stages as micro-batches; nothing else is accumulated.
+        microbatches, local, sync_every = sync_every, local * sync_every, 1
+    else:
+        microbatches = 1
+    levels: dict[str, Any] = {
+        **{name: rules["default"] for name, rules in factor_table().items() if "default" in rules},
+        **USUAL_LEVELS,
+        "dataset": UNSTATED,
+        **statement.levels,
+        **{name: measurement.values[name] for name in NAMED_LEVELS if name in measurement.values},
+        "parallelism": _parallelism(parallel, int(values.get("data_parallel", 1))),
+        "microbatches": microbatches,
+        "nodes": nodes,
+        "devices_per_node": per_node,
+        **{f"custom_{name}": level for name, level in measurement.custom.items()},
+    }
+    for name in ("framework", "model"):
+        if name not in levels:
+            hint = f"state it: --{name} NAME"
+            raise InputError("missing-value", f"does not say the {name}", file=place, hint=hint)
+    return Run(
+        measurement,
+        levels,
+        nodes,
+        devices,
+        replicas,
+        local,
+        sync_every,
+        effective,
+        seconds,
+        epoch_s,
+        status,
+        reason,
+    )
+
+
+def _place(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:
+    """Return numbers of nodes and of devices of a node."""
+    read = measurement.values
+    nodes, per_node, devices = (values.get(name) for name in ("nodes", "devices_per_node", "devices"))
+    if devices is not None:
+        if "nodes" not in read and per_node is not None and nodes is None:
+            nodes, rest = (devices // per_node, devices % per_node) if devices > per_node else (1, 0)
+            per_node = min(per_node, devices)
+            if rest:
+                problem = f"has {devices} devices, no multiple of {per_node} of a node"
+                raise InputError("contradicting-values", problem, file=measurement.place, got=devices)
+        elif nodes is not None and ("nodes" in read or per_node is None):
+            per_node = devices // nodes if not devices % nodes else per_node
+    if nodes is None or per_node is None:
+        name, flag = ("nodes", "--nodes") if nodes is None else ("devices per node", "--devices-per-node")
+        raise InputError(
+            "missing-value",
+            f"does not say the number of {name}",
+            file=measurement.place,
+            hint=f"state it: {flag} N",
+        )
+    if devices is not None and nodes * per_node != devices:
+        problem = f"{nodes} nodes of {per_node} devices are not {devices} devices"
+        raise InputError("contradicting-values", problem, file=measurement.place, got=devices)
+    return int(nodes), int(per_node)
+
+
+def _batch(values: Mapping[str, Any], replicas: int, place: str) -> tuple[float, int, int]:
+    """Return local batch, gradient accumulation steps and global batch."""
+    local, sync_every, effective = (
+        values.get(name) for name in ("local_batch", "sync_every", "global_batch")
+    )
+    if effective is None:
+        if local is None:
+            hint = "name its column: --column global_batch=COLUMN, or state it in the files' names"
+            raise InputError("missing-value", "does not say the batch size", file=place, hint=hint)
+        effective = local * (sync_every or 1) * replicas
+    elif sync_every is None:
+        ratio = effective / (local * replicas) if local else 1.0
+        sync_every = round(ratio) if ratio >= 1 and abs(ratio - round(ratio)) < WHOLE_TOLERANCE * ratio else 1
+    sync_every = int(sync_every or 1)
+    if abs(effective - round(effective)) > WHOLE_TOLERANCE * effective or round(effective) < 1:
+        problem = f"the global batch is {effective:g} samples"
+        raise InputError("out-of-range", problem, file=place, got=effective, expected="a whole number")
+    effective = round(effective)
+    # The file's own local batch is kept for the check of step counts; rows need the exact product.
+    return effective / (sync_every * replicas), sync_every, effective
+
+
+def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
+    text = str(values.get("status", "")).lower()
+    if text in ("", *SUCCESS):
+        return "ok", None
+    words = f"{text} {values.get('reason', '')}".lower()
+    status = "oom" if "oom" in words or "out of memory" in words else "failed"
+    return status, str(values.get("reason") or f"status {text} in its file")
+
+
+def _times(
+    measurement: Measurement, values: Mapping[str, Any], effective: int, devices: int, time: str
+) -> tuple[float, float | None]:
+    """Return the time of an optimizer step, and of an epoch where the file says it itself."""
+    read = measurement.values
+    if time == "run":
+        if "run_s" not in read:
+            hint = "leave out --time run"
+            raise InputError(
+                "missing-value", "does not say the time to train", file=measurement.place, hint=hint
+            )
+        samples = values.get("samples_per_epoch")
+        return read["run_s"] * effective / samples if samples else read["run_s"], read["run_s"]
+    if measurement.steps:
+        return step_seconds(measurement.steps), None
+    if "seconds" in read:
+        return read["seconds"], None
+    if "samples_per_s" in read:
+        return effective / read["samples_per_s"], None
+    if "tokens_per_s" in read or "device_tokens_per_s" in read:
+        rate = read.get("tokens_per_s") or read["device_tokens_per_s"] * devices
+        if "sequence_length" not in values:
+            hint = "name its column: --column sequence_length=COLUMN"
+            raise InputError(
+                "missing-value", "does not say the tokens of a sample", file=measurement.place, hint=hint
+            )
+        return effective * values["sequence_length"] / rate, None
+    if "epoch_s" in read:
+        if "samples_per_epoch" not in values:
+            hint = "state it: --samples-per-epoch N"
+            raise InputError(
+                "missing-value", "does not say the samples of an epoch", file=measurement.place, hint=hint
+            )
+        return read["epoch_s"] * effective / values["samples_per_epoch"], read["epoch_s"]
+    hint = "name its column: --column seconds=COLUMN" + (
+        "; or import it: --time run" if "run_s" in read else ""
+    )
+    raise InputError("missing-value", "has no time of a step", file=measurement.place, hint=hint)
+
+
+def _parallelism(parallel: Mapping[str, int], data_parallel: int) -> str:
+    """Return the level of `parallelism`; the last axis of samples takes the ranks that are left."""
+    axes = []
+    if parallel["pipeline"] > 1:
+        axes.append(f"pipeline{parallel['pipeline']}")
+    if parallel["sharded"] > 1:
+        axes += ["data", f"sharded{parallel['sharded']}"] if data_parallel > 1 else ["sharded"]
+    else:
+        axes.append("data")
+    if parallel["tensor"] > 1:
+        axes.append(f"tensor{parallel['tensor']}")
+    return "-".join(axes)
+
+
+def to_rows(
+    runs: Sequence[Run], study: str, statement: Statement
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of runs.csv and epochs.csv, cells in the order of the files."""
+    samples = statement.samples_per_epoch or max(run.effective_batch for run in runs)
+    scopes = _batch_scopes(runs)
+    registered = model_names()
+    rows: list[dict[str, Any]] = []
+    epochs: list[dict[str, Any]] = []
+    counts: dict[str, int] = defaultdict(int)
+    for run in runs:
+        levels = {**run.levels, **_batch_levels(run, scopes[run.series])}
+        cell = levels_name(levels)
+        counts[cell] += 1
+        run_id = f"{cell}.r{counts[cell]}"
+        values = run.measurement.values
+        epoch_s = run.epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
+        sequence = values.get("sequence_length")
+        size = statement.models.get(levels["model"])
+        is_sized = levels["model"] not in registered
+        rows.append(
+            {
+                "run_id": run_id,
+                "study": study,
+                "cell": cell,
+                "replicate": counts[cell],
+                **levels,
+                "ranks": run.devices,
+                "replicas": run.replicas,
+                "local_batch": run.local_batch,
+                "effective_batch": run.effective_batch,
+                "parameters": (values.get("parameters") or (size and size.parameters)) if is_sized else None,
+                "gradient_bytes": (values.get("gradient_bytes") or (size and size.gradient_bytes))
+                if is_sized
+                else None,
+                "status": run.status,
+                "reason": run.reason,
+                "started_at": iso_time(values["started_at"]) if "started_at" in values else None,
+                "hosts": values.get("hosts"),
+                "devices": values.get("device") or statement.device,
+                "placement": "distinct-nodes",
+                "bandwidth_bytes_s": _rate(values, "bandwidth", statement),
+                "inside_bandwidth_bytes_s": _rate(values, "inside_bandwidth", statement),
+                "epoch_time_s": epoch_s,
+                "epoch_time_median_s": epoch_s,
+                "throughput_samples_s": samples / epoch_s if epoch_s else None,
+                "throughput_tokens_s": samples * sequence / epoch_s if epoch_s and sequence else None,
+                "samples_per_epoch": samples,
+                **_step_columns(run),
+            }
+        )
+        if epoch_s:
+            epochs.append({"run_id": run_id, "epoch": 1, "warm_up": False, "epoch_time_s": epoch_s})
+    return rows, epochs
+
+
+def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float | None:
+    read = values.get(f"{name}_gbit_s")
+    return read * GBIT_BYTES if read else getattr(statement, f"{name}_bytes_s")
+
+
+def _step_columns(run: Run) -> dict[str, Any]:
+    """Return the columns about steps: of a log the median of its intervals, else the time of the row."""
+    steps = run.measurement.steps
+    columns: dict[str, Any] = {"step_time_median_s": median_seconds(steps) if steps else run.seconds}
+    losses = [step.loss for step in steps if step.loss is not None and abs(step.loss) < float("inf")]
+    return {**columns, "train_loss": losses[-1]} if losses else columns
+
+
+def _batch_scopes(runs: Iterable[Run]) -> dict[tuple[Any, ...], str]:
+    """Return the batch scope of each series."""
+    local: dict[tuple[Any, ...], set[float]] = defaultdict(set)
+    whole_batches: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+    for run in runs:
+        local[run.series].add(round(run.local_batch, 9))
+        whole_batches[run.series].add(run.effective_batch // run.sync_every)
+    return {
+        series: "local"
+        if all(size == int(size) and size >= 1 for size in sizes) and len(sizes) <= len(whole_batches[series])
+        else "global"
+        for series, sizes in local.items()
+    }
+
+
+def _batch_levels(run: Run, scope: str) -> dict[str, Any]:
+    if scope == "local":
+        return {"batch_scope": scope, "batch_size": round(run.local_batch), "sync_every": run.sync_every}
+    if run.effective_batch % run.sync_every:
+        return {"batch_scope": scope, "batch_size": run.effective_batch, "sync_every": 1}
+    return {
+        "batch_scope": scope,
+        "batch_size": run.effective_batch // run.sync_every,
+        "sync_every": run.sync_every,
+    }

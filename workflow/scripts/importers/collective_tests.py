@@ -1,0 +1,244 @@
+"""Read what collective benchmarks print: nccl-tests (and rccl-tests), and the OSU micro-benchmarks.
+
+nccl-tests: a header with one line a rank, then a row a size: bytes, elements, type, reduction and root where
+there are any, and twice (out of place, in place) time in us, algorithm and bus bandwidth in GB/s, errors::
+
+    #  Rank  0 Group  0 Pid     17 on node-a device  0 [0x0f] NVIDIA A100-SXM4-80GB
+         1048576        262144     float     sum      -1    44.21   23.72   41.51      0    45.10 ...
+
+OSU: one row a size, with the mean latency in us; the text says neither ranks nor nodes::
+
+    # OSU MPI-CUDA Allreduce Latency Test v7.3
+    # Size       Avg Latency(us)
+    1048576               230.90
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import display_path
+from importers.measurement import CollectiveTest
+from models.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, POINT_TO_POINT, REDUCE_SCATTER
+from training_logs.formats import text_lines
+from training_logs.log import plain_lines
+
+NCCL_NAMES = {
+    "all_reduce": ALL_REDUCE,
+    "all_gather": ALL_GATHER,
+    "reduce_scatter": REDUCE_SCATTER,
+    "alltoall": ALL_TO_ALL,
+    "sendrecv": POINT_TO_POINT,
+}
+OSU_NAMES = {
+    "Allreduce": ALL_REDUCE,
+    "Allgather": ALL_GATHER,
+    "Reduce_scatter": REDUCE_SCATTER,
+    "All-to-All Personalized Exchange": ALL_TO_ALL,
+}
+SHARES = (ALL_GATHER, ALL_TO_ALL)  # collectives whose size in OSU is that of one rank's share
+MIN_BYTES = 4
+FACTOR_TOLERANCE = 0.02  # of bus bandwidth / algorithm bandwidth, which have two decimals
+_PROGRAM = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter)_perf"
+)
+_RANK = re.compile(r"^#\s*Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
+_ROW = re.compile(r"^\s*(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s+(\S.*)")
+_OSU = re.compile(r"^#\s*OSU MPI(?:-\w+)?\s*(.*?)\s*Latency Test")
+_OSU_ROW = re.compile(r"^(\d{1,18})\s+([\d.]+)(?:\s+[\d.]+)*\s*$")
+NCCL_MARKS = ("# nThread", "nThread ")
+OSU_MARK = "# OSU MPI"
+
+
+def recognize(path: Path) -> str | None:
+    """Return nccl-tests or osu, None for another file."""
+    for number, line in enumerate(text_lines(path)):
+        if "nThread" in line and "minBytes" in line:
+            return "nccl-tests"
+        if OSU_MARK in line:
+            return "osu"
+        if number > 2000:
+            return None
+    return None
+
+
+def read_nccl_tests(path: Path) -> list[CollectiveTest]:
+    """Return the tables of a text of nccl-tests; with several in one file, each is a round.
+
+    Raises:
+        InputError: If it has no row, or does not say which collective it measured.
+    """
+    tests: list[CollectiveTest] = []
+    program, hosts, devices, rows = "", {}, {}, []  # type: ignore[var-annotated]
+    lines = [line for _, _, line in plain_lines(text_lines(path))]
+    for line in [*lines, "# nThread"]:
+        if match := _PROGRAM.search(line):
+            if rows:
+                tests.append(_nccl_test(path, program, hosts, devices, rows))
+                rows = []
+            program = match[1]
+        if "nThread" in line:
+            if rows:
+                tests.append(_nccl_test(path, program, hosts, devices, rows))
+            hosts, devices, rows = {}, {}, []
+        elif match := _RANK.match(line):
+            hosts[int(match[1])], devices[int(match[1])] = match[2], match[3].strip()
+        elif match := _ROW.match(line):
+            rows.append((int(match[1]), match[4].split()))
+    if not tests:
+        raise InputError(
+            "missing-value", "has no row of a size", file=display_path(path), expected="text of nccl-tests"
+        )
+    return tests
+
+
+def _nccl_test(
+    path: Path,
+    program: str,
+    hosts: dict[int, str],
+    devices: dict[int, str],
+    rows: list[tuple[int, list[str]]],
+) -> CollectiveTest:
+    ranks = len(hosts) or None
+    times: list[tuple[int, float]] = []
+    factors: list[float] = []
+    for size, fields in rows:
+        groups = [fields[-8:-4], fields[-4:]] if len(fields) >= 8 else [fields[-4:]]
+        for group in groups:
+            numbers = [_number(field) for field in group[:3]]
+            if len(numbers) < 3 or numbers[0] is None or size < MIN_BYTES or not numbers[0] > 0:
+                continue
+            times.append((size, numbers[0] * 1e-6))
+            if numbers[1] and numbers[2] and numbers[1] >= 1:
+                factors.append(numbers[2] / numbers[1])
+    reduces = any(field == "sum" for _, fields in rows for field in fields[:1])
+    name = (
+        program
+        or next((name for name in NCCL_NAMES if name in path.name), "")
+        or _by_factor(factors, ranks, reduces)
+    )
+    if name not in NCCL_NAMES:
+        raise InputError(
+            "unknown-collective",
+            f"measures {name}" if name else "does not say which collective it measures",
+            file=display_path(path),
+            got=name,
+            expected=f"one of {', '.join(NCCL_NAMES)}",
+            hint="leave it out" if name else "begin the file's name with it, such as all_reduce.txt",
+        )
+    if not times:
+        raise InputError("missing-value", "has no time of a size", file=display_path(path))
+    return CollectiveTest(
+        display_path(path),
+        NCCL_NAMES[name],
+        ranks,
+        len(set(hosts.values())) or None,
+        next(iter(devices.values()), ""),
+        "nccl",
+        tuple(times),
+    )
+
+
+def _by_factor(factors: list[float], ranks: int | None, reduces: bool) -> str:
+    """Return the collective with this ratio of bus to algorithm bandwidth, "" if several have it."""
+    if not factors or ranks is None or ranks < 2:
+        return ""
+    factor = sorted(factors)[len(factors) // 2]
+    if abs(factor - 2 * (ranks - 1) / ranks) < FACTOR_TOLERANCE and reduces:
+        return "all_reduce"
+    if abs(factor - (ranks - 1) / ranks) < FACTOR_TOLERANCE and reduces:
+        return "reduce_scatter"
+    return ""
+
+
+def read_osu(path: Path) -> list[CollectiveTest]:
+    """Return the tables of a text of the OSU micro-benchmarks.
+
+    Raises:
+        InputError: If it has no row of a collective that is imported.
+    """
+    tests: list[CollectiveTest] = []
+    name: str | None = None
+    rows: list[tuple[int, float]] = []
+    lines = [line.strip() for _, _, line in plain_lines(text_lines(path))]
+    for line in [*lines, OSU_MARK]:
+        if OSU_MARK in line:
+            if name in OSU_NAMES and rows:
+                tests.append(
+                    CollectiveTest(display_path(path), OSU_NAMES[name], None, None, "", "mpi", tuple(rows))
+                )
+            match, rows = _OSU.match(line), []
+            name = match[1] if match else None
+        elif (match := _OSU_ROW.match(line)) and name in OSU_NAMES:
+            seconds = _number(match[2])
+            if int(match[1]) >= MIN_BYTES and seconds:
+                rows.append((int(match[1]), seconds * 1e-6))
+    if not tests:
+        expected = "a latency test of allreduce, allgather, reduce_scatter or alltoall"
+        raise InputError(
+            "missing-value", "has no latency of a collective", file=display_path(path), expected=expected
+        )
+    return tests
+
+
+def network_rows(
+    tests: Iterable[CollectiveTest], study: str, framework: str, defaults: dict[str, int | None]
+) -> list[dict[str, object]]:
+    """Return the rows of network.csv of some tests: several tables of one collective are rounds.
+
+    Args:
+        tests: The tables.
+        study: Name of the study.
+        framework: The framework whose messages they stand for.
+        defaults: `nodes` and `devices_per_node`, where a text does not say them.
+
+    Raises:
+        InputError: If the numbers of nodes and ranks are not known, or not those of the collective.
+    """
+    rows: list[dict[str, object]] = []
+    rounds: dict[tuple[str, int, int], int] = {}
+    for test in tests:
+        nodes = test.nodes or defaults.get("nodes")
+        per_node = defaults.get("devices_per_node")
+        ranks = test.ranks or (nodes * per_node if nodes and per_node else None)
+        if nodes is None or ranks is None or ranks < 2:
+            raise InputError(
+                "missing-value",
+                "is of one rank" if ranks == 1 else "does not say the number of nodes and devices",
+                file=test.place,
+                hint="state them: --nodes N --devices-per-node N",
+            )
+        place = (test.collective, nodes, ranks)
+        rounds[place] = rounds.get(place, 0) + 1
+        repetitions: Counter[int] = Counter()
+        for size, seconds in test.times:
+            repetitions[size] += 1
+            total = size * ranks if test.library == "mpi" and test.collective in SHARES else size
+            rows.append(
+                {
+                    "study": study,
+                    "collective": test.collective,
+                    "framework": framework,
+                    "nodes": nodes,
+                    "ranks": ranks,
+                    "device": "cuda" if test.library == "nccl" else "site",
+                    "status": "ok",
+                    "transport": test.library,
+                    "bytes": total,
+                    "round": rounds[place],
+                    "repetition": repetitions[size],
+                    "seconds": seconds,
+                    "bus_bandwidth_bytes_s": COLLECTIVES[test.collective].sent(ranks) * total / seconds,
+                }
+            )
+    return rows
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None

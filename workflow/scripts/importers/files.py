@@ -1,0 +1,194 @@
+"""Find the files to import, and what each of them is."""
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import digest_file, display_path, regular
+from importers import collective_tests
+from importers.values import VALUES, to_level
+from training_logs import formats
+from training_logs.log import LogError
+from training_logs.rows import read_rows
+
+TABLE, NCCL, OSU = "runs", "nccl-tests", "osu"
+FORMATS = (TABLE, *formats.FORMATS, NCCL, OSU)
+MAX_FILES = 20_000
+_FIELD = re.compile(r"\{(\w+)\}|(\*)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to import.
+
+    Attributes:
+        path: The file.
+        name: How import.yaml names it: its path below the folder that was named, else its name.
+        format: One of FORMATS.
+        sha256: Its SHA-256.
+    """
+
+    path: Path
+    name: str
+    format: str
+    sha256: str
+
+
+def find_sources(names: Sequence[str], format_name: str | None) -> tuple[list[Source], list[str]]:
+    """Return the files that were named, and notes on those in folders that are left out.
+
+    Args:
+        names: Files, folders and glob patterns.
+        format_name: One of FORMATS for all files; None: what each contains.
+
+    Raises:
+        InputError: If a name fits no file, or a file that was named itself is none of FORMATS.
+    """
+    sources: dict[Path, Source] = {}
+    skipped: list[str] = []
+    for name in names:
+        for path, display_name, is_named in _files_of(name):
+            chosen = format_name or recognize(path)
+            if chosen is None:
+                if is_named:
+                    raise InputError(
+                        "unknown-format",
+                        "is neither a table of runs nor a log that is known",
+                        file=display_path(path),
+                        expected=f"one of {', '.join(FORMATS)}",
+                        hint="name it: --format FORMAT",
+                    )
+                skipped.append(display_name)
+                continue
+            sources.setdefault(path.resolve(), Source(path, display_name, chosen, digest_file(path)))
+    if not sources:
+        raise InputError(
+            "missing-file", "has no file that can be imported", file=" ".join(names), expected=FORMATS
+        )
+    notes = [f"{len(skipped)} files of no known format are left out, such as {skipped[0]}"] if skipped else []
+    return list(sources.values()), notes
+
+
+def _files_of(name: str) -> list[tuple[Path, str, bool]]:
+    """Return files with their names in import.yaml, and whether each was named itself."""
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file, path))
+        if len(files) > MAX_FILES:
+            problem = f"has more than {MAX_FILES:,} files"
+            raise InputError("out-of-range", problem, file=display_path(path), got=len(files))
+        return [(file, file.relative_to(path).as_posix(), False) for file in files]
+    if path.exists():
+        return [(regular(path), path.name, True)]
+    matched = sorted(Path(match) for match in glob.glob(name, recursive=True))
+    files = [file for file in matched if file.is_file()]
+    if not files:
+        raise InputError("missing-file", "there is no such file", file=name)
+    root = Path(*_fixed_parts(name))
+    return [(file, file.relative_to(root).as_posix(), False) for file in files]
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _fixed_parts(pattern: str) -> list[str]:
+    """Return the folders of a pattern before its first wildcard."""
+    parts: list[str] = []
+    for part in Path(pattern).parts[:-1]:
+        if any(sign in part for sign in "*?["):
+            break
+        parts.append(part)
+    return parts
+
+
+def recognize(path: Path) -> str | None:
+    """Return what a file is, None if it is none of FORMATS.
+
+    Raises:
+        InputError: If it is no regular file.
+    """
+    regular(path)
+    if path.suffix.lower() in (
+        ".py",
+        ".sh",
+        ".md",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".png",
+        ".pdf",
+        ".gz",
+        ".zip",
+        ".pt",
+    ):
+        return None
+    if (name := collective_tests.recognize(path)) is not None:
+        return name
+    if (name := formats.recognize(path)) is not None:
+        return name
+    try:
+        _, row = next(iter(read_rows(formats.text_lines(path))), (0, {}))
+    except LogError:
+        return None
+    columns = {str(name).strip().lower() for name in row}
+    named = sum(bool(columns & set(value.columns)) for value in VALUES.values())
+    return TABLE if named >= 3 else None
+
+
+def values_of_name(name: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values and the levels of the user's factors that a file's name has in a pattern.
+
+    In ``n{nodes}/tp{tp}.log``, `nodes` is a value, and `tp`, which is none, a factor of the user's own. ``*``
+    stands for any text without a slash. The pattern fits the end of the name.
+
+    Raises:
+        InputError: If the pattern does not fit, or its text is no such value.
+    """
+    expression, end = "", 0
+    for match in _FIELD.finditer(pattern):
+        expression += re.escape(pattern[end : match.start()])
+        expression += "[^/]*" if match[2] else f"(?P<{match[1]}>[^/]+?)"
+        end = match.end()
+    expression += re.escape(pattern[end:])
+    try:
+        fitted = re.search(rf"(?:^|/){expression}$", name)
+    except re.error as error:
+        raise InputError("bad-value", f"is no pattern: {error}", file="--names", got=pattern) from None
+    if fitted is None:
+        raise InputError("bad-value", f"does not fit the file {name}", file="--names", got=pattern)
+    values: dict[str, Any] = {}
+    levels: dict[str, Any] = {}
+    for key, text in fitted.groupdict().items():
+        if key not in VALUES:
+            levels[key] = to_level(text)
+            continue
+        try:
+            values[key] = VALUES[key].parse(text)
+        except ValueError as error:
+            problem = f"{text!r} of {name} is no {VALUES[key].meaning}"
+            raise InputError("bad-value", problem, file="--names", got=text, expected=str(error)) from None
+    return values, levels
+
+
+def mapping_of(entries: Sequence[str], option: str) -> Mapping[str, str]:
+    """Return NAME=TEXT options as a mapping.
+
+    Raises:
+        InputError: If an entry has no ``=``, or a name stands twice.
+    """
+    pairs: dict[str, str] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not equals or not name:
+            raise InputError(
+                "bad-arguments", "is not NAME=TEXT", file=option, got=entry, expected="NAME=TEXT"
+            )
+        if name in pairs:
+            raise InputError("duplicate", f"names {name} twice", file=option, got=entry)
+        pairs[name] = text
+    return pairs

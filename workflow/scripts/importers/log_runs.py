@@ -1,0 +1,189 @@
+"""Read a log of a training as one run: its facts, and its steps after warm-up."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import display_path, read_json
+from common.notes import Note
+from importers.measurement import Finding, Measurement
+from importers.values import VALUES, to_count, to_name, to_text
+from training_logs.formats import read_log
+from training_logs.log import Log, LogError, Step
+
+# Names of facts that are those of values under other names.
+FACT_VALUES = {"accumulation": "sync_every", "run_seconds": "run_s", "benchmark": "model"}
+TEXTS = ("device", "hosts", "status")
+# A first step counts as warm-up if it takes longer than this many times the median of the later half. In 108
+# logs of MLPerf v5.1 with step times, the steps of the later half take at longest 1.3 times their median.
+WARMUP_RATIO = 1.5
+MAX_WARMUP_SHARE = 0.5  # of the steps of a log; more are no warm-up
+MIN_TIMED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class LogRun:
+    """A run of a log, the warm-up steps that are left out, and findings and notes about both."""
+
+    run: Measurement
+    warmup_steps: int
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def read_log_run(path: Path, format_name: str, left_out: Sequence[str], warmup_steps: int | None) -> LogRun:
+    """Return the run of a log.
+
+    Args:
+        path: The file.
+        format_name: One of training_logs.formats.FORMATS.
+        left_out: Values that are not taken from logs.
+        warmup_steps: Optimizer steps that do not count; None: as many as the log shows.
+
+    Raises:
+        InputError: If it is no such log.
+    """
+    place = display_path(path)
+    try:
+        log = read_log(path, format_name)
+    except LogError as error:
+        line = f"{place}, line {error.line}" if error.line else place
+        raise InputError("broken-file", error.problem, file=line, expected=error.expected) from None
+    values = {name: value for name, value in _values(log).items() if name not in left_out}
+    if format_name == "mllog":
+        values = {**_system_description(path, left_out), **values}
+    n_warmup = found_warmup(log.steps) if warmup_steps is None else warmup_steps
+    timed = log.timed_steps(n_warmup)
+    notes: list[Note] = []
+    findings: list[Finding] = []
+    if not timed:
+        problem = (
+            f"has no step after {n_warmup} of warm-up, of {sum(step.n_steps for step in log.steps)} steps"
+        )
+        raise InputError("out-of-range", problem, file=place, key="warmup_steps", got=n_warmup)
+    if warmup_steps is None and n_warmup:
+        slow = statistics.mean(step.seconds for step in log.steps if step not in timed)
+        ratio = slow / statistics.median(step.seconds for step in timed)
+        text = f"the first {n_warmup} steps take {ratio:.1f} times as long, and are left out as warm-up"
+        notes.append(Note("warm-up", text, steps=n_warmup, ratio=ratio))
+    if format_name == "trainer":
+        findings.append(
+            Finding(
+                "warm-up",
+                place,
+                "has the mean of the whole training alone, with its warm-up",
+                "import a log with times of steps",
+            )
+        )
+    elif warmup_steps is None and len(log.steps) < MIN_TIMED_STEPS:
+        findings.append(
+            Finding(
+                "warm-up",
+                place,
+                f"has {len(log.steps)} times, too few to tell warm-up from training",
+                "log more often, or state --warmup-steps N",
+            )
+        )
+    if damaged := log.facts.get("damaged_lines"):
+        text = f"{damaged} lines are cut off or mixed with others, and are left out"
+        notes.append(Note("damaged-lines", text, lines=damaged))
+    if restarts := log.facts.get("restarts"):
+        text = f"the training was restarted {restarts} times; warm-up is left out each time"
+        notes.append(Note("restarts", text, restarts=restarts))
+    return LogRun(Measurement(place, values, steps=timed), n_warmup, tuple(findings), tuple(notes))
+
+
+def found_warmup(steps: Sequence[Step]) -> int:
+    """Return how many first optimizer steps a log shows as warm-up: those before the first usual time."""
+    if len(steps) < MIN_TIMED_STEPS:
+        return 0
+    usual = statistics.median(step.seconds for step in steps[len(steps) // 2 :])
+    longest = 0
+    for segment in {step.segment for step in steps}:
+        passed = 0
+        within = [step for step in steps if step.segment == segment]
+        for place, step in enumerate(within):
+            if step.seconds <= WARMUP_RATIO * usual or place >= MAX_WARMUP_SHARE * len(within):
+                break
+            passed += step.n_steps
+        longest = max(longest, passed)
+    return longest
+
+
+def step_seconds(steps: Sequence[Step]) -> float:
+    """Return the mean time of an optimizer step, s."""
+    count = sum(step.n_steps for step in steps)
+    return sum(step.seconds * step.n_steps for step in steps) / count
+
+
+def median_seconds(steps: Sequence[Step]) -> float:
+    """Return the median time of an optimizer step, s, of intervals weighted by their steps."""
+    ordered = sorted(steps, key=lambda step: step.seconds)
+    half, passed = sum(step.n_steps for step in ordered) / 2, 0
+    for step in ordered:
+        passed += step.n_steps
+        if passed >= half:
+            return step.seconds
+    raise ValueError("no steps")
+
+
+def _values(log: Log) -> dict[str, Any]:
+    """Return the facts of a log as values, and batch and sequence length of its steps."""
+    values: dict[str, Any] = {}
+    for fact, content in log.facts.items():
+        name = FACT_VALUES.get(fact, fact)
+        if name not in VALUES:
+            continue
+        if isinstance(content, (int, float)):
+            values[name] = content
+            continue
+        try:
+            values[name] = VALUES[name].parse(content)
+        except ValueError:
+            if name not in ("precision",):
+                continue
+            values[name] = content
+    samples = {step.samples for step in log.steps if step.samples}
+    if "global_batch" not in values and len(samples) == 1:
+        values["global_batch"] = samples.pop()
+    return values
+
+
+def _system_description(path: Path, left_out: Sequence[str]) -> dict[str, Any]:
+    """Return what MLPerf's description of the system says, ``systems/SYSTEM.json`` beside ``results/``.
+
+    A log lies in ``results/SYSTEM/BENCHMARK/``.
+    """
+    file = system_file(path)
+    if file is None:
+        return {}
+    content = read_json(file)
+    if not isinstance(content, dict):
+        return {}
+    names = {
+        "nodes": ("number_of_nodes", to_count),
+        "devices_per_node": ("accelerators_per_node", to_count),
+        "device": ("accelerator_model_name", to_text),
+        "framework": ("framework", to_name),
+    }
+    values: dict[str, Any] = {}
+    for name, (key, parse) in names.items():
+        try:
+            values[name] = parse(str(content.get(key, "")))
+        except ValueError:
+            continue
+    return {name: value for name, value in values.items() if value and name not in left_out}
+
+
+def system_file(path: Path) -> Path | None:
+    """Return MLPerf's description of the system of a log, None if there is none."""
+    parents = path.resolve().parents
+    if len(parents) < 4:
+        return None
+    file = parents[2] / "systems" / f"{parents[1].name}.json"
+    if parents[2].name == "results":
+        file = parents[3] / "systems" / f"{parents[1].name}.json"
+    return file if file.is_file() else None

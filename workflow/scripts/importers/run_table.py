@@ -1,0 +1,156 @@
+"""Read tables of runs: CSV or JSON with one row a run; columns are found by usual names or by a mapping."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import display_path
+from common.text import alternatives
+from importers.measurement import Measurement
+from importers.values import TIME_UNITS, VALUES, to_level
+from training_logs.formats import text_lines
+from training_logs.log import LogError
+from training_logs.rows import Row, read_rows
+
+TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
+IGNORED = (
+    "replicate",
+    "repetition",
+    "run",
+    "run_id",
+    "seed",
+    "what",
+    "note",
+    "notes",
+    "comment",
+    "source",
+    "index",
+)
+
+
+def read_run_table(
+    path: Path,
+    columns: Mapping[str, str],
+    factors: Mapping[str, str],
+    row_texts: Mapping[str, str],
+    unit: str = "s",
+) -> tuple[list[Measurement], list[str]]:
+    """Return the runs of a table, and the columns that are not used.
+
+    Args:
+        path: The file.
+        columns: Column of a value, where it has an unusual name; "" leaves the value out.
+        factors: Column of each factor of the user's own.
+        row_texts: Rows count only where these columns have these texts.
+        unit: The unit of times whose column does not say it.
+
+    Raises:
+        InputError: If it is no table, lacks a column, or a cell is no such value.
+    """
+    runs: list[Measurement] = []
+    names: dict[str, str] = {}
+    unused: list[str] = []
+    try:
+        for line, row in read_rows(text_lines(path)):
+            place = f"{display_path(path)}, line {line}"
+            if not names:
+                names = find_columns(row, columns, place)
+                factors = {name: names.get(column, column) for name, column in factors.items()}
+                check_columns(row, [*factors.values(), *row_texts], place)
+                used = {*names.values(), *factors.values(), *row_texts}
+                unused = [name for name in row if name not in used and name.lower() not in IGNORED]
+            if all(_text(row.get(column)) == text for column, text in row_texts.items()):
+                values = {
+                    name: _parse(name, column, _text(row.get(column)), place, unit)
+                    for name, column in names.items()
+                    if _text(row.get(column))
+                }
+                custom = {
+                    name: _level(_text(row.get(column)), column, place) for name, column in factors.items()
+                }
+                other_columns = {name: _text(row.get(name)) for name in unused}
+                runs.append(Measurement(place, values, other_columns=other_columns, custom=custom))
+    except LogError as error:
+        raise InputError(
+            "broken-file",
+            error.problem,
+            file=f"{display_path(path)}, line {error.line}" if error.line else display_path(path),
+            expected=error.expected,
+        ) from None
+    if not runs:
+        problem = "has no rows" if not names else f"has no row where {_join(row_texts)}"
+        raise InputError("missing-value", problem, file=display_path(path))
+    return runs, unused
+
+
+def find_columns(row: Row, columns: Mapping[str, str], place: str) -> dict[str, str]:
+    """Return the column of each value that a row has.
+
+    Raises:
+        InputError: If it lacks a column that `columns` names, or has no time.
+    """
+    check_columns(row, [column for column in columns.values() if column], place)
+    mapped_columns = set(columns.values())
+    by_lower = {str(name).strip().lower(): name for name in reversed(list(row)) if name not in mapped_columns}
+    usual_columns = {
+        name: next((by_lower[usual] for usual in value.columns if usual in by_lower), None)
+        for name, value in VALUES.items()
+        if name not in columns
+    }
+    names = {name: column for name, column in {**usual_columns, **columns}.items() if column}
+    if not any(name in names for name in TIMES):
+        raise InputError(
+            "missing-value",
+            "has no column of times or throughput",
+            file=place,
+            got=list(row),
+            expected=f"{', '.join(VALUES['seconds'].columns[:3])}, samples_per_s, tokens_per_s or epoch_s",
+            hint="name it: --column seconds=COLUMN",
+        )
+    return names
+
+
+def check_columns(row: Row, names: Sequence[str], place: str) -> None:
+    """Raise InputError unless a row has these columns."""
+    for name in names:
+        if name not in row:
+            problem = f"there is no column {name!r}"
+            raise InputError("unknown-name", problem, file=place, got=name, **alternatives(name, row))
+
+
+def unit_of(column: str, unit: str) -> float:
+    """Return the seconds of a column's unit: that which ends its name, as in step_ms, else `unit`."""
+    end = column.lower().replace(" ", "_").rpartition("_")[2].strip("()[]")
+    return TIME_UNITS[end if end in TIME_UNITS and "_" in column.replace(" ", "_") else unit]
+
+
+def _parse(name: str, column: str, text: str, place: str, unit: str) -> Any:
+    value = VALUES[name]
+    try:
+        parsed = value.parse(text)
+    except ValueError as error:
+        raise InputError(
+            "bad-value",
+            f"{text[:80]!r} is no {value.meaning}",
+            file=place,
+            key=column,
+            got=text,
+            expected=str(error),
+        ) from None
+    return parsed * unit_of(column, unit) if value.time else parsed
+
+
+def _level(text: str, column: str, place: str) -> Any:
+    """Return a level of a user's factor."""
+    if not text:
+        raise InputError("missing-value", "is empty", file=place, key=column, expected="a level of a factor")
+    return to_level(text)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else " ".join(str(cell).split())
+
+
+def _join(row_texts: Mapping[str, str]) -> str:
+    return " and ".join(f"{column} is {text}" for column, text in row_texts.items())

@@ -1,0 +1,169 @@
+"""What is stated once for all measurements: options of the command over a YAML file, as import.yaml is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import load_yaml
+from common.text import alternatives
+from common.written import Keys, key, parse
+from declared.factors import factor_table
+from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement
+from importers.files import FORMATS, mapping_of
+from importers.values import check_value_name, to_name, to_precision
+
+GBIT_BYTES = 125e6
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``./ringside import``; None, "" or () where they are not options_given."""
+
+    source: str | None = None
+    licence: str | None = None
+    url: str | None = None
+    device: str | None = None
+    nodes: int | None = None
+    devices_per_node: int | None = None
+    bandwidth: float | None = None
+    inside_bandwidth: float | None = None
+    framework: str | None = None
+    model: str | None = None
+    precision: str | None = None
+    parameters: float | None = None
+    gradient_bytes: float | None = None
+    samples_per_epoch: int | None = None
+    format: str | None = None
+    column: Sequence[str] = ()
+    unit: str | None = None
+    rows: Sequence[str] = ()
+    factor: Sequence[str] = ()
+    level: Sequence[str] = ()
+    names: str | None = None
+    time: str | None = None
+    warmup_steps: int | None = None
+    accept: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementFile(Keys):
+    """The keys of a file for ``--statement``: those of import.yaml, of which only `stated` is required."""
+
+    stated: Statement = key("what is stated once for all measurements")
+    reading: Reading = key("how files are read", default_factory=Reading)
+    files: tuple[ImportedFile, ...] = key(
+        "the files of an earlier import, whose contents are compared", default=()
+    )
+    accepted: tuple[AcceptedFinding, ...] = key("findings of an earlier import that are accepted", default=())
+    ringside: str = key("version of Ringside that wrote the file", default="")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What is stated, how files are read, which findings are accepted, and the files of an earlier import."""
+
+    statement: Statement
+    reading: Reading
+    accepted: frozenset[str]
+    earlier: tuple[ImportedFile, ...] = ()
+
+
+def resolve_statement(options: Options, file: Path | None) -> Stated:
+    """Return what options and a file state; options come first.
+
+    Raises:
+        InputError: If one of them is wrong, or nobody states source and licence.
+    """
+    written = parse(StatementFile, load_yaml(file), file) if file else None
+    before = written.stated if written else None
+    stated: dict[str, Any] = vars(before) if before else {"levels": {}, "models": {}}
+    plain = ("source", "licence", "url", "device", "nodes", "devices_per_node", "samples_per_epoch")
+    options_given = {name: getattr(options, name) for name in plain if getattr(options, name) is not None}
+    for option, name in (
+        ("bandwidth", "bandwidth_bytes_s"),
+        ("inside_bandwidth", "inside_bandwidth_bytes_s"),
+    ):
+        if (rate := getattr(options, option)) is not None:
+            options_given[name] = rate * GBIT_BYTES
+    for name in ("source", "licence"):
+        if not (options_given.get(name) or stated.get(name)):
+            raise InputError(
+                "missing-argument",
+                "is missing",
+                file=f"--{name}",
+                expected="who measured, and where it is published"
+                if name == "source"
+                else "such as Apache-2.0",
+                hint="figures and reports name it; own measurements: --source own --licence none",
+            )
+    levels = {**stated["levels"], **_stated_levels(options)}
+    models = {**stated["models"], **_stated_size(options, levels)}
+    statement = Statement(**{**stated, **options_given, "levels": levels, "models": models})
+    reading = _reading(options, written.reading if written else Reading())
+    accepted = {*options.accept, *(entry.code for entry in (written.accepted if written else ()))}
+    return Stated(statement, reading, frozenset(accepted), written.files if written else ())
+
+
+def _stated_levels(options: Options) -> dict[str, Any]:
+    """Return the levels that options state, each checked against its factor."""
+    levels: dict[str, Any] = {}
+    for name, text in mapping_of(options.level, "--level").items():
+        if name not in factor_table():
+            raise InputError(
+                "unknown-name",
+                f"there is no factor '{name}'",
+                file="--level",
+                got=name,
+                **alternatives(name, factor_table()),
+            )
+        levels[name] = int(text) if text.lstrip("-").isdecimal() else text
+    for name, convert in (("framework", to_name), ("model", to_name), ("precision", to_precision)):
+        if (text := getattr(options, name)) is not None:
+            try:
+                levels[name] = convert(text)
+            except ValueError as error:
+                raise InputError(
+                    "bad-value", "is no level", file=f"--{name}", got=text, expected=str(error)
+                ) from None
+    return levels
+
+
+def _stated_size(options: Options, levels: dict[str, Any]) -> dict[str, ModelSize]:
+    if options.parameters is None and options.gradient_bytes is None:
+        return {}
+    if "model" not in levels:
+        flag = "--parameters" if options.parameters is not None else "--gradient-bytes"
+        raise InputError("missing-argument", "is about a model", file=flag, hint="name it: --model MODEL")
+    return {
+        str(levels["model"]): ModelSize(parameters=options.parameters, gradient_bytes=options.gradient_bytes)
+    }
+
+
+def _reading(options: Options, before: Reading) -> Reading:
+    """Return how files are read: options over what a file says."""
+    columns = mapping_of(options.column, "--column")
+    for name in columns:
+        check_value_name(name, "--column")
+    changes: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("format", "unit", "names", "time", "warmup_steps")
+        if getattr(options, name) is not None
+    }
+    if changes.get("format", FORMATS[0]) not in FORMATS:
+        got = changes["format"]
+        raise InputError(
+            "unknown-name",
+            f"there is no format '{got}'",
+            file="--format",
+            got=got,
+            **alternatives(got, FORMATS),
+        )
+    return replace(
+        before,
+        **changes,
+        columns={**before.columns, **columns},
+        rows={**before.rows, **mapping_of(options.rows, "--rows")},
+        factors={**before.factors, **mapping_of(options.factor, "--factor")},
+    )
