@@ -93,9 +93,11 @@ def import_measurements(
     check_target(result, overwrite)
     read_sources(result, names)
     refused = [finding for finding in result.findings if finding.code not in stated.accepted]
-    if not refused and not dry_run:
+    if is_written := not refused and not dry_run:
         write_campaign(result)
-    print(json.dumps(to_json(result, dry_run), indent=2) if as_json else describe(result, refused, dry_run))
+    print(
+        json.dumps(to_json(result, is_written), indent=2) if as_json else describe(result, refused, dry_run)
+    )
     if refused:
         raise InputErrors([_to_error(finding) for finding in refused])
 
@@ -267,7 +269,7 @@ def study_text(result: Import) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(result: Import, dry_run: bool) -> dict[str, Any]:
+def to_json(result: Import, is_written: bool) -> dict[str, Any]:
     """Return what was read, found and written, for programs."""
     return {
         "study": result.name,
@@ -282,7 +284,7 @@ def to_json(result: Import, dry_run: bool) -> dict[str, Any]:
             for finding in result.findings
         ],
         "notes": result.notes,
-        "written": [] if dry_run else [display_path(path) for path in _targets(result)],
+        "written": [display_path(path) for path in _targets(result)] if is_written else [],
     }
 
 

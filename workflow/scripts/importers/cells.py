@@ -40,8 +40,9 @@ class Run:
         local_batch: Samples of a replica in one micro-batch.
         sync_every: Gradient accumulation steps.
         effective_batch: Samples of an optimizer step.
-        seconds: Time of an optimizer step, s; None where the run failed.
+        seconds: Time of an optimizer step, or of the whole run to its target, s; None where the run failed.
         epoch_s: Time of an epoch as the file says it, s.
+        is_to_target: Whether `seconds` is the time of the whole run.
         status: ok, failed or oom.
         reason: Why it is not ok.
     """
@@ -58,6 +59,7 @@ class Run:
     epoch_s: float | None = None
     status: str = "ok"
     reason: str | None = None
+    is_to_target: bool = False
 
     @property
     def series(self) -> tuple[Any, ...]:
@@ -135,30 +137,29 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         epoch_s,
         status,
         reason,
+        is_to_target=time == "run",
     )
 
 
 def _place(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:
-    """Return numbers of nodes and of devices of a node."""
-    read = measurement.values
-    nodes, per_node, devices = (values.get(name) for name in ("nodes", "devices_per_node", "devices"))
-    if devices is not None:
-        if "nodes" not in read and per_node is not None and nodes is None:
-            nodes, rest = (devices // per_node, devices % per_node) if devices > per_node else (1, 0)
-            per_node = min(per_node, devices)
-            if rest:
-                problem = f"has {devices} devices, no multiple of {per_node} of a node"
-                raise InputError("contradicting-values", problem, file=measurement.place, got=devices)
-        elif nodes is not None and ("nodes" in read or per_node is None):
-            per_node = devices // nodes if not devices % nodes else per_node
+    """Return numbers of nodes and of devices of a node; what is stated completes what the file says."""
+    in_file = measurement.values
+    nodes, per_node = in_file.get("nodes"), in_file.get("devices_per_node")
+    devices = in_file.get("devices")
+    if devices is None:
+        nodes, per_node = values.get("nodes"), values.get("devices_per_node")
+    elif nodes is None and per_node is None and "devices_per_node" in values:
+        per_node = min(values["devices_per_node"], devices)
+    elif nodes is None and per_node is None:
+        nodes = values.get("nodes")
+    if devices is not None and nodes is None and per_node:
+        nodes = devices // per_node
+    elif devices is not None and per_node is None and nodes:
+        per_node = devices // nodes
     if nodes is None or per_node is None:
         name, flag = ("nodes", "--nodes") if nodes is None else ("devices per node", "--devices-per-node")
-        raise InputError(
-            "missing-value",
-            f"does not say the number of {name}",
-            file=measurement.place,
-            hint=f"state it: {flag} N",
-        )
+        problem = f"does not say the number of {name}"
+        raise InputError("missing-value", problem, file=measurement.place, hint=f"state it: {flag} N")
     if devices is not None and nodes * per_node != devices:
         problem = f"{nodes} nodes of {per_node} devices are not {devices} devices"
         raise InputError("contradicting-values", problem, file=measurement.place, got=devices)
@@ -207,8 +208,7 @@ def _times(
             raise InputError(
                 "missing-value", "does not say the time to train", file=measurement.place, hint=hint
             )
-        samples = values.get("samples_per_epoch")
-        return read["run_s"] * effective / samples if samples else read["run_s"], read["run_s"]
+        return read["run_s"], read["run_s"]
     if measurement.steps:
         return step_seconds(measurement.steps), None
     if "seconds" in read:
@@ -268,6 +268,7 @@ def to_rows(
         values = run.measurement.values
         epoch_s = run.epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
         sequence = values.get("sequence_length")
+        rate = samples / epoch_s if epoch_s and not run.is_to_target else None
         size = statement.models.get(levels["model"])
         is_sized = levels["model"] not in registered
         rows.append(
@@ -295,8 +296,8 @@ def to_rows(
                 "inside_bandwidth_bytes_s": _rate(values, "inside_bandwidth", statement),
                 "epoch_time_s": epoch_s,
                 "epoch_time_median_s": epoch_s,
-                "throughput_samples_s": samples / epoch_s if epoch_s else None,
-                "throughput_tokens_s": samples * sequence / epoch_s if epoch_s and sequence else None,
+                "throughput_samples_s": rate,
+                "throughput_tokens_s": rate * sequence if rate and sequence else None,
                 "samples_per_epoch": samples,
                 **_step_columns(run),
             }
@@ -314,7 +315,8 @@ def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float |
 def _step_columns(run: Run) -> dict[str, Any]:
     """Return the columns about steps: of a log the median of its intervals, else the time of the row."""
     steps = run.measurement.steps
-    columns: dict[str, Any] = {"step_time_median_s": median_seconds(steps) if steps else run.seconds}
+    seconds = None if run.is_to_target else median_seconds(steps) if steps else run.seconds
+    columns: dict[str, Any] = {"step_time_median_s": seconds}
     losses = [step.loss for step in steps if step.loss is not None and abs(step.loss) < float("inf")]
     return {**columns, "train_loss": losses[-1]} if losses else columns
 

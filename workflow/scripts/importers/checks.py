@@ -74,6 +74,8 @@ def implausible_units(runs: Sequence[Run]) -> Iterable[Finding]:
 
 def _unit_problem(run: Run) -> str | None:
     seconds = run.seconds or 0.0
+    if run.is_to_target:
+        return None
     clocked = [step for step in run.measurement.steps if step.started_at is not None]
     ratios = [
         (later.started_at - earlier.started_at) / (earlier.seconds * earlier.n_steps)  # type: ignore[operator]

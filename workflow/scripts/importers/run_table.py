@@ -1,6 +1,6 @@
 """Read tables of runs: CSV or JSON with one row a run; columns are found by usual names or by a mapping."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def read_run_table(
         for line, row in read_rows(text_lines(path)):
             place = f"{display_path(path)}, line {line}"
             if not names:
-                names = find_columns(row, columns, place)
+                names = find_columns(row, columns, place, factors.values())
                 factors = {name: names.get(column, column) for name, column in factors.items()}
                 check_columns(row, [*factors.values(), *row_texts], place)
                 used = {*names.values(), *factors.values(), *row_texts}
@@ -84,14 +84,16 @@ def read_run_table(
     return runs, unused
 
 
-def find_columns(row: Row, columns: Mapping[str, str], place: str) -> dict[str, str]:
-    """Return the column of each value that a row has.
+def find_columns(
+    row: Row, columns: Mapping[str, str], place: str, factor_columns: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the column of each value that a row has; columns of factors are none, unless they name a value.
 
     Raises:
         InputError: If it lacks a column that `columns` names, or has no time.
     """
     check_columns(row, [column for column in columns.values() if column], place)
-    mapped_columns = set(columns.values())
+    mapped_columns = {*columns.values(), *(name for name in factor_columns if name not in VALUES)}
     by_lower = {str(name).strip().lower(): name for name in reversed(list(row)) if name not in mapped_columns}
     usual_columns = {
         name: next((by_lower[usual] for usual in value.columns if usual in by_lower), None)

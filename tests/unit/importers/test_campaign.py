@@ -1,0 +1,149 @@
+"""Files become a campaign whose tables fit their schemas, and an import.yaml that repeats the import."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.errors import InputError, InputErrors
+from common.tables import read_table
+from common.written import load
+from declared.imported import ImportKeys
+from importers import campaign
+from importers.campaign import import_measurements
+from importers.statement import Options
+
+FILES = Path(__file__).parent / "files"
+LOGS = Path(__file__).parents[1] / "training_logs" / "logs"
+OWN = Options(source="our site", licence="none")
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write into a folder of the test; the version is that of the real checkout."""
+    monkeypatch.setattr(campaign, "_version", lambda: "0.0")
+    monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(campaign, "STUDIES", tmp_path / "studies")
+    (tmp_path / "studies").mkdir()
+    return tmp_path
+
+
+def options(**keys: object) -> Options:
+    return Options(**{**vars(OWN), **keys})  # type: ignore[arg-type]
+
+
+def test_table_and_collective_test_become_a_campaign(checkout: Path) -> None:
+    names = [str(FILES / "dlperf_runs.csv"), str(FILES / "all_reduce.txt")]
+    import_measurements(
+        names, "theirs", options(column=["dataset="], bandwidth=100.0, inside_bandwidth=200.0)
+    )
+    folder = checkout / "results" / "theirs" / "imported"
+    runs, epochs = read_table(folder / "runs.csv", "runs"), read_table(folder / "epochs.csv", "epochs")
+    network = read_table(folder / "network.csv", "network")
+    assert len(runs) == len(epochs) == 36 and set(runs["framework"]) == {"mindspore", "paddle"}
+    assert set(runs["inside_bandwidth_bytes_s"]) == {25e9} and runs["block"].isna().all()
+    assert set(network["framework"]) == {"mindspore", "paddle"} and len(network) == 12
+    written = load(ImportKeys, folder / "import.yaml")
+    assert [(file.format, file.rows) for file in written.files] == [("runs", 36), ("nccl-tests", 1)]
+    assert written.stated.bandwidth_bytes_s == 12.5e9 and written.reading.columns == {"dataset": ""}
+    study = yaml.safe_load((checkout / "studies" / "theirs.yaml").read_text())
+    assert study["imported"] == "results/theirs/imported" and set(study) == {"title", "question", "imported"}
+
+
+def test_import_repeats_from_its_import_yaml(checkout: Path) -> None:
+    file = str(FILES / "mlperf_runs.csv")
+    chosen = options(time="run", rows=["round=5.1"], accept=["lattice"], level=["dataset=c4"])
+    import_measurements([file], "first", chosen)
+    folder = checkout / "results" / "first" / "imported"
+    import_measurements([file], "second", Options(), folder / "import.yaml")
+    for name in ("runs.csv", "epochs.csv"):
+        again = (checkout / "results" / "second" / "imported" / name).read_text()
+        assert again.replace("second", "first") == (folder / name).read_text()
+    changed = checkout / "mlperf_runs.csv"
+    changed.write_text(Path(file).read_text().replace("569.008", "569.009"))
+    with pytest.raises(InputErrors) as refused:
+        import_measurements([str(changed)], "third", Options(), folder / "import.yaml")
+    assert refused.value.code == "changed-file"
+
+
+def test_logs_become_runs_with_values_of_their_names(checkout: Path) -> None:
+    for nodes in (8, 16):
+        log = checkout / "logs" / f"n{nodes}" / "tp4.log"
+        log.parent.mkdir(parents=True)
+        text = (LOGS / "megatron.log").read_text()
+        text = text.replace("world_size .......", f"w{nodes}rld_size .......")
+        log.write_text(text if nodes == 8 else text.replace("812.6", "814.2"))
+    chosen = options(
+        model="gpt", parameters=1.3e9, devices_per_node=8, names="n{nodes}/*.log", column=["devices="]
+    )
+    import_measurements([str(checkout / "logs")], "gpt", chosen)
+    runs = read_table(checkout / "results" / "gpt" / "imported" / "runs.csv", "runs")
+    assert runs["nodes"].tolist() == [16, 8] and set(runs["parallelism"]) == {"pipeline2-data-tensor4"}
+    assert set(runs["precision"]) == {"amp"} and set(runs["parameters"]) == {1.3e9}
+    assert runs["throughput_tokens_s"].notna().all() is not None
+
+
+def test_findings_end_the_import_unless_they_are_accepted(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(FILES / "mlperf_runs.csv")
+    with pytest.raises(InputErrors) as refused:
+        import_measurements([file], "theirs", options(time="run"), as_json=True)
+    found = {error.code for error in refused.value.errors}
+    assert found == {"same-run-twice", "mixed-cell"}
+    listed = json.loads(capsys.readouterr().out)
+    assert {finding["code"] for finding in listed["findings"]} == found and listed["written"] == []
+    assert not (checkout / "results").exists()
+    import_measurements([file], "theirs", options(time="run", accept=sorted(found)))
+    folder = checkout / "results" / "theirs" / "imported"
+    assert len(read_table(folder / "runs.csv", "runs")) == 10
+    assert {entry.code for entry in load(ImportKeys, folder / "import.yaml").accepted} == found
+
+
+def test_dry_run_writes_nothing(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import_measurements([str(FILES / "llm_foundry.csv")], "mpt", options(column=["dataset="]), dry_run=True)
+    assert not (checkout / "results").exists() and list((checkout / "studies").iterdir()) == []
+    assert "would write" in capsys.readouterr().out
+
+
+def test_earlier_import_is_replaced_only_on_request(checkout: Path) -> None:
+    names, chosen = [str(FILES / "llm_foundry.csv")], options(column=["dataset="])
+    import_measurements(names, "mpt", chosen)
+    study = checkout / "studies" / "mpt.yaml"
+    study.write_text(study.read_text() + "target_accuracy: 0.9\n")
+    with pytest.raises(InputError) as refused:
+        import_measurements(names, "mpt", chosen)
+    assert refused.value.code == "already-there"
+    import_measurements(names, "mpt", chosen, overwrite=True)
+    assert "target_accuracy" in study.read_text(), "a study that a person edited stays"
+    study.write_text("title: t\n")
+    with pytest.raises(InputError) as refused:
+        import_measurements(names, "mpt", chosen, overwrite=True)
+    assert refused.value.code == "already-there"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"source": None}, "missing-argument"),
+        ({"licence": None}, "missing-argument"),
+        ({"column": ["seconds"]}, "bad-arguments"),
+        ({"column": ["secs=t"]}, "unknown-name"),
+        ({"level": ["datset=c4"]}, "unknown-name"),
+        ({"format": "megatron-lm"}, "unknown-name"),
+        ({"parameters": 1e9}, "missing-argument"),
+        ({"precision": "fp8"}, "bad-value"),
+        ({"rows": ["framework=nobody"]}, "missing-value"),
+    ],
+)
+def test_wrong_option_is_one_line(keys: dict[str, object], code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "dlperf_runs.csv")], "theirs", options(**keys))
+    assert refused.value.code == code
+
+
+def test_collective_tests_alone_are_no_campaign() -> None:
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "all_reduce.txt")], "theirs", OWN)
+    assert refused.value.code == "missing-value"

@@ -1,0 +1,140 @@
+"""Each check finds what it is for, and nothing in public measurements without such a mistake."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declared.imported import Statement
+from importers.cells import Run, complete_run
+from importers.checks import find_all, without_repetitions
+from importers.measurement import Measurement
+from importers.run_table import read_run_table
+from training_logs.log import Step
+
+FILES = Path(__file__).parent / "files"
+STATED = Statement(source="s", licence="l")
+BASE = {"framework": "f", "model": "m", "devices_per_node": 8, "local_batch": 8.0, "sync_every": 1}
+
+
+def public(name: str, columns: dict[str, str] | None = None, time: str = "step") -> list[Run]:
+    runs, _ = read_run_table(FILES / name, {"dataset": "", **(columns or {})}, {}, {})
+    return [complete_run(run, STATED, time) for run in runs]
+
+
+def run(place: str = "a", steps: tuple[Step, ...] = (), time: str = "step", **values: Any) -> Run:
+    nodes = values.get("nodes", 1)
+    content = {**BASE, "nodes": nodes, "global_batch": 64.0 * nodes, **values}
+    return complete_run(Measurement(place, content, steps=steps), STATED, time)
+
+
+def codes(runs: list[Run], time: str = "step") -> list[str]:
+    return [finding.code for finding in find_all(runs, time)]
+
+
+@pytest.mark.parametrize("name", ["dlperf_runs.csv", "llm_foundry.csv", "nvidia_examples.csv"])
+def test_good_measurements_raise_nothing(name: str) -> None:
+    assert codes(public(name)) == []
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3])
+@pytest.mark.parametrize("name", ["dlperf_runs.csv", "llm_foundry.csv", "nvidia_examples.csv"])
+def test_other_unit_is_found_in_every_source(name: str, factor: float) -> None:
+    runs, _ = read_run_table(FILES / name, {"dataset": ""}, {}, {})
+    wrong = [
+        complete_run(
+            Measurement(one.place, {**one.values, "seconds": one.values["seconds"] * factor}), STATED, "step"
+        )
+        for one in runs
+    ]
+    assert "implausible-unit" in codes(wrong)
+
+
+def test_clocks_of_a_log_tell_its_unit() -> None:
+    steps = tuple(Step(n, 420.0, started_at=1e9 + 0.42 * n) for n in range(6))
+    assert codes([run(steps=steps)]) == ["implausible-unit"]
+    assert codes([run(steps=tuple(Step(n, 0.42, started_at=1e9 + 0.42 * n) for n in range(6)))]) == []
+
+
+def test_run_that_was_submitted_twice_is_found_and_left_out() -> None:
+    runs = public("mlperf_runs.csv", time="run")
+    findings = find_all(runs, "run")
+    (finding,) = (finding for finding in findings if finding.code == "same-run-twice")
+    assert finding.text.startswith("2 runs")
+    assert len(without_repetitions(runs)) == len(runs) - 2
+    assert without_repetitions(public("dlperf_runs.csv")) == public("dlperf_runs.csv")
+
+
+def test_log_that_was_copied_is_found() -> None:
+    steps = tuple(Step(n, 0.4 + n / 1000) for n in range(5))
+    assert codes([run("a.log", steps), run("b.log", steps)]) == ["same-run-twice"]
+    assert codes([run("a.log", steps), run("b.log", steps[1:])]) == []
+
+
+@pytest.mark.parametrize(("spread", "found"), [(0.0, ["too-exact"]), (3e-4, [])])
+def test_times_on_straight_lines_were_computed(spread: float, found: list[str]) -> None:
+    # As vTrain's table: a constant and a time of each micro-batch, for three batches of a device.
+    runs = [
+        run(
+            f"line {batch} {count}",
+            local_batch=float(batch),
+            sync_every=count,
+            global_batch=8.0 * batch * count,
+            seconds=round((0.05 + 0.031 * batch * count) * (1 + spread * (-1) ** count * batch), 9),
+        )
+        for batch in (1, 2, 4)
+        for count in (2, 4, 8, 16)
+    ]
+    assert codes(runs) == found
+
+
+def test_batch_that_is_not_the_product_is_found() -> None:
+    assert codes([run(local_batch=7.875, seconds=0.5)]) == ["step-count"]
+    assert codes([run(local_batch=7.9999, seconds=0.5)]) == []
+
+
+def test_parallelism_that_changes_along_a_series_is_found() -> None:
+    changing = [
+        run(nodes=1, tensor_parallel=4, local_batch=32.0, seconds=0.5),
+        run(nodes=2, tensor_parallel=8, local_batch=64.0, seconds=0.52),
+    ]
+    assert codes(changing) == ["parallelism-changes"]
+    context = [
+        run(nodes=n, context_parallel=c, local_batch=8.0 * c, seconds=0.5) for n, c in ((1, 2), (2, 4))
+    ]
+    assert codes(context) == ["parallelism-changes"]
+    crossed = [
+        run(nodes=nodes, tensor_parallel=tensor, local_batch=8.0 * tensor, seconds=0.5)
+        for nodes in (1, 2)
+        for tensor in (2, 4)
+    ]
+    assert codes(crossed) == []
+
+
+def test_replicates_of_two_systems_are_found() -> None:
+    runs = [run("a", device="A100-80GB", seconds=0.5), run("b", device="H100", seconds=0.4)]
+    assert codes(runs) == ["mixed-cell"]
+    assert (
+        codes([run("a", device="A100-80GB", seconds=0.5), run("b", device="A100-80GB", seconds=0.51)]) == []
+    )
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(0.55, ["off-curve"]), (0.525, []), (0.51, [])])
+def test_place_off_the_curve_is_found(seconds: float, found: list[str]) -> None:
+    series = {1: 0.5, 2: 0.505, 4: seconds, 8: 0.515}
+    assert codes([run(f"n{nodes}", nodes=nodes, seconds=time) for nodes, time in series.items()]) == found
+
+
+def test_wide_spread_is_no_place_off_the_curve() -> None:
+    series = {1: (0.5, 0.5), 2: (0.505, 0.505), 4: (0.50, 0.62), 8: (0.515, 0.515)}
+    runs = [run(f"n{nodes}", nodes=nodes, seconds=time) for nodes, times in series.items() for time in times]
+    assert codes(runs) == []
+
+
+def test_time_to_train_on_a_lattice_is_found() -> None:
+    runs = [
+        run(f"r{number}", time="run", run_s=95.0 * evaluations + number / 10, evaluations=evaluations)
+        for number, evaluations in enumerate((5, 6, 6, 7, 6, 5))
+    ]
+    assert codes(runs, "run") == ["lattice"]
+    assert codes([run(f"r{n}", time="run", run_s=600.0 + n, evaluations=6) for n in range(6)], "run") == []
