@@ -55,6 +55,8 @@ def fuzz_here(name: str, options: list[str]) -> None:
             "traces",
             "sites",
             "ranks",
+            "training_logs",
+            "importers",
         ]
     ):
         from fuzz.targets import TARGETS, call

@@ -33,6 +33,7 @@ from declared import frameworks
 from declared.configuration import load_config, read_config
 from declared.datasets import read_datasets
 from declared.environments import read as read_environment
+from declared.imported import Reading, Statement
 from declared.site import host_names, load_site
 from declared.study import load_study
 from declared.topologies import load_topology
@@ -40,6 +41,9 @@ from environments.built import read_built
 from environments.packages import entries, running_pythons
 from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
+from importers.campaign import Import, read_sources
+from importers.collective_tests import read_nccl_tests, read_osu
+from importers.statement import Stated
 from plan.batch_sizes import read_batch_sizes
 from plan.binding import read_binding
 from plan.campaign import published_tables
@@ -54,6 +58,8 @@ from runs.epochs import read_epochs
 from support.bundles import Bundle
 from support.recorded import content as record_content
 from traces import otf2_read
+from training_logs.formats import read_log
+from training_logs.log import LogError
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 UNPACKED_BYTES = 1 << 20
@@ -325,6 +331,25 @@ def _read_study(file: Path) -> object:
     return plan_design(load_study(file.stem, file.parent), load_site("local"))
 
 
+LOGS = "tests/unit/training_logs/logs/"
+
+
+def _log(format_name: str, pattern: str) -> Target:
+    """Return the reader of a format of logs of trainings."""
+    return Target("log.txt", lambda file: read_log(file, format_name), _files(LOGS + pattern), (LogError,))
+
+
+def _read_imported(file: Path) -> object:
+    """Read a file as ./ringside import does, up to its rows and the findings of its checks."""
+    statement = Statement(
+        source="s", licence="l", nodes=1, devices_per_node=8, levels={"framework": "f", "model": "m"}
+    )
+    reading = Reading(columns={"dataset": ""})
+    result = Import("fuzzed", Stated(statement, reading, frozenset()))
+    read_sources(result, [str(file)])
+    return result.rows
+
+
 TARGETS = {
     "study": Target("fuzzed.yaml", _read_study, _files("config/studies/*small.yaml")),
     "site": Target("fuzzed.yaml", lambda file: load_site(file.stem, file.parent), _files("config/sites/*.yaml")),
@@ -371,6 +396,15 @@ TARGETS = {
     "product": Target("product.csv", _compare(b"a,b\n1,2\nx,nan\n"), lambda: [b"a,b\n1,3\ny,inf\n"]),
     "figure": Target("figure.png", _compare(_pictures("PNG")()[0]), _pictures("PNG")),
     "otf2": Target("otf2", _read_otf2, _otf2),
+    "log-megatron": _log("megatron", "megatron.log"),
+    "log-torchtitan": _log("torchtitan", "torchtitan.log"),
+    "log-mllog": _log("mllog", "mllog*.txt"),
+    "log-trainer": _log("trainer", "trainer_state.json"),
+    "log-lightning": _log("lightning", "lightning.csv"),
+    "log-steps": _log("steps", "steps.*"),
+    "import": Target("any.txt", _read_imported, _files("tests/unit/importers/files/*.csv")),
+    "nccl-tests": Target("all_reduce.txt", read_nccl_tests, _files("tests/unit/importers/files/all_reduce.txt")),
+    "osu": Target("osu.txt", read_osu, _files("tests/unit/importers/files/osu_*.txt")),
     "costs": Target("costs.csv", lambda file: read_table(file, "costs"), _header_of("costs")),
     "messages": Target("messages.csv", lambda file: read_table(file, "messages"), _header_of("messages")),
     "replay": Target("replay_steps.csv", lambda file: read_table(file, "replay_steps"), _header_of("replay_steps")),

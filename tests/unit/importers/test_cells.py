@@ -20,8 +20,8 @@ def stated(**keys: Any) -> Statement:
 def run(
     statement: Statement | None = None, time: str = "step", steps: tuple[Step, ...] = (), **values: Any
 ) -> Any:
-    told = {name: value for name, value in {**BASE, **values}.items() if value is not None}
-    return complete_run(Measurement("a.csv, line 2", told, steps=steps), statement or stated(), time)
+    content = {name: value for name, value in {**BASE, **values}.items() if value is not None}
+    return complete_run(Measurement("a.csv, line 2", content, steps=steps), statement or stated(), time)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_time_of_a_step_follows_from_what_the_file_has(values: dict[str, Any], s
 
 
 def test_steps_of_a_log_come_before_other_times() -> None:
-    made = run(steps=(Step(10, 0.2, n_steps=10), Step(20, 0.4, n_steps=10)), seconds=9.0)
-    rows, epochs = to_rows([made], "s", stated())
-    assert made.seconds == pytest.approx(0.3)
+    completed = run(steps=(Step(10, 0.2, n_steps=10), Step(20, 0.4, n_steps=10)), seconds=9.0)
+    rows, epochs = to_rows([completed], "s", stated())
+    assert completed.seconds == pytest.approx(0.3)
     assert (
         rows[0]["step_time_median_s"] == 0.2 and rows[0]["epoch_time_s"] == epochs[0]["epoch_time_s"] == 0.3
     )
 
 
 def test_pipeline_takes_accumulated_batches_as_microbatches() -> None:
-    made = run(
+    completed = run(
         nodes=8,
         global_batch=64,
         local_batch=2,
@@ -94,8 +94,13 @@ def test_pipeline_takes_accumulated_batches_as_microbatches() -> None:
         pipeline_parallel=2,
         data_parallel=8,
     )
-    assert made.levels["parallelism"] == "pipeline2-data-tensor4"
-    assert (made.levels["microbatches"], made.sync_every, made.local_batch, made.replicas) == (4, 1, 8.0, 8)
+    assert completed.levels["parallelism"] == "pipeline2-data-tensor4"
+    assert (
+        completed.levels["microbatches"],
+        completed.sync_every,
+        completed.local_batch,
+        completed.replicas,
+    ) == (4, 1, 8.0, 8)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_batch_is_local_in_weak_and_global_in_strong_scaling() -> None:
     assert scopes[6:] == [("h", "global", 8, 1.0), ("h", "global", 8, 0.5)]
 
 
-def test_runs_of_a_cell_are_numbered_and_epochs_have_the_largest_batch() -> None:
+def test_runs_are_numbered_and_an_epoch_has_the_largest_batch() -> None:
     rows, epochs = to_rows([run(), run(), run(nodes=2, global_batch=128)], "s", stated())
     assert [row["replicate"] for row in rows] == [1, 2, 1]
     assert {row["samples_per_epoch"] for row in rows} == {128}

@@ -41,13 +41,17 @@ def test_good_measurements_raise_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["dlperf_runs.csv", "llm_foundry.csv", "nvidia_examples.csv"])
 def test_other_unit_is_found_in_every_source(name: str, factor: float) -> None:
     runs, _ = read_run_table(FILES / name, {"dataset": ""}, {}, {})
-    wrong = [
+    changed = [
         complete_run(
-            Measurement(one.place, {**one.values, "seconds": one.values["seconds"] * factor}), STATED, "step"
+            Measurement(
+                public_run.place, {**public_run.values, "seconds": public_run.values["seconds"] * factor}
+            ),
+            STATED,
+            "step",
         )
-        for one in runs
+        for public_run in runs
     ]
-    assert "implausible-unit" in codes(wrong)
+    assert "implausible-unit" in codes(changed)
 
 
 def test_clocks_of_a_log_tell_its_unit() -> None:
@@ -71,8 +75,8 @@ def test_log_that_was_copied_is_found() -> None:
     assert codes([run("a.log", steps), run("b.log", steps[1:])]) == []
 
 
-@pytest.mark.parametrize(("spread", "found"), [(0.0, ["too-exact"]), (3e-4, [])])
-def test_times_on_straight_lines_were_computed(spread: float, found: list[str]) -> None:
+@pytest.mark.parametrize(("spread", "expected"), [(0.0, ["too-exact"]), (3e-4, [])])
+def test_times_on_straight_lines_were_computed(spread: float, expected: list[str]) -> None:
     # As vTrain's table: a constant and a time of each micro-batch, for three batches of a device.
     runs = [
         run(
@@ -85,7 +89,7 @@ def test_times_on_straight_lines_were_computed(spread: float, found: list[str]) 
         for batch in (1, 2, 4)
         for count in (2, 4, 8, 16)
     ]
-    assert codes(runs) == found
+    assert codes(runs) == expected
 
 
 def test_batch_that_is_not_the_product_is_found() -> None:
@@ -119,10 +123,10 @@ def test_replicates_of_two_systems_are_found() -> None:
     )
 
 
-@pytest.mark.parametrize(("seconds", "found"), [(0.55, ["off-curve"]), (0.525, []), (0.51, [])])
-def test_place_off_the_curve_is_found(seconds: float, found: list[str]) -> None:
+@pytest.mark.parametrize(("seconds", "expected"), [(0.55, ["off-curve"]), (0.525, []), (0.51, [])])
+def test_place_off_the_curve_is_found(seconds: float, expected: list[str]) -> None:
     series = {1: 0.5, 2: 0.505, 4: seconds, 8: 0.515}
-    assert codes([run(f"n{nodes}", nodes=nodes, seconds=time) for nodes, time in series.items()]) == found
+    assert codes([run(f"n{nodes}", nodes=nodes, seconds=time) for nodes, time in series.items()]) == expected
 
 
 def test_wide_spread_is_no_place_off_the_curve() -> None:

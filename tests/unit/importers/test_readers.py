@@ -22,7 +22,7 @@ def table(folder: Path, text: str) -> Path:
     return file
 
 
-def test_columns_are_found_by_usual_names_and_units_by_their_ends(tmp_path: Path) -> None:
+def test_columns_have_usual_names_and_units_at_their_ends(tmp_path: Path) -> None:
     file = table(
         tmp_path, "Library,GPUs,nodes,global_batch_size,step_time_ms,site\nOur Trainer 2.0,16,2,512,412.5,a\n"
     )

@@ -16,6 +16,7 @@ import typer
 
 from common.files import CHECKOUT
 from environments import controller
+from importers.statement import Options
 from ringside import arguments, workflow
 from ringside.app import app, run
 
@@ -73,6 +74,9 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("trace a.r1 --full", "traces.make.trace_run", ("a.r1", "", ""), {"full": True}),
         ("read-trace x.otf2", "traces.otf2_read.convert", (Path("x.otf2"),), {}),
         ("unlock", "plan.unlock.main", (), {}),
+        ("import a.csv b --as x --unit ms --bandwidth 100 --accept lattice -n", "importers.campaign.import_measurements",
+         (["a.csv", "b"], "x", Options(unit="ms", bandwidth=100.0, accept=["lattice"]), None),
+         {"dry_run": True, "overwrite": False, "as_json": False}),
         ("site mine --partition gpu", "sites.site_file.write_site", ("mine", "gpu"), {"local": False}),
         ("doctor --site virtual", "sites.doctor.check_site", ("", "virtual"), {}),
         ("submit rehearsal --wait --keep-going", "runs.submit.submit_blocks", ("rehearsal", ""),

@@ -1,5 +1,6 @@
 """Each format is recognized and read: with restarts, several ranks, colours, and a last line that was cut off."""
 
+import re
 import statistics
 from pathlib import Path
 
@@ -99,6 +100,17 @@ def test_mlperf_blocks_count_samples_from_the_begin() -> None:
     assert [step.n_steps for step in log.steps] == [48, 48, 48]
     assert [step.seconds for step in log.steps] == pytest.approx([1.5 + 2 / 48, 1.501, 1.502])
     assert log.facts["status"] == "aborted"
+
+
+def test_mlperf_numbers_of_steps_may_count_samples(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    text = (LOGS / "mllog.txt").read_text()
+    file.write_text(
+        re.sub(r'"step": ([1-9]\d*\.0)', lambda step: f'"step": {32 * (float(step[1]) + 1)}', text)
+    )
+    log = read_log(file, "mllog")
+    assert [step.index for step in log.steps] == [32 * number for number in range(1, 10)]
+    assert {step.n_steps for step in log.steps} == {32}
 
 
 def test_trainer_gives_the_mean_of_the_training() -> None:

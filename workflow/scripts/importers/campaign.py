@@ -302,9 +302,9 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
     rows = result.rows["runs"]
     replicates = Counter(row["cell"] for row in rows)
     fewest, largest = min(replicates.values()), max(replicates.values())
-    runs_of_cell = f"{fewest} to {largest}" if fewest < largest else str(fewest)
+    runs_of_cell = f"{fewest} to {largest} runs" if fewest < largest else number_of(fewest, "run")
     lines.append(
-        f"{number_of(len(replicates), 'cell')} with {runs_of_cell} runs each: "
+        f"{number_of(len(replicates), 'cell')} with {runs_of_cell} each: "
         + ", ".join(
             number_of(len({row[name] for row in rows}), noun)
             for name, noun in (("framework", "framework"), ("model", "model"), ("ranks", "number of devices"))

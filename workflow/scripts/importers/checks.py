@@ -83,7 +83,7 @@ def _unit_problem(run: Run) -> str | None:
         if earlier.segment == later.segment
     ]
     if len(ratios) > 2 and not 1 / CLOCK_FACTOR < (ratio := statistics.median(ratios)) < CLOCK_FACTOR:
-        return f"clocks say that steps take {ratio:.3g} times as long as their times"
+        return f"clocks say that steps take {ratio:.0e} times as long as their times"
     parameters = run.measurement.values.get("parameters")
     if parameters and run.levels["device"] != "cpu":
         sequence = run.measurement.values.get("sequence_length")

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import log
+from statistics import median
 from typing import Any
 
 from training_logs.log import Log, LogError, Step, decimal, plain_lines, positive, without_unknown
@@ -115,25 +117,40 @@ def _note(run: _Run, event: dict[str, Any]) -> None:
 def _steps(run: _Run) -> tuple[Step, ...]:
     batch, sequence = positive(run.facts.get("global_batch")), positive(run.facts.get("sequence_length"))
     if run.steps:
-        steps = _logged_steps(run)
+        steps = _logged_steps(run, batch)
     else:
         steps = (_block_steps(run, batch) or _throughput_steps(run, batch)) if batch else ()
     tokens = batch * sequence if batch and sequence else None
     return tuple(replace(step, samples=batch, tokens=tokens) for step in steps)
 
 
-def _logged_steps(run: _Run) -> tuple[Step, ...]:
-    """Return the steps with a time; numbers begin at 0 in some benchmarks and at 1 in others."""
+def _logged_steps(run: _Run, batch: float | None) -> tuple[Step, ...]:
+    """Return the steps with a time; numbers begin at 0 in some benchmarks, and count samples in others."""
+    scale = batch if batch and _counts_samples(run, batch) else 1.0
     steps: list[Step] = []
     for ended_at, value, metadata in run.steps:
-        index, seconds = positive(metadata["step"]) or 0.0, float(value["train_step_time"])
-        loss = next((value[name] for name in ("reduced_train_loss", "train_loss") if name in value), None)
-        gap = int(index) - steps[-1].index if steps else int(index) + 1
+        index = int((positive(metadata["step"]) or 0.0) / scale)
+        gap = index - steps[-1].index if steps else index + (scale == 1.0)
         if gap < 1 or gap > 1e9:
             continue  # the same step, from another rank
+        seconds = float(value["train_step_time"])
+        loss = next((value[name] for name in ("reduced_train_loss", "train_loss") if name in value), None)
         loss = float(loss) if isinstance(loss, (int, float)) else None
-        steps.append(Step(int(index), seconds, loss=loss, started_at=ended_at - seconds * gap, n_steps=gap))
+        steps.append(Step(index, seconds, loss=loss, started_at=ended_at - seconds * gap, n_steps=gap))
     return tuple(steps)
+
+
+def _counts_samples(run: _Run, batch: float) -> bool:
+    """Return whether `step` counts samples: then clocks advance by a step's time for each batch of them."""
+    ratios = []
+    for (begin, _, before), (end, value, metadata) in pairwise(run.steps):
+        first, last = positive(before["step"]) or 0.0, positive(metadata["step"]) or 0.0
+        if last > first and end > begin:
+            ratios.append((end - begin) / (float(value["train_step_time"]) * (last - first)))
+    if not ratios or batch <= 1:
+        return False
+    ratio = median(ratios)
+    return abs(log(ratio * batch)) < abs(log(ratio))
 
 
 def _block_steps(run: _Run, batch: float) -> tuple[Step, ...]:
