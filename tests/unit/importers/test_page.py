@@ -35,7 +35,7 @@ def test_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ringside.workflow.set_variables", lambda: None)
     monkeypatch.chdir(tmp_path)
     commands = [line for block in page.blocks("sh") for line in block.splitlines()]
-    assert len(commands) == 4
+    assert len(commands) == 4 and run(["import", "--help"]) == 0
     for command in commands:
         assert run(shlex.split(command)[1:]) == 0
     folder = tmp_path / "results"
