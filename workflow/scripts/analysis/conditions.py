@@ -512,7 +512,7 @@ def shortfall_note(runs: pd.DataFrame) -> str:
 
 def constants_note(runs: pd.DataFrame) -> str:
     """Name the factors that have a single level in the whole study, with that level."""
-    levels = {name: runs[name].iloc[0] for name in factors() if runs[name].nunique(dropna=False) == 1}
+    levels = {name: runs[name].iloc[0] for name in factors(runs) if runs[name].nunique(dropna=False) == 1}
     omitted = {**SITE_DEFAULTS, "trace": UNTRACED}  # `tracing_note` reports it
     levels = {name: level for name, level in levels.items() if level != omitted.get(name)}
     texts = [

@@ -12,7 +12,15 @@ import pandas as pd
 from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_results, read_table
-from declared.factors import LARGEST, MAX_SERIES, UNTRACED, scale_of, treatments_of
+from declared.factors import (
+    LARGEST,
+    MAX_SERIES,
+    UNTRACED,
+    factor_names,
+    factor_rules,
+    scale_of,
+    treatments_of,
+)
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
@@ -113,9 +121,12 @@ def read_timing_runs(path: Path) -> pd.DataFrame:
     return timing_runs(read_runs(path))
 
 
-def factors() -> list[str]:
-    """Return every factor that a study may vary, in the order of factors.schema.yaml."""
-    return list(schema("factors")["properties"])
+def factors(columns: Iterable[str] = ()) -> list[str]:
+    """Return every factor, in the order of factors.schema.yaml, then those of the user's own among `columns`.
+
+    `columns` are those of runs or cells.
+    """
+    return factor_names(columns)
 
 
 def has_words(runs: pd.DataFrame, factor: str) -> bool:
@@ -133,12 +144,12 @@ def with_batch_numbers(runs: pd.DataFrame) -> pd.DataFrame:
 
 def title(factor: str) -> str:
     """Return the title of a factor."""
-    return schema("factors")["properties"][factor].get("title", factor)
+    return str(factor_rules(factor).get("title", factor))
 
 
 def title_with_unit(factor: str) -> str:
     """Return the title of a factor with its unit, as an axis label."""
-    unit = schema("factors")["properties"][factor].get("unit")
+    unit = factor_rules(factor).get("unit")
     return f"{title(factor)} ({unit})" if unit and unit != title(factor) else title(factor)
 
 
@@ -207,7 +218,7 @@ def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
 
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     """Return the factors with more than one level in `runs`, except those in `but`."""
-    return [name for name in factors() if name not in but and runs[name].nunique(dropna=False) > 1]
+    return [name for name in factors(runs) if name not in but and runs[name].nunique(dropna=False) > 1]
 
 
 def treatments(runs: pd.DataFrame) -> list[str]:
@@ -237,7 +248,7 @@ def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     if factor == "framework":
         return framework_order(runs)
     levels = runs[factor].dropna().unique().tolist()
-    words = schema("factors")["properties"][factor].get("enum")
+    words = factor_rules(factor).get("enum")
     if words:
         return sorted(levels, key=words.index)
     return sorted(levels, key=lambda level: (isinstance(level, str), level))
@@ -361,6 +372,6 @@ def framework_order(runs: pd.DataFrame) -> list[str]:
 def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, every factor, replicas and baseline of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
-    rows = runs[["cell", *factors(), "replicas", "baseline"]].drop_duplicates("cell")
-    order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(), kind="stable").index
+    rows = runs[["cell", *factors(runs), "replicas", "baseline"]].drop_duplicates("cell")
+    order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(runs), kind="stable").index
     return rows.loc[order].reset_index(drop=True)

@@ -110,7 +110,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "cell": cell.cell,
-                **{name: getattr(cell, name) for name in factors()},
+                **{name: getattr(cell, name) for name in factors(by_cell)},
                 "replicas": replicas,
                 "n": own.n,
                 **columns("epoch_time_s", own),
@@ -127,7 +127,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(
-        rows, columns=list(rows[0]) if rows else ["cell", *factors(), "baseline_cell", "within_blocks"]
+        rows, columns=list(rows[0]) if rows else ["cell", *factors(by_cell), "baseline_cell", "within_blocks"]
     )
 
 
@@ -190,7 +190,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["serial fraction"] = tables.interval_texts(data, "karp_flatt")
     return tables.Table(
         title="Speed-up and efficiency of epoch time with their baseline in seconds",
-        data=data.drop(columns=[name for name in factors() if data[name].isna().all()]),
+        data=data.drop(columns=[name for name in factors(data) if data[name].isna().all()]),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
         left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "baseline"],

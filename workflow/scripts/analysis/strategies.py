@@ -59,7 +59,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     )
     first = runs.drop_duplicates("cell").set_index("cell")
     rows = []
-    for levels in cell_levels(runs)[["cell", *factors()]].to_dict("records"):
+    for levels in cell_levels(runs)[["cell", *factors(runs)]].to_dict("records"):
         run = first.loc[levels["cell"]]
         if requirements := cell_requirements(levels, run):
             rows.append(

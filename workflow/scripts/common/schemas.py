@@ -3,7 +3,8 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +33,38 @@ TYPES = {
 def schema(name: str) -> dict[str, Any]:
     """Return the schema `config/schemas/<name>.schema.yaml`.
 
-    A property that refers to another schema is replaced by all properties of that one.
+    A property that refers to another schema is replaced by all properties of that one, and by its patterns of
+    further properties.
     """
     loaded = load_yaml(SCHEMAS / f"{name}.schema.yaml")
     properties: dict[str, Any] = {}
+    patterns: dict[str, Any] = dict(loaded.get("patternProperties", {}))
     for key, rules in loaded.get("properties", {}).items():
         reference = rules.get("$ref", "") if isinstance(rules, dict) else ""
-        is_schema = reference.endswith(".schema.yaml")
-        properties |= (
-            schema(reference.removesuffix(".schema.yaml"))["properties"] if is_schema else {key: rules}
-        )
+        if reference.endswith(".schema.yaml"):
+            referred = schema(reference.removesuffix(".schema.yaml"))
+            properties |= referred["properties"]
+            patterns |= referred.get("patternProperties", {})
+        else:
+            properties[key] = rules
+    if patterns:
+        loaded = {**loaded, "patternProperties": patterns}
     return {**loaded, "properties": properties} if properties else loaded
+
+
+def column_rules(name: str, columns: Iterable[str]) -> dict[str, Any]:
+    """Return the rules of the columns of a table by name, in the order of its schema.
+
+    Those of `columns` that only a pattern of the schema allows, such as factors of the user's own, are last.
+    """
+    whole = schema(name)
+    further = {
+        column: rules
+        for column in columns
+        for pattern, rules in whole.get("patternProperties", {}).items()
+        if column not in whole["properties"] and re.search(pattern, column)
+    }
+    return {**whole["properties"], **further}
 
 
 def _is_integer(_: Any, value: Any) -> bool:

@@ -15,7 +15,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import display_path, regular, stored_file, written_whole
 from common.renamed import has_older_values, rename_columns, rename_values
-from common.schemas import schema
+from common.schemas import column_rules, schema
 from common.text import alternatives
 
 MAX_COMPRESSION_RATIO = 100  # that of measured tables is about 8; a small file must not fill the memory
@@ -114,7 +114,7 @@ def _trouble_between_rows(
             problem,
             {"got": values, "hint": "remove one of the two rows, or make the table again"},
         )
-    columns = _same_in_cell(schema_name)
+    columns = _same_in_cell(schema_name, frame)
     different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
     if not columns or not (again := different["cell"].duplicated()).any():
         return None
@@ -143,11 +143,11 @@ def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
     return bool((new | rises).all()) and len(set(groups)) == len(groups)
 
 
-def _same_in_cell(schema_name: str) -> list[str]:
-    """Return the columns that `same_in_cell` names, every factor for `factors`."""
+def _same_in_cell(schema_name: str, columns: Iterable[str]) -> list[str]:
+    """Return those of the columns that `same_in_cell` names, every factor for `factors`."""
     named = schema(schema_name).get("same_in_cell", [])
     return [
-        name for entry in named for name in (schema(entry)["properties"] if entry == "factors" else [entry])
+        name for entry in named for name in (column_rules(entry, columns) if entry == "factors" else [entry])
     ]
 
 
@@ -191,21 +191,22 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
     Raises:
         ValueError: If anything is not as expected.
     """
-    properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
+    required, first = schema(schema_name)["required"], next(iter(schema(schema_name)["properties"]))
     quoted: dict[str, str] = {}
     with _open_table(path) as file:
-        source: BinaryIO = file if keys is None else _part(file, next(iter(properties)), keys)
+        source: BinaryIO = file if keys is None else _part(file, first, keys)
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
             source, quoted = _without_quotes(source)
             header, lines, commas, unusual = _counted(source)
+        properties = column_rules(schema_name, header)
         written_names, header = header, rename_columns(header, properties)
         if unusual or commas != lines * (len(header) - 1):  # pandas fills up in silence what a line lacks
             raise ValueError("quotes, or blanks at an end of a field, or a line that is too short")
         if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
             raise ValueError("other columns")
         read_as = {
-            written: "float64" if _kind(schema_name, name) == "number" else "str"
+            written: "float64" if _kind_of(properties[name]) == "number" else "str"
             for written, name in zip(written_names, header, strict=True)
         }
         source.seek(0)
@@ -217,7 +218,7 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
         if name not in header:
             default = [str(rules["default"])] * len(raw) if "default" in rules else [""] * len(raw)
             column = np.array(default, dtype=object)
-            frame[name] = _typed(column, column != "", _kind(schema_name, name))
+            frame[name] = _typed(column, column != "", _kind_of(rules))
             continue
         column = raw.pop(name)
         if name in required and not _nullable(rules) and column.isna().any():
@@ -331,7 +332,7 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     except MemoryError:
         problem = "is too large for the memory of this machine"
         raise InputError("too-large", problem, file=display_path(path)) from None
-    header = rename_columns(header, schema(schema_name)["properties"])
+    header = rename_columns(header, column_rules(schema_name, header))
     fields = list(zip(*rows, strict=True)) or [()] * len(header)
     columns = [rename_values(name, texts) for name, texts in zip(header, fields, strict=True)]
     return _checked(header, columns, lines, schema_name, path)
@@ -387,9 +388,10 @@ def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
         InputError: If the frame breaks its schema; nothing is written then.
     """
     path = Path(path)
-    known_columns = [name for name in schema(schema_name)["properties"] if name in frame]
+    rules = column_rules(schema_name, frame)
+    known_columns = [name for name in rules if name in frame]
     header = known_columns + [name for name in frame if name not in known_columns]
-    columns = [_texts(frame[name], _kind(schema_name, name)) for name in header]
+    columns = [_texts(frame[name], _kind_of(rules.get(name, {}))) for name in header]
     _checked(header, columns, range(2, len(frame) + 2), schema_name, path)
     with written_whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -400,7 +402,7 @@ def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
 def _checked(
     header: Sequence[str], columns: list[list[str]], lines: Sequence[int], schema_name: str, path: Path
 ) -> pd.DataFrame:
-    properties = schema(schema_name)["properties"]
+    properties = column_rules(schema_name, header)
     required = schema(schema_name)["required"]
     top = f"{display_path(path)}, line 1"
     for position, name in enumerate(header):
@@ -430,7 +432,7 @@ def _checked(
                 got=column[bad],
                 expected=_expected(rules),
             )
-        frame[name] = _typed(column, filled, _kind(schema_name, name))
+        frame[name] = _typed(column, filled, _kind_of(rules))
     return pd.DataFrame(frame)
 
 
@@ -510,14 +512,10 @@ def _texts(column: pd.Series, kind: str) -> list[str]:
         case "integer":
             return [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in values]
         case "number":
-            return [x if x == "" else repr(float(x)) for x in values]
+            return [x if isinstance(x, str) else repr(float(x)) for x in values]  # nothing, or a word
         case "boolean":
             return [str(x).lower() for x in values]
     return [str(x) for x in values]
-
-
-def _kind(schema_name: str, name: str) -> str:
-    return _kind_of(schema(schema_name)["properties"].get(name, {}))
 
 
 def _kind_of(rules: dict[str, Any]) -> str:

@@ -249,7 +249,9 @@ def _explain_no_common_cell(compared: Compared) -> Note:
     a, b = (set(runs["cell"]) for runs in (compared.base, compared.contender))
     if not a & b:
         levels = {
-            name: (_levels(compared.base[name]), _levels(compared.contender[name])) for name in factors()
+            name: (_levels(compared.base[name]), _levels(compared.contender[name]))
+            for name in factors(compared.base)
+            if name in compared.contender
         }
         differ = {
             name: (_enumerate_levels(x), _enumerate_levels(y))

@@ -1,4 +1,9 @@
-"""Describe the factors of studies: their types and limits, and their roles in figures and models."""
+"""Describe the factors of studies: their types and limits, and their roles in figures and models.
+
+A study may declare factors of its own, below `factors.custom`. They mean something to a command of the user's
+own (`declared.commands`) or to whoever measured elsewhere. Columns and levels have the prefix CUSTOM in their
+names, titles have not.
+"""
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
@@ -29,11 +34,38 @@ MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallel
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure
+CUSTOM = "custom_"  # prefix of the names of factors of the user's own
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
-    """Return type, default, title, unit, symbol and core of every factor by name."""
+    """Return type, default, title, unit, symbol and core of every factor of Ringside by name."""
     return schema("factors")["properties"]
+
+
+def is_custom(factor: str) -> bool:
+    """Return whether a factor is one of the user's own."""
+    return factor.startswith(CUSTOM)
+
+
+def factor_names(columns: Iterable[str] = ()) -> list[str]:
+    """Return the factors of Ringside in the order of their table, then those of the user among `columns`.
+
+    `columns` are those of a table of runs or cells, or the names of levels.
+    """
+    return [*factor_table(), *filter(is_custom, columns)]
+
+
+def factor_rules(factor: str) -> Mapping[str, Any]:
+    """Return what `factor_table` has of a factor, which may be one of the user's own."""
+    if not is_custom(factor):
+        return factor_table()[factor]
+    return {**custom_rules(), "title": factor.removeprefix(CUSTOM)}
+
+
+def custom_rules() -> Mapping[str, Any]:
+    """Return type and limits of the levels of factors of the user's own."""
+    (rules,) = schema("factors")["patternProperties"].values()
+    return rules
 
 
 TYPES = {"integer": int, "number": float, "string": str}
@@ -49,11 +81,13 @@ LIMITS = {
 @functools.cache
 def level_type(factor: str) -> Any:
     """Return the type of a level of `factor`, with its limits."""
-    rules = factor_table()[factor]
+    rules = factor_rules(factor)
     limits = {LIMITS[name]: limit for name, limit in rules.items() if name in LIMITS}
     if isinstance(rules.get("type"), list):  # a number, or a word
-        word = Annotated[str, Rules(rules["description"], pattern=limits.pop("pattern"))]
-        return Annotated[int, Rules(rules["description"], **limits)] | word
+        word_limits = {name: limits.pop(name) for name in ("pattern", "max_length") if name in limits}
+        word = Annotated[str, Rules(rules["description"], **word_limits)]
+        number = TYPES[rules["type"][0]]
+        return Annotated[number, Rules(rules["description"], exact=number is float, **limits)] | word
     form = Literal[tuple(rules["enum"])] if "enum" in rules else TYPES[rules["type"]]
     return Annotated[form, Rules(rules["description"], **limits)]
 
@@ -89,22 +123,25 @@ def fixed_shares(level: str) -> list[float]:
 
 def is_numeric(factor: str) -> bool:
     """Return whether the levels of a factor are numbers, apart from a word such as LARGEST."""
-    kinds = as_list(schema("factors")["properties"][factor].get("type"))
+    kinds = as_list(factor_rules(factor).get("type"))
     return "integer" in kinds or "number" in kinds
 
 
 def levels_name(levels: Mapping[str, Any]) -> str:
     """Return a name of some levels: of core factors, and of other factors that differ from their default.
 
-    The name is also a directory name. Of all levels, it is the name of the cell.
+    The name is also a directory name. Of all levels, it is the name of the cell. It has all levels of factors
+    of the user's own.
     """
-    return ".".join(
+    names = [
         f"{entry.get('symbol', '')}{levels[name]}"
         if entry.get("core")
         else f"{name}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
         if name in levels and (entry.get("core") or levels[name] != entry["default"])
-    )
+    ]
+    own = [f"{factor_rules(name)['title']}={level}" for name, level in levels.items() if is_custom(name)]
+    return ".".join([*names, *own])
 
 
 def has_largest_batch(levels: Mapping[str, Any]) -> bool:

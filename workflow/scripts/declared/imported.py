@@ -16,7 +16,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
-from declared.factors import Levels, as_list, factor_table
+from declared.factors import Levels, as_list, factor_names, factor_rules
 
 IMPORT_FILE = "import.yaml"
 SHA256 = r"^[0-9a-f]{64}\Z"
@@ -149,7 +149,7 @@ class Imported:
         """The levels of every factor, words and numbers each in ascending order."""
         return {
             name: sorted(dict.fromkeys(cell[name] for cell in self.cells), key=lambda x: (str(type(x)), x))
-            for name in factor_table()
+            for name in factor_names(self.cells[0])
         }
 
 
@@ -202,7 +202,7 @@ def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
 
 def _levels(row: Mapping[str, str], file: Path, line: int) -> Levels:
     return {
-        name: _level(name, rules, row.get(name, ""), file, line) for name, rules in factor_table().items()
+        name: _level(name, factor_rules(name), row.get(name, ""), file, line) for name in factor_names(row)
     }
 
 

@@ -17,7 +17,7 @@ from common.written import Keys, Line, Maybe, Rules, Written, key, optional, par
 from declared.configuration import existing
 from declared.datasets import NEXT, TOKENS, kind, load_dataset, targets
 from declared.factors import (
-    LARGEST,
+    CUSTOM,
     MIN_LEVELS_TO_HOLD_OUT,
     UNTRACED,
     WORK,
@@ -26,6 +26,7 @@ from declared.factors import (
     factor_lists,
     factor_table,
     is_numeric,
+    level_type,
     matches,
     scale_of,
 )
@@ -40,6 +41,7 @@ from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answer", "figures")
+CUSTOM_KEY = "custom"  # below `factors`: factors of the user's own
 DEFAULT_RESOLUTION = 4
 MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
 MIN_REPLICATES = 3  # from which precision is judged
@@ -107,6 +109,9 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 
 
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
+CustomName = Annotated[
+    str, Rules("a to z, digits and _, the first a letter", max_length=40, pattern=r"^[a-z][a-z0-9_]*\Z")
+]
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
 AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z")]
@@ -272,7 +277,10 @@ class StudyKeys(QuestionKeys):
         "they are to reach"
     )
     factors: dict[str, Any] = key(
-        "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
+        "factors with their levels: a list varies a factor, a single value fixes it; `custom` has factors of "
+        "your own, such as {tp: [1, 2, 4]}; everywhere else such a factor is called custom_tp "
+        "(docs/reference/factors.md)",
+        min_length=1,
     )
     exclude: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "cells to leave out; each entry names one or more factors with a level or a list of levels, such as "
@@ -448,7 +456,7 @@ class Study(StudyKeys):
     def _n_coefficients(self) -> int:
         """Return the number of coefficients of a linear model of all varying factors."""
         return 1 + sum(
-            1 if is_numeric(name) and LARGEST not in self.factors[name] else len(self.factors[name]) - 1
+            1 if is_numeric(name) and not _has_words(self.factors[name]) else len(self.factors[name]) - 1
             for name in self.varied
             if name != "trace"
         )
@@ -460,6 +468,10 @@ class Study(StudyKeys):
             len({levels[name] for levels in multi_node}) >= fewest
             for name, fewest in MIN_LEVELS_TO_HOLD_OUT.items()
         )
+
+
+def _has_words(levels: Sequence[Any]) -> bool:
+    return any(isinstance(level, str) for level in levels)
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -499,7 +511,7 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
             "exclude": tuple(
                 _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
             ),
-            "answer": _answered_factors(written.answer, list(written.factors), factors, file),
+            "answer": _answered_factors(written.answer, _named_factors(written.factors), factors, file),
             "figures": (),
         },
         fraction=_fraction(written, factors, file),
@@ -708,7 +720,42 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         raise InputError(error.code, error.problem, file=display_path(file), key=key, hint=hint) from None
 
 
-def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+def _named_factors(written: Mapping[str, Any]) -> list[str]:
+    """Return the names of the factors that a study's file has, in its order, with those below `custom`."""
+    names: list[str] = []
+    for name, levels in written.items():
+        names += [f"{CUSTOM}{own}" for own in levels] if name == CUSTOM_KEY else [name]
+    return names
+
+
+def _custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
+    """Return the levels of the user's own factors by name, with its prefix.
+
+    Raises:
+        InputError: If they are wrong, or a factor of Ringside has such a name.
+    """
+    place = f"factors.{CUSTOM_KEY}"
+    level: Any = level_type(CUSTOM)
+    levels: Any = Annotated[list[level], Rules(unique=True, min_length=1)]
+    if isinstance(raw, dict):
+        raw = {name: as_list(value) for name, value in raw.items()}
+    own = parse(dict[CustomName, levels], raw, file, place)
+    for name in own:
+        if name in factor_table() or name in other_factor_names():
+            raise InputError(
+                "reserved-name",
+                "is a factor of Ringside",
+                file=display_path(file),
+                key=f"{place}.{name}",
+                got=name,
+                hint=f"write it right below factors, or give it another name than {name}",
+            )
+    return {f"{CUSTOM}{name}": own[name] for name in own}
+
+
+def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+    raw = {name: value for name, value in written.items() if name != CUSTOM_KEY}
+    custom = _custom_factors(written[CUSTOM_KEY], file) if CUSTOM_KEY in written else {}
     if unknown := sorted(set(raw) - set(factor_table())):
         raise InputError(
             "unknown-key",
@@ -742,7 +789,7 @@ def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         except CodedValueError as error:
             place = {"file": display_path(file), "key": "factors.parallelism"}
             raise InputError(error.code, error.problem, **place, got=level) from None
-    return lists
+    return lists | custom
 
 
 def _exclusion(

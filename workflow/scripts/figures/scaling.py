@@ -143,8 +143,9 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 def cell_ratios(view: View) -> pd.DataFrame:
     """Return factors and replicas of each planned cell, and its columns of `speedup.build_rows`, if any."""
-    measured = build_rows(view.study).drop(columns=[*factors(), "replicas"])
-    planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]]
+    measured = build_rows(view.study)
+    measured = measured.drop(columns=[*factors(measured), "replicas"])
+    planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors(view.runs)]]
     return planned.merge(measured, how="left", on="cell")
 
 

@@ -214,7 +214,7 @@ class View:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A row per planned cell: its name and every factor."""
-        return self.runs.drop_duplicates("cell")[["cell", *factors()]]
+        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs)]]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:

@@ -28,11 +28,12 @@ from common.errors import InputError
 from common.files import display_path, read_json
 from common.notes import Note
 from common.options import run_program
+from common.schemas import schema
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
-from declared.factors import factor_table
+from declared.factors import factor_names, factor_rules, factor_table, is_custom
 from declared.fraction import Fraction
 from declared.models import model_graph
 from declared.site import load_site
@@ -232,7 +233,11 @@ class Cost:
 
     @cached_property
     def _cell_means(self) -> dict[tuple[object, ...], Means]:
-        return mean_times(self.measured, CELL_COLUMNS)
+        return mean_times(self.measured, self._cell_columns)
+
+    @cached_property
+    def _cell_columns(self) -> list[str]:
+        return [*CELL_COLUMNS, *filter(is_custom, self.campaign.study.factors)]
 
     @cached_property
     def _model_means(self) -> dict[tuple[object, ...], Means]:
@@ -245,7 +250,7 @@ class Cost:
     def _estimate(self, run: Run) -> Estimate:
         values = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
         epochs, share = run.levels["epochs"], run.geometry.samples_per_epoch / run.geometry.devices
-        if means := self._cell_means.get(tuple(values[name] for name in CELL_COLUMNS)):
+        if means := self._cell_means.get(tuple(values[name] for name in self._cell_columns)):
             return Estimate(means.start_s + epochs * means.epoch_s, SAME_CELL, means.runs)
         if means := self._model_means.get(tuple(values[name] for name in MODEL_FACTORS)):
             return Estimate(means.start_s + epochs * share * means.sample_s, SCALED, means.runs)
@@ -284,14 +289,17 @@ def weighed_macs(model: str, dataset: str) -> int:
     )
 
 
-def mean_times(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[object, ...], Means]:
+def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[object, ...], Means]:
     """Return the mean times of measured runs, grouped by the columns ``names``."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
     # A rank may have several replicas, or a replica several ranks.
     devices = measured[["ranks", "replicas"]].astype(float).max(axis=1)
     sample_s = epoch_s * devices / measured.samples_per_epoch.astype(float)
     start_s = measured.startup_s.astype(float)
-    groups = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s).groupby([*names])
+    times = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s)
+    if absent := [name for name in names if name not in times]:  # factors of the user's own
+        times = times.assign(**dict.fromkeys(absent))
+    groups = times.groupby([*names])
     means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})
     return {
         key if isinstance(key, tuple) else (key,): Means(
@@ -319,8 +327,8 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
         except InputError:
             continue
         tables.append(table[(table.status == "ok") & (table.site == site)])
-    columns = [*factor_table(), "samples_per_epoch", *TIME_COLUMNS]
-    return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
+    measured = pd.concat(tables) if tables else pd.DataFrame(columns=list(schema("runs")["properties"]))
+    return measured[[*factor_names(measured), "samples_per_epoch", *TIME_COLUMNS]]
 
 
 def benchmark_times_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
@@ -450,7 +458,7 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
 
 def fraction_line(fraction: Fraction) -> Note:
     """Return the note on a fraction and on the main effects and two-way interactions that it confounds."""
-    titles = {name: factor_table()[name].get("title", name) for name in fraction.factors}
+    titles = {name: factor_rules(name).get("title", name) for name in fraction.factors}
     confounded = fraction.aliases()
     aliases = [
         " = ".join(" x ".join(titles[name] for name in names) for names in aliased) for aliased in confounded

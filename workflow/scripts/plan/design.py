@@ -24,11 +24,13 @@ from common.notes import Note
 from common.options import run_program
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import (
+    CUSTOM,
     LARGEST,
     Levels,
-    factor_table,
+    factor_names,
     fixed_shares,
     has_largest_batch,
+    is_custom,
     levels_name,
     matches,
 )
@@ -597,7 +599,7 @@ def to_csv(runs: list[Run]) -> str:
     """Return the text of design.csv."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    factors = list(factor_table())
+    factors = factor_names(runs[0].levels if runs else ())
     writer.writerow([*BOOKKEEPING_COLUMNS, *factors])
     for run in runs:
         fixed = (run.run_id, run.cell, run.replicate, run.block, f"{run.order_key:.9f}", run.seed)
@@ -665,6 +667,7 @@ def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     elif is_mesh(level):
         resolved = {**levels, "parallelism": mesh.name}
     irrelevant = {entry.factor for entry in IRRELEVANT_FACTORS if entry.applies_to(levels, mesh)}
+    irrelevant.update(filter(is_custom, levels))
     return tuple(None if name in irrelevant else level for name, level in resolved.items())
 
 
@@ -675,6 +678,10 @@ def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCe
         if levels[entry.factor] != original[entry.factor] and entry.applies_to(levels, mesh):
             factors = (*entry.decided_by, entry.factor)
             return DuplicateCell(name, entry.explanation, factors, f"fix {entry.factor} at one level")
+    for factor in filter(is_custom, levels):
+        if levels[factor] != original[factor]:
+            explanation = f"{levels['framework']} has no factor {factor.removeprefix(CUSTOM)}"
+            return DuplicateCell(name, explanation, ("framework", factor), f"fix {factor} at one level")
     explanation = (
         f"parallelism={levels['parallelism']} and {original['parallelism']} are the same on these ranks"
     )

@@ -163,7 +163,7 @@ def _pairs(runs: pd.DataFrame, contrasts: Mapping[str, tuple[Any, ...]]) -> Iter
     """Yield the pairs of cells that differ only in one of these factors, between two of its levels."""
     cells = runs.drop_duplicates("cell")
     for name, levels in contrasts.items():
-        constant = [factor for factor in factors() if factor != name]
+        constant = [factor for factor in factors(cells) if factor != name]
         chosen = cells[cells[name].isin(levels)]
         for _, group in chosen.groupby(constant, dropna=False, sort=False):
             yield from itertools.combinations(group["cell"], 2)

@@ -24,7 +24,7 @@ from common.errors import InputError, InputErrors, refuse_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
-from common.schemas import schema
+from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
 from declared.datasets import NEXT, TOKENS, kind, targets
@@ -293,7 +293,7 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
                 file.unlink()
         if errors:
             raise InputErrors(errors)
-    runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
+    runs = pd.DataFrame(rows, columns=list(column_rules("runs", campaign.study.factors)))
     columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
     runs[columns.columns] = columns
     runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")

@@ -10,6 +10,7 @@ from common.schemas import schema
 from common.written import json_schema
 from declared.configuration import Configuration
 from declared.datasets import DatasetKeys
+from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
@@ -214,6 +215,13 @@ def factors() -> str:
             ),
             "Derived from the factors: replicas = nodes × devices (or ranks) per node; effective batch = "
             "local batch × replicas × `sync_every`.",
+            "## Factors of your own",
+            "Below `factors.custom` a study declares factors of its own, each with a list of levels "
+            f"({escaped(str(custom_rules()['description']))}). They mean something to "
+            "commands of your own, which take them as placeholders, and to "
+            "measurements made elsewhere. In tables, in `exclude` and in figures such a "
+            "factor has the prefix `custom_`: `factors: {custom: {tp: [1, 2, 4]}}` gives the column "
+            "`custom_tp`, and titles say `tp`. A cell of another framework has one level of it.",
             "## What each framework can do",
             "Levels that some framework cannot do, by factor. A study with a cell that its framework "
             "cannot do stops before anything runs, with the `exclude` line to add. Some restrictions hold "

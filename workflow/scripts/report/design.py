@@ -12,7 +12,7 @@ from analysis.measured import level_text, title, title_with_unit
 from common.notes import Note
 from common.text import number_of
 from declared.datasets import load_dataset
-from declared.factors import factor_table
+from declared.factors import factor_table, is_custom
 from declared.frameworks import load_framework
 from declared.models import model_graph
 from declared.study import Replicates, Study
@@ -59,7 +59,7 @@ def _meaning(study: Study, name: str) -> str:
         case "model":
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
             return "; ".join(size_text for m, d in pairs if (size_text := _size(m, d)))
-    return str(factor_table()[name]["description"])
+    return "factor of this study" if is_custom(name) else str(factor_table()[name]["description"])
 
 
 def _size(model: str, dataset: str) -> str:

@@ -377,7 +377,7 @@ def _constants_note(runs: pd.DataFrame) -> str:
     named = {
         name: level
         for name, level in levels.items()
-        if name not in NAMED_ELSEWHERE and (name in NAMED_CONSTANTS or level != defaults[name])
+        if name not in NAMED_ELSEWHERE and (name in NAMED_CONSTANTS or level != defaults.get(name))
     }
     if levels.get("optimizer") == "adam":
         named.pop("momentum", None)

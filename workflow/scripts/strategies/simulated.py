@@ -102,7 +102,7 @@ def build_rows(
         rows.append(
             {
                 "cell": cell,
-                **{name: run.levels[name] for name in factors()},
+                **{name: run.levels[name] for name in factors(run.levels)},
                 "ranks": run.geometry.ranks,
                 "n": step.n,
                 **columns("step_s", step),
@@ -145,7 +145,7 @@ def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
 def groups(data: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Yield the measured rows on several ranks in groups that differ in their strategy only."""
     multi_rank = data[(data["ranks"] > 1) & data["error"].notna()]
-    names = [name for name in factors() if name != "parallelism"]
+    names = [name for name in factors(data) if name != "parallelism"]
     for levels, group in multi_rank.groupby(names, sort=False, dropna=False):
         yield dict(zip(names, levels, strict=True)), group
 

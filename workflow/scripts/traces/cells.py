@@ -165,8 +165,8 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
 
 def add_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
     """Return a table with the levels of the factors after its first column, `cell`."""
-    rows = cell_levels(runs)[["cell", *factors(), "replicas"]]
-    rows = rows.drop(columns=[name for name in factors() if rows[name].isna().all()])
+    rows = cell_levels(runs)[["cell", *factors(runs), "replicas"]]
+    rows = rows.drop(columns=[name for name in factors(rows) if rows[name].isna().all()])
     return data[["cell"]].merge(rows, on="cell", how="left").join(data.drop(columns="cell"))
 
 

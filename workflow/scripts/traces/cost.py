@@ -22,8 +22,8 @@ NOT_PLANNED = Note(
 
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
-    levels = [name for name in factors() if name != "trace"]
-    rows = cell_levels(runs)[["cell", *factors()]].to_dict("records")
+    levels = [name for name in factors(runs) if name != "trace"]
+    rows = cell_levels(runs)[["cell", *factors(runs)]].to_dict("records")
     plain = {
         tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
     }
@@ -92,7 +92,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         _verdict(data),
         conditions.setting_note(runs),
     ]
-    factor_columns = {name: data["cell"].map(rows[name]) for name in factors() if rows[name].notna().any()}
+    factor_columns = {
+        name: data["cell"].map(rows[name]) for name in factors(rows) if rows[name].notna().any()
+    }
     csv_data = pd.concat([data[["cell"]], pd.DataFrame(factor_columns), data.drop(columns="cell")], axis=1)
     text_columns = [title(name) for name in ("framework", "model", "dataset", "trace")]
     return tables.Table(
