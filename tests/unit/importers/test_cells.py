@@ -61,6 +61,14 @@ def test_what_is_missing_or_contradicts_is_named(values: dict[str, Any], code: s
     assert refused.value.code == code and refused.value.file == "a.csv, line 2"
 
 
+def test_batch_is_stated_where_no_file_says_it() -> None:
+    levels = {"batch_size": 4, "sync_every": 2}
+    completed = run(stated(levels=levels), global_batch=None)
+    assert (completed.effective_batch, completed.local_batch, completed.sync_every) == (64, 4.0, 2)
+    completed = run(stated(levels={**levels, "batch_scope": "global"}), global_batch=None)
+    assert (completed.effective_batch, completed.local_batch, completed.sync_every) == (8, 0.5, 2)
+
+
 @pytest.mark.parametrize(
     ("values", "seconds"),
     [

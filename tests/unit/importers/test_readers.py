@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from declared.imported import Reading
 from importers.collective_tests import network_rows, read_nccl_tests, read_osu
 from importers.files import find_sources, recognize, values_of_name
 from importers.log_runs import found_warmup, median_seconds, read_log_run, step_seconds
@@ -69,21 +70,47 @@ def test_wrong_table_is_refused(text: str, columns: dict[str, str], code: str, t
 
 
 def test_log_leaves_out_the_warm_up_that_it_shows() -> None:
-    log = read_log_run(LOGS / "megatron.log", "megatron", (), None)
+    log = read_log_run(LOGS / "megatron.log", "megatron", Reading())
     assert log.warmup_steps == 10
     assert [step.index for step in log.run.steps] == [20, 30, 40, 50, 60, 70, 80]
     assert {note.code for note in log.notes} == {"warm-up", "damaged-lines", "restarts"}
     assert log.run.values["tensor_parallel"] == 4 and log.run.values["sync_every"] == 4
-    stated = read_log_run(LOGS / "megatron.log", "megatron", ("sync_every",), 0)
+    stated = read_log_run(
+        LOGS / "megatron.log", "megatron", Reading(columns={"sync_every": ""}, warmup_steps=0)
+    )
     assert len(stated.run.steps) == 9 and "sync_every" not in stated.run.values
     with pytest.raises(InputError) as refused:
-        read_log_run(LOGS / "megatron.log", "megatron", (), 1000)
+        read_log_run(LOGS / "megatron.log", "megatron", Reading(warmup_steps=1000))
     assert refused.value.code == "out-of-range"
 
 
 def test_mean_of_a_whole_training_is_a_finding() -> None:
-    (finding,) = read_log_run(LOGS / "trainer_state.json", "trainer", (), None).findings
+    (finding,) = read_log_run(LOGS / "trainer_state.json", "trainer", Reading()).findings
     assert finding.code == "warm-up"
+
+
+def test_table_of_steps_has_columns_and_a_unit(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text("it,took,n\n" + "".join(f"{n},{400 + n % 2},64\n" for n in range(1, 9)))
+    reading = Reading(columns={"seconds": "took", "global_batch": "n", "step": "it"}, unit="ms")
+    log = read_log_run(file, "steps", reading)
+    assert log.run.values == {"global_batch": 64} and step_seconds(log.run.steps) == pytest.approx(0.4005)
+
+
+def test_steps_of_a_batch_that_grows_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text(
+        (LOGS / "megatron.log").read_text().replace("global batch size:    64", "global batch size:    32", 2)
+    )
+    log = read_log_run(file, "megatron", Reading())
+    assert [step.index for step in log.run.steps] == [40, 50, 60, 70, 80]
+    assert log.run.values["global_batch"] == 64 and "batch-changes" in {note.code for note in log.notes}
+
+
+def test_slow_steps_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text("step,seconds\n" + "".join(f"{n},{3 if n == 7 else 1}\n" for n in range(1, 11)))
+    assert {note.code for note in read_log_run(file, "steps", Reading()).notes} == {"slow-steps"}
 
 
 def test_no_warm_up_is_found_in_even_steps() -> None:
@@ -101,11 +128,14 @@ def test_description_of_mlperfs_system_is_read(tmp_path: Path) -> None:
     place = tmp_path / "Org" / "results" / "sys_n2" / "llama31_8b"
     place.mkdir(parents=True)
     (place / "result_0.txt").write_bytes((LOGS / "mllog.txt").read_bytes())
+    # As in some of MLPerf's descriptions, a key stands twice.
     system = {"number_of_nodes": "2", "accelerators_per_node": "8", "accelerator_model_name": "Example B9",
               "framework": "Example NeMo 25.09", "host_processors_per_node": ""}  # fmt: skip
     (tmp_path / "Org" / "systems").mkdir()
-    (tmp_path / "Org" / "systems" / "sys_n2.json").write_text(json.dumps(system))
-    values = read_log_run(place / "result_0.txt", "mllog", (), None).run.values
+    (tmp_path / "Org" / "systems" / "sys_n2.json").write_text(
+        json.dumps(system)[:-1] + ', "framework": "Example NeMo 25.09"}'
+    )
+    values = read_log_run(place / "result_0.txt", "mllog", Reading()).run.values
     assert (values["nodes"], values["devices_per_node"], values["device"]) == (2, 8, "Example B9")
     assert (values["framework"], values["model"]) == ("example-nemo-25-09", "llama31-8b")
 
@@ -158,6 +188,9 @@ def test_files_are_recognized_and_folders_searched(tmp_path: Path) -> None:
     assert recognize(FILES / "osu_allgather.txt") == "osu"
     assert recognize(FILES / "dlperf_runs.csv") == "runs"
     assert recognize(LOGS / "torchtitan.log") == "torchtitan"
+    (tmp_path / "steps.csv").write_text("step,nodes,framework,seconds\n7,1,a,2\n")
+    assert recognize(tmp_path / "steps.csv") == "runs"
+    (tmp_path / "steps.csv").unlink()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.log").write_bytes((LOGS / "megatron.log").read_bytes())
     (tmp_path / "a" / "setup.cfg").write_text("[x]\n")

@@ -150,6 +150,9 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     if REPEATED in result.stated.accepted:
         runs = without_repetitions(runs)
     result.rows["runs"], result.rows["epochs"] = to_rows(runs, result.name, statement)
+    if not any("precision" in run.measurement.values for run in runs) and "precision" not in statement.levels:
+        level = result.rows["runs"][0]["precision"]
+        result.notes.append(f"no file tells the precision, and {level} is written: state it with --precision")
     if tests:
         defaults = {"nodes": statement.nodes, "devices_per_node": statement.devices_per_node}
         frameworks = dict.fromkeys(str(run.levels["framework"]) for run in runs)
@@ -171,8 +174,7 @@ def _read_measurements(
         if unused:
             result.notes.append(f"{source.name}: columns that are not used: {', '.join(unused)}")
     else:
-        left_out = [name for name, column in reading.columns.items() if not column]
-        log = read_log_run(source.path, source.format, left_out, reading.warmup_steps)
+        log = read_log_run(source.path, source.format, reading)
         result.findings += log.findings
         for note in log.notes:
             notes_of_logs.setdefault(note.code, []).append((source.name, note))

@@ -82,11 +82,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
     Raises:
         InputError: If something is missing or contradicts itself.
     """
-    values = {
-        **statement.levels,
-        **{k: v for k, v in vars(statement).items() if v is not None},
-        **measurement.values,
-    }
+    values = {**_stated_values(statement), **measurement.values}
     place = measurement.place
     nodes, per_node = _place(values, measurement)
     devices = nodes * per_node
@@ -139,6 +135,19 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         reason,
         is_to_target=time == "run",
     )
+
+
+def _stated_values(statement: Statement) -> dict[str, Any]:
+    """Return what a statement says as values of a run, with those of the factors of the batch."""
+    stated = {name: value for name, value in vars(statement).items() if value is not None}
+    levels = statement.levels
+    if "sync_every" in levels:
+        stated["sync_every"] = levels["sync_every"]
+    if "batch_size" in levels and levels.get("batch_scope") == "global":
+        stated["global_batch"] = levels["batch_size"] * levels.get("sync_every", 1)
+    elif "batch_size" in levels:
+        stated["local_batch"] = levels["batch_size"]
+    return stated
 
 
 def _place(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:

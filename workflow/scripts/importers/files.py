@@ -129,15 +129,19 @@ def recognize(path: Path) -> str | None:
         return None
     if (name := collective_tests.recognize(path)) is not None:
         return name
-    if (name := formats.recognize(path)) is not None:
-        return name
+    name = formats.recognize(path)
+    return TABLE if name in (None, "steps") and _is_run_table(path) else name
+
+
+def _is_run_table(path: Path) -> bool:
+    """Return whether a file is a table with three or more values of runs, one of them about its place."""
     try:
         _, row = next(iter(read_rows(formats.text_lines(path))), (0, {}))
     except LogError:
-        return None
+        return False
     columns = {str(name).strip().lower() for name in row}
-    named = sum(bool(columns & set(value.columns)) for value in VALUES.values())
-    return TABLE if named >= 3 else None
+    names = {name for name, value in VALUES.items() if columns & set(value.columns)}
+    return len(names) >= 3 and bool(names & {"nodes", "devices", "framework", "model"})
 
 
 def values_of_name(name: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,32 +1,46 @@
 """Read a log of a training as one run: its facts, and its steps after warm-up."""
 
+import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import display_path, read_json
+from common.files import display_path, regular
 from common.notes import Note
 from common.text import number_of
+from declared.imported import Reading
 from importers.measurement import Finding, Measurement
 from importers.values import VALUES, to_count, to_name, to_text
-from training_logs.formats import read_log
+from training_logs import step_table
+from training_logs.formats import read_log, text_lines
 from training_logs.log import Log, LogError, Step
 
 # Names of facts that are those of values under other names.
+# Values of a table of steps -> their names in training_logs.step_table.
+STEP_COLUMNS = {
+    "seconds": "seconds",
+    "global_batch": "samples",
+    "started_at": "clock",
+    "step": "index",
+    "tokens": "tokens",
+    "loss": "loss",
+}
 FACT_VALUES = {"accumulation": "sync_every", "run_seconds": "run_s", "benchmark": "model"}
 # First steps count as warm-up while they take longer than this many times the median of the later half. Of
 # 136 logs of MLPerf Training v5.1, 129 begin at up to 1.4 times that, and 7 at 2.2 to 8 times.
 WARMUP_RATIO = 1.5
+SLOW_STEPS_RATIO = 1.05  # mean over median; 78 of 1,662 logs of MLPerf Training v5.1 are above
 MAX_WARMUP_SHARE = 0.5  # of the steps of a log; more are no warm-up
 MIN_TIMED_STEPS = 3
 
 
 @dataclass(frozen=True)
 class LogRun:
-    """A run of a log, the warm-up steps that are left out, and findings and notes about both."""
+    """A run of a log, the warm-up steps that are left out, and findings and notes about it."""
 
     run: Measurement
     warmup_steps: int
@@ -34,30 +48,38 @@ class LogRun:
     notes: tuple[Note, ...] = ()
 
 
-def read_log_run(path: Path, format_name: str, left_out: Sequence[str], warmup_steps: int | None) -> LogRun:
+def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
     """Return the run of a log.
 
     Args:
         path: The file.
         format_name: One of training_logs.formats.FORMATS.
-        left_out: Values that are not taken from logs.
-        warmup_steps: Optimizer steps that do not count; None: as many as the log shows.
+        reading: How files are read: values that are left out, columns and unit of a table of steps, and
+            optimizer steps that do not count as warm-up (None: as many as the log shows).
 
     Raises:
         InputError: If it is no such log.
     """
     place = display_path(path)
     try:
-        log = read_log(path, format_name)
+        log = _read(path, format_name, reading)
     except LogError as error:
         line = f"{place}, line {error.line}" if error.line else place
         raise InputError("broken-file", error.problem, file=line, expected=error.expected) from None
-    values = {name: value for name, value in _values(log).items() if name not in left_out}
+    notes: list[Note] = []
+    if (steps := with_usual_batch(log.steps)) != log.steps:
+        text = (
+            f"of {len(log.steps)} times, {len(steps)} have the batch of most steps; the others are left out"
+        )
+        notes.append(Note("batch-changes", text, steps=len(steps)))
+        log = replace(log, steps=steps, facts={k: v for k, v in log.facts.items() if k != "global_batch"})
+    values = _values(log)
     if format_name == "mllog":
-        values = {**_system_description(path, left_out), **values}
+        values = {**_system_description(path), **values}
+    values = {name: value for name, value in values.items() if reading.columns.get(name) != ""}
+    warmup_steps = reading.warmup_steps
     n_warmup = found_warmup(log.steps) if warmup_steps is None else warmup_steps
     timed = log.timed_steps(n_warmup)
-    notes: list[Note] = []
     findings: list[Finding] = []
     if not timed:
         problem = (
@@ -69,6 +91,12 @@ def read_log_run(path: Path, format_name: str, left_out: Sequence[str], warmup_s
         ratio = slow / statistics.median(step.seconds for step in timed)
         text = f"the first {n_warmup} steps take {ratio:.1f} times as long, and are left out as warm-up"
         notes.append(Note("warm-up", text, steps=n_warmup, ratio=ratio))
+    mean, median = step_seconds(timed), median_seconds(timed)
+    if mean > SLOW_STEPS_RATIO * median:
+        text = (
+            f"slow steps, such as checkpoints, make the mean {mean / median - 1:.0%} longer than the median"
+        )
+        notes.append(Note("slow-steps", f"{text}; epoch times contain them", mean=mean, median=median))
     if format_name == "trainer":
         findings.append(
             Finding(
@@ -94,6 +122,24 @@ def read_log_run(path: Path, format_name: str, left_out: Sequence[str], warmup_s
         text = f"after {number_of(int(restarts), 'restart')}, warm-up is left out again"
         notes.append(Note("restarts", text, restarts=restarts))
     return LogRun(Measurement(place, values, steps=timed), n_warmup, tuple(findings), tuple(notes))
+
+
+def _read(path: Path, format_name: str, reading: Reading) -> Log:
+    """Return a log; of a table of steps, with the columns and the unit that are stated."""
+    if format_name != "steps":
+        return read_log(path, format_name)
+    columns = {STEP_COLUMNS[name]: column for name, column in reading.columns.items() if name in STEP_COLUMNS}
+    return step_table.read(
+        text_lines(path), {name: text for name, text in columns.items() if text}, reading.unit
+    )
+
+
+def with_usual_batch(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps whose samples are those of most optimizer steps, as after a ramp of the batch size."""
+    counts: Counter[float | None] = Counter()
+    for step in steps:
+        counts[step.samples] += step.n_steps
+    return tuple(step for step in steps if step.samples == max(counts, key=lambda batch: counts[batch]))
 
 
 def found_warmup(steps: Sequence[Step]) -> int:
@@ -152,7 +198,7 @@ def _values(log: Log) -> dict[str, Any]:
     return values
 
 
-def _system_description(path: Path, left_out: Sequence[str]) -> dict[str, Any]:
+def _system_description(path: Path) -> dict[str, Any]:
     """Return what MLPerf's description of the system says, ``systems/SYSTEM.json`` beside ``results/``.
 
     A log lies in ``results/SYSTEM/BENCHMARK/``.
@@ -160,7 +206,10 @@ def _system_description(path: Path, left_out: Sequence[str]) -> dict[str, Any]:
     file = system_file(path)
     if file is None:
         return {}
-    content = read_json(file)
+    try:  # some of MLPerf's descriptions have a key twice
+        content = json.loads(regular(file).read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise InputError("broken-file", f"is not valid JSON: {error}", file=display_path(file)) from None
     if not isinstance(content, dict):
         return {}
     names = {
@@ -175,7 +224,7 @@ def _system_description(path: Path, left_out: Sequence[str]) -> dict[str, Any]:
             values[name] = parse(str(content.get(key, "")))
         except ValueError:
             continue
-    return {name: value for name, value in values.items() if value and name not in left_out}
+    return {name: value for name, value in values.items() if value}
 
 
 def system_file(path: Path) -> Path | None:

@@ -100,7 +100,8 @@ def find_columns(
         for name, value in VALUES.items()
         if name not in columns
     }
-    names = {name: column for name, column in {**usual_columns, **columns}.items() if column}
+    all_columns = {**usual_columns, **{name: text for name, text in columns.items() if name in VALUES}}
+    names = {name: column for name, column in all_columns.items() if column}
     if not any(name in names for name in TIMES):
         raise InputError(
             "missing-value",

@@ -12,6 +12,7 @@ from common.written import Keys, key, parse
 from declared.factors import factor_table
 from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement
 from importers.files import FORMATS, mapping_of
+from importers.log_runs import STEP_COLUMNS
 from importers.values import check_value_name, to_name, to_precision
 
 GBIT_BYTES = 125e6
@@ -145,7 +146,8 @@ def _reading(options: Options, before: Reading) -> Reading:
     """Return how files are read: options over what a file says."""
     columns = mapping_of(options.column, "--column")
     for name in columns:
-        check_value_name(name, "--column")
+        if name not in STEP_COLUMNS:
+            check_value_name(name, "--column")
     changes: dict[str, Any] = {
         name: getattr(options, name)
         for name in ("format", "unit", "names", "time", "warmup_steps")

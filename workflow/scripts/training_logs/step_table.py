@@ -20,7 +20,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
         "time_per_iteration", "train_step_time", "train_step_timing in s", "dt_ms",
         "elapsed_ms", "time_ms", "step_us",
     ),
-    "index": ("step", "global_step", "iteration", "iter", "trainer/global_step", "_step", "batch"),
+    "index": ("step", "global_step", "iteration", "iter", "trainer/global_step", "_step"),
     "samples": ("samples", "global_batch", "global_batch_size", "n_samples"),
     "tokens": ("tokens", "n_tokens"),
     "loss": ("loss", "train_loss", "train/loss", "reduced_train_loss", "lm loss"),
