@@ -115,8 +115,6 @@ class StepCollector:
     def add(self, step: Step) -> bool:
         """Add the next step of the log, and return False for a copy of an earlier one."""
         if self._steps and not self._restarted and step.index <= self._steps[-1].index:
-            if step.index == self._steps[-1].index:
-                return False
             interval = max(self._steps[-1].n_steps, self._steps[-1].index - self._previous)
             if step.index in self._seen and self._steps[-1].index - step.index <= interval:
                 return False

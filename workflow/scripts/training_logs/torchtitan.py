@@ -47,11 +47,10 @@ AXES = {"pp": "pipeline_parallel", "dp_replicate": "data_parallel", "dp_shard": 
 
 @dataclass
 class _Rank:
-    """Steps that one rank printed, tokens/s of a device in each, and before which steps it validated."""
+    """Steps that one rank printed, and tokens/s of a device in each."""
 
     collector: StepCollector = field(default_factory=StepCollector)
     rates: list[float] = field(default_factory=list)
-    validated: set[int] = field(default_factory=set)
 
 
 def read(lines: Iterable[str]) -> Log:
@@ -68,8 +67,8 @@ def read(lines: Iterable[str]) -> Log:
         if match := _STEP.search(text):
             rate, clock = _RATE.search(match[3]), _CLOCK.search(text)
             if "validate step" in text:
-                ranks[rank].validated.add(len(ranks[rank].collector))
-            elif rate is None or len(match[1]) > 15:
+                continue
+            if rate is None or len(match[1]) > 15:
                 damaged += 1
             else:
                 step = Step(
@@ -140,9 +139,9 @@ def _timed(rank: _Rank, facts: dict[str, str | int | float | None]) -> tuple[Ste
     steps = rank.collector.steps()
     clocks = [None, *(_difference(*pair) for pair in pairwise(steps))]
     timed = []
-    for place, (step, rate, by_clock) in enumerate(zip(steps, rank.rates, clocks, strict=True)):
+    for step, rate, by_clock in zip(steps, rank.rates, clocks, strict=True):
         by_rate = tokens / (rate * devices) if tokens and devices and rate else None
-        seconds = by_rate if place in rank.validated else _finer(by_rate, rate, by_clock, step.n_steps)
+        seconds = _finer(by_rate, rate, by_clock, step.n_steps)
         if seconds is None or not seconds > 0:
             continue
         began = None if step.started_at is None else step.started_at - seconds * step.n_steps
