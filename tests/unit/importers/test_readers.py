@@ -184,27 +184,31 @@ def test_osu_counts_shares_of_all_ranks_and_needs_a_place() -> None:
 
 
 def test_files_are_recognized_and_folders_searched(tmp_path: Path) -> None:
-    assert recognize(FILES / "all_reduce.txt") == "nccl-tests"
-    assert recognize(FILES / "osu_allgather.txt") == "osu"
-    assert recognize(FILES / "dlperf_runs.csv") == "runs"
-    assert recognize(LOGS / "torchtitan.log") == "torchtitan"
+    assert recognize(FILES / "all_reduce.txt", {}) == "nccl-tests"
+    assert recognize(FILES / "osu_allgather.txt", {}) == "osu"
+    assert recognize(FILES / "dlperf_runs.csv", {}) == "runs"
+    assert recognize(LOGS / "torchtitan.log", {}) == "torchtitan"
     (tmp_path / "steps.csv").write_text("step,nodes,framework,seconds\n7,1,a,2\n")
-    assert recognize(tmp_path / "steps.csv") == "runs"
+    assert recognize(tmp_path / "steps.csv", {}) == "runs"
+    (tmp_path / "steps.csv").write_text("it,took\n7,2\n")
+    assert recognize(tmp_path / "steps.csv", {}) is None
+    assert recognize(tmp_path / "steps.csv", {"seconds": "took"}) == "runs"
+    assert recognize(tmp_path / "steps.csv", {"seconds": "took", "step": "it"}) == "steps"
     (tmp_path / "steps.csv").unlink()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.log").write_bytes((LOGS / "megatron.log").read_bytes())
     (tmp_path / "a" / "setup.cfg").write_text("[x]\n")
-    sources, notes = find_sources([str(tmp_path)], None)
+    sources, notes = find_sources([str(tmp_path)], None, {})
     assert [(source.name, source.format) for source in sources] == [("a/one.log", "megatron")]
     assert len(notes) == 1
-    (source,), _ = find_sources([str(tmp_path / "*" / "*.log")], None)
+    (source,), _ = find_sources([str(tmp_path / "*" / "*.log")], None, {})
     assert source.name == "a/one.log"
     for name, code in (
         (str(tmp_path / "none*"), "missing-file"),
         (str(tmp_path / "a/setup.cfg"), "unknown-format"),
     ):
         with pytest.raises(InputError) as refused:
-            find_sources([name], None)
+            find_sources([name], None, {})
         assert refused.value.code == code
 
 

@@ -122,7 +122,7 @@ def check_target(result: Import, overwrite: bool) -> None:
 def read_sources(result: Import, names: Sequence[str]) -> None:
     """Read files, make rows and check them."""
     reading, statement = result.stated.reading, result.stated.statement
-    result.sources, notes = find_sources(names, reading.format)
+    result.sources, notes = find_sources(names, reading.format, reading.columns)
     result.notes += notes
     runs: list[Run] = []
     tests: list[CollectiveTest] = []

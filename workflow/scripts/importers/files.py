@@ -38,12 +38,15 @@ class Source:
     sha256: str
 
 
-def find_sources(names: Sequence[str], format_name: str | None) -> tuple[list[Source], list[str]]:
+def find_sources(
+    names: Sequence[str], format_name: str | None, columns: Mapping[str, str]
+) -> tuple[list[Source], list[str]]:
     """Return the files that were named, and notes on those in folders that are left out.
 
     Args:
         names: Files, folders and glob patterns.
         format_name: One of FORMATS for all files; None: what each contains.
+        columns: Columns of values that are stated; a table that has one is known.
 
     Raises:
         InputError: If a name fits no file, or a file that was named itself is none of FORMATS.
@@ -52,7 +55,7 @@ def find_sources(names: Sequence[str], format_name: str | None) -> tuple[list[So
     skipped: list[str] = []
     for name in names:
         for path, display_name, is_named in _files_of(name):
-            chosen = format_name or recognize(path)
+            chosen = format_name or recognize(path, columns)
             if chosen is None:
                 if is_named:
                     raise InputError(
@@ -106,8 +109,8 @@ def _fixed_parts(pattern: str) -> list[str]:
     return parts
 
 
-def recognize(path: Path) -> str | None:
-    """Return what a file is, None if it is none of FORMATS.
+def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
+    """Return what a file is, None if it is none of FORMATS; `columns` are those of values that are stated.
 
     Raises:
         InputError: If it is no regular file.
@@ -130,16 +133,26 @@ def recognize(path: Path) -> str | None:
     if (name := collective_tests.recognize(path)) is not None:
         return name
     name = formats.recognize(path)
-    return TABLE if name in (None, "steps") and _is_run_table(path) else name
+    if name not in (None, "steps"):
+        return name
+    header = _header(path)
+    if "step" in columns and columns["step"] in header:
+        return "steps"
+    return TABLE if set(columns.values()) & header or _is_run_table(header) else name
 
 
-def _is_run_table(path: Path) -> bool:
-    """Return whether a file is a table with three or more values of runs, one of them about its place."""
+def _header(path: Path) -> set[str]:
+    """Return the columns of a table, none of another file."""
     try:
         _, row = next(iter(read_rows(formats.text_lines(path))), (0, {}))
     except LogError:
-        return False
-    columns = {str(name).strip().lower() for name in row}
+        return set()
+    return {str(name) for name in row}
+
+
+def _is_run_table(header: set[str]) -> bool:
+    """Return whether columns have three or more values of runs, one of them about their place."""
+    columns = {name.strip().lower() for name in header}
     names = {name for name, value in VALUES.items() if columns & set(value.columns)}
     return len(names) >= 3 and bool(names & {"nodes", "devices", "framework", "model"})
 
