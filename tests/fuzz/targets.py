@@ -42,7 +42,7 @@ from environments.packages import entries, running_pythons
 from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
 from importers.campaign import Import, read_sources
-from importers.collective_tests import read_nccl_tests, read_osu
+from importers.collective_tests import read_collective_table, read_nccl_tests, read_osu
 from importers.statement import Stated
 from plan.batch_sizes import read_batch_sizes
 from plan.binding import read_binding
@@ -404,6 +404,7 @@ TARGETS = {
     "log-steps": _log("steps", "steps.*"),
     "import": Target("any.txt", _read_imported, _files("tests/unit/importers/files/*.csv")),
     "nccl-tests": Target("all_reduce.txt", read_nccl_tests, _files("tests/unit/importers/files/all_reduce.txt")),
+    "collectives": Target("nccl.csv", lambda file: read_collective_table(file, {}), lambda: [b"collective,nodes,devices,bytes,seconds\nall_reduce,1,8,1024,5e-5\n"]),
     "osu": Target("osu.txt", read_osu, _files("tests/unit/importers/files/osu_*.txt")),
     "costs": Target("costs.csv", lambda file: read_table(file, "costs"), _header_of("costs")),
     "messages": Target("messages.csv", lambda file: read_table(file, "messages"), _header_of("messages")),

@@ -52,9 +52,23 @@ def test_table_and_collective_test_become_a_campaign(checkout: Path) -> None:
     assert study["imported"] == "results/theirs/imported" and set(study) == {"title", "question", "imported"}
 
 
+def test_collectives_of_several_devices_are_a_finding(checkout: Path) -> None:
+    table = checkout / "nccl.csv"
+    rows = "".join(
+        f"{device},all_reduce,1,8,{2**power},{2**power / 1e10}\n" for device in "AB" for power in (20, 22)
+    )
+    table.write_text("device,collective,nodes,devices,bytes,seconds\n" + rows)
+    names = [str(FILES / "dlperf_runs.csv"), str(table)]
+    with pytest.raises(InputErrors) as refused:
+        import_measurements(names, "theirs", options(column=["dataset="]))
+    assert refused.value.code == "mixed-cell"
+
+
 def test_import_repeats_from_its_import_yaml(checkout: Path) -> None:
     file = str(FILES / "mlperf_runs.csv")
-    chosen = options(time="run", rows=["round=5.1"], accept=["lattice"], level=["dataset=c4"])
+    chosen = options(
+        time="run", rows=["round=5.1"], accept=["lattice"], level=["dataset=c4"], factor=["org=org"]
+    )
     import_measurements([file], "first", chosen)
     folder = checkout / "results" / "first" / "imported"
     import_measurements([file], "second", Options(), folder / "import.yaml")

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import InputError
 from declared.imported import Reading
-from importers.collective_tests import network_rows, read_nccl_tests, read_osu
+from importers.collective_tests import network_rows, read_collective_table, read_nccl_tests, read_osu
 from importers.files import find_sources, recognize, values_of_name
 from importers.log_runs import found_warmup, median_seconds, read_log_run, step_seconds
 from importers.run_table import read_run_table
@@ -171,6 +171,26 @@ def test_several_tables_are_rounds(tmp_path: Path) -> None:
     file.write_text((FILES / "all_reduce.txt").read_text() * 2)
     rows = network_rows(read_nccl_tests(file), "s", "f", {})
     assert [row["round"] for row in rows] == [1] * 6 + [2] * 6
+
+
+def test_table_of_collectives_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.csv"
+    file.write_text(
+        "device,collective,nodes,devices,bytes,seconds\nA100,all_reduce out of place,1,8,1048576,5e-05\n"
+        "A100,all_reduce in place,1,8,1048576,5.1e-05\nA100,all_reduce in place,1,4,1048576,4e-05\n"
+    )
+    assert recognize(file, {}) == "collectives"
+    rows = network_rows(read_collective_table(file, {}), "s", "f", {})
+    assert [(row["nodes"], row["ranks"], row["repetition"]) for row in rows] == [
+        (1, 8, 1),
+        (1, 8, 2),
+        (1, 4, 1),
+    ]
+    assert len(read_collective_table(file, {"devices": "8", "absent": "a"})) == 1
+    file.write_text("collective,nodes,devices,bytes,seconds\nbroadcast,1,8,1048576,5e-05\n")
+    with pytest.raises(InputError) as refused:
+        read_collective_table(file, {})
+    assert refused.value.code == "unknown-collective"
 
 
 def test_osu_counts_shares_of_all_ranks_and_needs_a_place() -> None:

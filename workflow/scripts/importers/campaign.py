@@ -20,8 +20,8 @@ from declared.configuration import check_name
 from declared.imported import IMPORT_FILE
 from importers.cells import Run, complete_run, to_rows
 from importers.checks import REPEATED, find_all, without_repetitions
-from importers.collective_tests import network_rows, read_nccl_tests, read_osu
-from importers.files import NCCL, OSU, TABLE, Source, find_sources, values_of_name
+from importers.collective_tests import network_rows, read_collective_table, read_nccl_tests, read_osu
+from importers.files import COLLECTIVES, NCCL, OSU, TABLE, Source, find_sources, values_of_name
 from importers.log_runs import read_log_run, system_file
 from importers.measurement import CollectiveTest, Finding, Measurement
 from importers.run_table import read_run_table
@@ -29,6 +29,7 @@ from importers.statement import Options, Stated, resolve_statement
 
 STUDIES = CHECKOUT / "config" / "studies"
 TABLES = ("runs", "epochs", "network")
+COLLECTIVE_FORMATS = (NCCL, OSU, COLLECTIVES)
 
 
 @dataclass
@@ -128,8 +129,8 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
     for source in result.sources:
-        if source.format in (NCCL, OSU):
-            tables = read_nccl_tests(source.path) if source.format == NCCL else read_osu(source.path)
+        if source.format in COLLECTIVE_FORMATS:
+            tables = _read_tests(source, reading.rows)
             result.counts[source.name] = len(tables)
             tests += tables
             continue
@@ -153,12 +154,21 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     if not any("precision" in run.measurement.values for run in runs) and "precision" not in statement.levels:
         level = result.rows["runs"][0]["precision"]
         result.notes.append(f"no file tells the precision, and {level} is written: state it with --precision")
+    if len(devices := sorted({test.device for test in tests if test.device})) > 1:
+        text = f"collective benchmarks of several devices count as one: {', '.join(devices)}"
+        result.findings.append(Finding("mixed-cell", tests[0].place, text, "choose: --rows COLUMN=TEXT"))
     if tests:
         defaults = {"nodes": statement.nodes, "devices_per_node": statement.devices_per_node}
         frameworks = dict.fromkeys(str(run.levels["framework"]) for run in runs)
         result.rows["network"] = [
             row for framework in frameworks for row in network_rows(tests, result.name, framework, defaults)
         ]
+
+
+def _read_tests(source: Source, row_texts: Mapping[str, str]) -> list[CollectiveTest]:
+    if source.format == COLLECTIVES:
+        return read_collective_table(source.path, row_texts)
+    return read_nccl_tests(source.path) if source.format == NCCL else read_osu(source.path)
 
 
 def _read_measurements(
@@ -299,7 +309,7 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
     for name, sources in by_format.items():
         title = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
         count = sum(result.counts[source.name] for source in sources)
-        noun = "table" if name in (NCCL, OSU) else "run"
+        noun = "table" if name in COLLECTIVE_FORMATS else "run"
         lines.append(f"{title}: {name}, {number_of(count, noun)}")
     rows = result.rows["runs"]
     replicates = Counter(row["cell"] for row in rows)

@@ -15,7 +15,7 @@ OSU: one row a size, with the mean latency in us; the text says neither ranks no
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from common.errors import InputError
@@ -23,7 +23,8 @@ from common.files import display_path
 from importers.measurement import CollectiveTest
 from models.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, POINT_TO_POINT, REDUCE_SCATTER
 from training_logs.formats import text_lines
-from training_logs.log import plain_lines
+from training_logs.log import LogError, natural_number, plain_lines, positive
+from training_logs.rows import read_rows
 
 NCCL_NAMES = {
     "all_reduce": ALL_REDUCE,
@@ -48,7 +49,7 @@ _RANK = re.compile(r"^#\s*Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]
 _ROW = re.compile(r"^\s*(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s+(\S.*)")
 _OSU = re.compile(r"^#\s*OSU MPI(?:-\w+)?\s*(.*?)\s*Latency Test")
 _OSU_ROW = re.compile(r"^(\d{1,18})\s+([\d.]+)(?:\s+[\d.]+)*\s*$")
-NCCL_MARKS = ("# nThread", "nThread ")
+TABLE_COLUMNS = ("collective", "bytes", "seconds", "nodes", "devices")
 OSU_MARK = "# OSU MPI"
 
 
@@ -181,6 +182,42 @@ def read_osu(path: Path) -> list[CollectiveTest]:
             "missing-value", "has no latency of a collective", file=display_path(path), expected=expected
         )
     return tests
+
+
+def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[CollectiveTest]:
+    """Return the collectives of a table with TABLE_COLUMNS, of rows with these texts in columns that it has.
+
+    Raises:
+        InputError: If a row lacks one of them, or is of a collective that is not imported.
+    """
+    tests: dict[tuple[str, int, int, str], list[tuple[int, float]]] = {}
+    try:
+        for line, row in read_rows(text_lines(path)):
+            if any(column in row and str(row[column]) != text for column, text in row_texts.items()):
+                continue
+            place = f"{display_path(path)}, line {line}"
+            counts = [natural_number(row.get(name)) for name in ("nodes", "devices", "bytes")]
+            seconds, text = (
+                positive(row.get("seconds")),
+                "_".join(str(row.get("collective", "")).lower().split()),
+            )
+            if None in counts or seconds is None:
+                expected = f"{', '.join(TABLE_COLUMNS)}, all above 0"
+                raise InputError("missing-value", "is no time of a collective", file=place, expected=expected)
+            collective = next((name for name in COLLECTIVES if text.startswith(name)), None)
+            if collective is None:
+                expected = f"one of {', '.join(COLLECTIVES)}"
+                raise InputError("unknown-collective", f"is {text}", file=place, got=text, expected=expected)
+            nodes, devices, size = map(int, counts)  # type: ignore[arg-type]
+            device = " ".join(str(row.get("device", "")).split())
+            if size >= MIN_BYTES:
+                tests.setdefault((collective, nodes, devices, device), []).append((size, seconds))
+    except LogError as error:
+        raise InputError("broken-file", str(error), file=display_path(path)) from None
+    return [
+        CollectiveTest(display_path(path), collective, devices, nodes, device, "nccl", tuple(times))
+        for (collective, nodes, devices, device), times in tests.items()
+    ]
 
 
 def network_rows(

@@ -15,8 +15,8 @@ from training_logs import formats
 from training_logs.log import LogError
 from training_logs.rows import read_rows
 
-TABLE, NCCL, OSU = "runs", "nccl-tests", "osu"
-FORMATS = (TABLE, *formats.FORMATS, NCCL, OSU)
+TABLE, NCCL, OSU, COLLECTIVES = "runs", "nccl-tests", "osu", "collectives"
+FORMATS = (TABLE, *formats.FORMATS, NCCL, OSU, COLLECTIVES)
 MAX_FILES = 20_000
 _FIELD = re.compile(r"\{(\w+)\}|(\*)")
 
@@ -136,6 +136,8 @@ def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
     if name not in (None, "steps"):
         return name
     header = _header(path)
+    if set(collective_tests.TABLE_COLUMNS) <= header:
+        return COLLECTIVES
     if "step" in columns and columns["step"] in header:
         return "steps"
     return TABLE if set(columns.values()) & header or _is_run_table(header) else name
