@@ -56,6 +56,7 @@ _NOUNS = {
     "nodes": "number of nodes",
     "sync_every": "number of gradient accumulation steps",
     "devices_per_node": "number of devices per node",
+    "replicas": "number of replicas",
 }
 
 

@@ -26,6 +26,7 @@ from analysis.measured import (
 from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
+from declared.factors import SCALES
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View
@@ -35,7 +36,6 @@ SERIES_GAP = 0.045  # of the axis, between two series at one level
 MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
 TICK_CHARACTER_INCHES = 0.062  # of a tick label
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
-SCALE_FACTORS = ("nodes", "devices_per_node")  # they make replicas, which are compared with baselines
 BOUND_LINE = (0, (1, 1.5))
 IDEAL_LINE = (0, (6, 2))
 IDEAL_POINTS = 50  # of a line
@@ -189,7 +189,7 @@ def draw(
         [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
     )
     remarks: list[str] = []
-    logarithmic = for_comparison or (scale.doubling and x in SCALE_FACTORS)
+    logarithmic = for_comparison or (scale.doubling and x in SCALES)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_runs = panels.rows_at(view.runs, levels)
         for series in drawn_series:

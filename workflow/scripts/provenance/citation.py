@@ -37,4 +37,13 @@ def format_citation(study: Study, date: str, version: str | None) -> str:
         fields["commit"] = version
     if study.licence:
         fields["license"] = study.licence
+    if study.imported:
+        stated = study.imported.description.stated
+        source: dict[str, Any] = {
+            "type": "data",
+            "title": stated.source,
+            "authors": [{"name": stated.source}],
+            "notes": f"Licence: {stated.licence}.",
+        }
+        fields["references"] = [source | ({"url": stated.url} if stated.url else {})]
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)

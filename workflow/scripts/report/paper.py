@@ -338,13 +338,14 @@ def main(
         out: the paper's folder
     """
     measured = read_timing_runs(runs)
+    declared = load_study(study)
     try:
-        site_of_runs = load_site(site_name(measured, site))
+        site_of_runs = None if declared.imported else load_site(site_name(measured, site))
     except InputError:  # the site of published tables may be unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
-        study=load_study(study),
+        study=declared,
         site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,
