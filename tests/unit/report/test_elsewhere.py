@@ -59,7 +59,7 @@ def codes(sections: Mapping[str, Sequence[str]]) -> set[str]:
 def test_methods_declare_source_and_nothing_of_own_runs(campaign: Campaign) -> None:
     sections = method_notes(facts_of(campaign))
     assert next(iter(sections)) == "Source"
-    assert {"source", "not-planned", "accepted-finding", "epoch-of-samples", "unchecked-algorithms"} <= codes(
+    assert {"source", "not-planned", "accepted-finding", "epoch-of-samples", "cells-elsewhere"} <= codes(
         sections
     )
     assert codes(sections).isdisjoint(OF_OWN_RUNS)

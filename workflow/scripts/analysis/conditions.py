@@ -34,7 +34,7 @@ NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
 PER_CELL = "per cell"
 RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
-ELSEWHERE = Note("measured-elsewhere", "Measured elsewhere.")
+ELSEWHERE = "Measured elsewhere"
 ELSEWHERE_EXPLAINED = Note(
     "measured-elsewhere-explained",
     "All runs were measured elsewhere, and their numbers were imported. Ringside neither planned nor checked "
@@ -149,9 +149,7 @@ def setting_note(runs: pd.DataFrame) -> str:
     """
     ok = successful(runs)
     scopes = _scopes_note(runs, ok)
-    is_elsewhere = measured_elsewhere(runs)
     notes = [
-        ELSEWHERE if is_elsewhere else "",
         scopes,
         largest_batches_note(runs),
         algorithms_note(runs),
@@ -163,8 +161,6 @@ def setting_note(runs: pd.DataFrame) -> str:
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
     setting = paragraph("setting", [*notes, *_missing_notes(runs)])
     brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
-    if is_elsewhere:
-        brief = f"{ELSEWHERE} {brief}".strip()
     return Note(setting.code, setting, **setting.facts, brief=brief)
 
 
@@ -191,10 +187,14 @@ def load_note(runs: pd.DataFrame) -> str:
 
 
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
-    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded."""
+    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded.
+
+    Of runs measured elsewhere it begins with that.
+    """
     placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
+    is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
     if not placements:
-        return ""
+        return Note("scopes", f"{ELSEWHERE}.", brief=f"{ELSEWHERE}.", elsewhere=True) if is_elsewhere else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     batch_names = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
     timed = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
@@ -204,8 +204,9 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         *([f"batch size is {batch_names}"] if batches else []),
         *([f"{timed} is timed"] if timing else []),
     ]
-    text = "; ".join(parts)
+    text = f"{ELSEWHERE}: " * is_elsewhere + "; ".join(parts)
     brief_parts = [
+        ELSEWHERE if is_elsewhere else "",
         f"{nodes} nodes{_bracketed_node_limits(ok)}".replace("machines nodes", "machines"),
         " or ".join(_BRIEF_BATCH_SCOPES[name] for name in reversed(batches)),
         f"{timed.removeprefix('the ')} timed" if timing else "",
@@ -215,6 +216,7 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         "placements": placements,
         "batch_scopes": batches,
         "timing_scopes": timing,
+        "elsewhere": is_elsewhere,
         "brief": f"{brief[0].upper()}{brief[1:]}.",
     }
     return Note("scopes", f"{text[0].upper()}{text[1:]}.", **facts)

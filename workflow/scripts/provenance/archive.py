@@ -145,7 +145,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         "remake": REMAKE.format(**fields),
         "appendix.md": appendix.to_markdown(study.title, sections),
         "appendix.tex": appendix.to_latex(sections),
-        "CITATION.cff": format_citation(study, (last_end or "1970-01-01")[:10], checkout.commit),
+        "CITATION.cff": format_citation(study, last_end and last_end[:10], checkout.commit),
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
     members |= {name: text.encode() for name, text in texts.items()}

@@ -22,6 +22,7 @@ from common.errors import InputError
 from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
+from declared.datasets import find_dataset
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
@@ -111,6 +112,7 @@ def render_page(
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
+        absent=elsewhere.absent_products(campaign) if imported else "",
         source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
         facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
@@ -216,8 +218,9 @@ def run_blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
 
 def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
     """Return a verdict with only those links whose target is on this page."""
+    has_data = not material.study.imported or any(map(find_dataset, material.study.factors["dataset"]))
     targets = {
-        *SECTIONS,
+        *(name for name in SECTIONS if name != "data" or has_data),
         *(f"table-{name}" for name in material.tables),
         *(f"figure-{picture.name}" for picture in material.pictures),
     }

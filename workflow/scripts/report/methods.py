@@ -259,7 +259,6 @@ def _frameworks_elsewhere(facts: Facts) -> Iterator[str]:
     names = framework_order(facts.runs)
     verb = "The framework is" if len(names) == 1 else "The source compares"
     yield Note("frameworks", f"{verb} {to_latex(join_words(names))}.", frameworks=names)
-    yield to_latex(conditions.unchecked_algorithms_note(facts.runs))
 
 
 def _network_elsewhere(facts: Facts) -> Iterator[str]:
@@ -363,6 +362,7 @@ def framework_table(facts: Facts) -> str:
         )
     frame = pd.DataFrame(rows)
     if facts.study.imported:
+        frame = frame.drop(columns="description")
         frame = frame[[name for name in frame if name == "framework" or (frame[name] != tables.DASH).any()]]
         return (
             ""
@@ -761,6 +761,8 @@ def _machine(facts: Facts) -> Iterator[str]:
             threads=cores,
             placement=facts.site.placement if facts.site else None,
         )
+    if devices and facts.study.imported:
+        yield Note("devices", f"Devices: {to_latex(join_words(devices))}.", devices=devices)
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
@@ -882,7 +884,10 @@ def _statistics(facts: Facts) -> Iterator[str]:
             f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}"
         ),
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
-        "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
+        "checks": (
+            f"Normality, equal spread{'' if facts.study.imported else ', drift'} and outliers are checked on "
+            "residuals within cells"
+        ),
         "regression": (
             f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}"
         ),
@@ -921,18 +926,18 @@ def _left_out(facts: Facts) -> Iterator[str]:
             levels=entry,
             reason=reason,
         )
-    failed = unsuccessful(facts.runs)
+    failed, origin = unsuccessful(facts.runs), "source" if facts.study.imported else "design"
     if failed.empty:
         yield Note(
             "all-succeeded",
-            f"All {number_of(len(facts.runs), 'run')} of the design succeeded.",
+            f"All {number_of(len(facts.runs), 'run')} of the {origin} succeeded.",
             runs=len(facts.runs),
         )
     else:
         counts = _reasons(failed)
         yield Note(
             "unsuccessful-runs",
-            f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(failed):,} did not succeed"
+            f"Of the {number_of(len(facts.runs), 'run')} of the {origin}, {len(failed):,} did not succeed"
             f"{facts.see('missing')} and are in no mean: {to_latex(_reasons_text(counts))}.",
             runs=len(facts.runs),
             unsuccessful=len(failed),

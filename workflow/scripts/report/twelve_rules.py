@@ -432,9 +432,9 @@ def check_setup(material: Material) -> Verdict:
         return Verdict(
             NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links
         )
-    factors = (
-        f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
-    )
+    factors = f"{len(varying(runs))} factors vary"
+    if not material.study.imported:
+        factors += f", and every level of all {len(material.study.factors)} is listed"
     missing = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
     missing_texts = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in missing.items()]
     unnamed = "cpu" in distinct_names(ok, "devices")
