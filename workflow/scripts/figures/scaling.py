@@ -49,9 +49,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs)
     rows = _cell_rows(records, view)
     compared = rows["speedup"].notna()
-    if not (compared & (rows["replicas"] > 1)).any():
+    if not (compared & (rows["replicas"] > rows["baseline_replicas"])).any():
         return panels.empty_figure(view.runs, NO_REPLICAS if compared.any() else NO_BASELINE)
-    multi_replica = rows[compared & (rows["replicas"] > 1)]
+    multi_replica = rows[compared & (rows["replicas"] > rows["baseline_replicas"])]
     drawable = panels.nonempty_panels(view.panels, multi_replica)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
@@ -94,7 +94,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
                 panels.mark_out_of_memory(ax, scale.positions[replicas], styles)
             ax.set_ylim(0, tops[name])
             ax.grid(True, axis="y")
-            scale.apply(ax)
+            scale.apply(ax, scale.labels(width / n_columns))
             if column == 0:
                 ax.set_ylabel(QUANTITIES[name][0])
             ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(panel_levels))
@@ -230,9 +230,9 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
 
 def _draw_ideals(ax: Axes, quantity: str, scale: Scale, rows: pd.DataFrame) -> None:
     """Draw the ideal of a panel from each number of replicas that its baselines have."""
-    replicas = np.linspace(min(scale.positions), max(scale.positions), 50)
     ideal: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.IDEAL_LINE}
     for fewest in sorted(set(rows["baseline_replicas"].dropna())):
+        replicas = np.linspace(max(fewest, min(scale.positions)), max(scale.positions), 50)
         y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)
         ax.plot(scale.position(replicas), y, zorder=1, **ideal)
 

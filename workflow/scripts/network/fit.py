@@ -177,7 +177,8 @@ def circumstances(network: pd.DataFrame) -> str:
     if ok.empty:
         return ""
     placements = sorted(set(ok["placement"].dropna()))
-    sentences = [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
+    sentences = [] if ok["key"].notna().any() else ["Measured elsewhere."]
+    sentences += [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     rounds = rounds_text(network)

@@ -231,7 +231,7 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
     """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
     words, planned = cell_words(view.study), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
-    multi_replica = ratios[ratios["replicas"] > 1]
+    multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
     series = [
         one_series
@@ -248,6 +248,7 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
             ideal = [
                 (float(place), float(level) / fewest if name == "speedup" else unit)
                 for level, place in scale.positions.items()
+                if level >= fewest
             ]
             points = [
                 _point(
