@@ -12,6 +12,7 @@ from statsmodels.regression.linear_model import OLS
 from analysis import conditions, scaling, speedup
 from analysis.intervals import Estimate
 from common.notes import codes, find_note
+from declared.factors import NODES_AND_DEVICES
 from support.synthetic import designed_campaign
 
 # Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and
@@ -278,7 +279,7 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), (
         "p is the replicas"
     )
-    assert scaling.NODES_AND_DEVICES in table.notes
+    assert scaling.SERIES_OF_EITHER in table.notes
     assert "one-replica-count" not in codes(table.notes)
     assert table.rules_above == [2]
 
@@ -287,7 +288,7 @@ def test_devices_of_a_node_are_a_series_of_their_own(two_ways):
     data = scaling.build_rows(
         two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9))
     )[0]
-    over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in scaling.SCALES)
+    over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in NODES_AND_DEVICES)
     assert over_nodes.abs().max() < 0.05
     # p from n to 2n takes 0.9 times as long: f = (0.9 / n - 1 / 2n) / (0.1 + 0.9 / n - 1 / 2n)
     assert over_devices.tolist() == pytest.approx([0.8, 2 / 3, 0.5], abs=0.15)
@@ -298,7 +299,7 @@ def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     corner = runs[(runs["nodes"] == 1) | (runs["devices_per_node"] == 1)]
     data, notes = scaling.build_rows(corner)
     assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not notes
-    apart = runs[runs["nodes"] == runs["devices_per_node"]]
+    apart = runs[runs["nodes"] + runs["devices_per_node"] == 3]
     (notes,) = scaling.build_rows(apart)[1]
-    assert notes.facts["series"] == ["devices per node 1", "devices per node 2", "1 node", "2 nodes"]
-    assert notes.endswith("no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes.")
+    assert notes.facts["series"] == ["devices per node 2", "devices per node 1", "1 node", "2 nodes"]
+    assert notes.endswith("no law is fitted: devices per node 2; devices per node 1; 1 node; 2 nodes.")

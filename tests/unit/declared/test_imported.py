@@ -11,7 +11,7 @@ from declared.frameworks import describe_framework, is_registered, trains_alone
 from declared.imported import ImportKeys, load_imported
 from declared.models import find_graph
 from declared.study import load_study
-from support.measured_elsewhere import DLPERF, MLPERF, copy_of, imported_study
+from support.measured_elsewhere import DLPERF, MLPERF, STUDIES, copy_of, imported_study
 from support.refusals import assert_refusal
 
 
@@ -28,7 +28,7 @@ def test_cells_of_an_imported_study_are_those_of_its_table() -> None:
     sizes = {(cell["nodes"], cell["devices_per_node"]) for cell in study.cells()}
     assert sizes == {(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)}
     assert len(study.cells()) == 23, "one framework was not measured on two devices"
-    assert study.varied == ["framework", "nodes", "devices_per_node"]
+    assert study.varied == ["framework", "replicas"], "nodes and devices of a node grow in turn"
     assert study.factors["framework"] == ["mindspore", "mxnet-horovod", "pytorch-ddp", "tensorflow2"]
     assert (study.replicates.at_least, study.replicates.at_most) == (5, 10) and not study.replicates.adaptive
     assert study.traits().step_times and not study.token_sequences
@@ -86,3 +86,30 @@ def test_statement_says_where_measurements_are_from(folder: Path) -> None:
     assert isinstance(description, ImportKeys)
     assert description.stated.licence == "Apache-2.0" and "commit" in description.stated.source
     assert description.files[0].rows == len((folder / "epochs.csv").read_text().splitlines()) - 1
+
+
+def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:
+    figures = [
+        {"kind": "by_factor", "x": "nodes"},
+        {"kind": "interaction", "x": "framework", "colour": "devices_per_node", "name": "i"},
+        {"kind": "scaling", "filter": {"nodes": [2, 4]}},
+    ]
+    written = {"title": "t", "question": "q", "imported": str(DLPERF), "answer": "nodes", "figures": figures}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(written))
+    study = load_study("s", tmp_path)
+    by_factor, interaction, scaling = study.drawn()
+    assert study.answer == ("replicas",) and by_factor.x == "replicas"
+    assert interaction.colour == ("replicas",) and scaling.filter == {"replicas": [16, 32]}
+
+
+def test_imported_study_has_only_figures_that_it_has_numbers_for() -> None:
+    names = {name: {figure.kind for figure in imported_study(name).drawn()} for name in STUDIES}
+    absent = {"timeline", "accuracy", "energy"}
+    assert all(kinds.isdisjoint(absent) for kinds in names.values())
+    assert {"overview", "by_factor", "scaling", "shares"} <= names["measured-dlperf"]
+    assert "shares" not in names["measured-mlperf"], "nothing was measured on one device"
+    assert "scaling" in names["measured-mlperf"]
+
+
+def test_response_of_an_imported_study_needs_its_column(tmp_path: Path) -> None:
+    assert_refusal(study_of(tmp_path, DLPERF, response="token_throughput"), "not-possible-here", "response")

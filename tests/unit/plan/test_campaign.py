@@ -7,16 +7,21 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import CHECKOUT
 from common.notes import Note
 from declared.environments import Installed
 from declared.figures import Declared
 from declared.site import Site, load_site
-from declared.study import load_study
+from declared.study import Study, load_study
 from plan import campaign, cost
 from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
 from plan.design import plan_design, to_csv
 from plan.identity import spec, unsupported_reason
+from records import status
+from report import preview
+from support.measured_elsewhere import imported_study
+from support.refusals import assert_refusal
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -433,3 +438,41 @@ def test_reference_follows_the_site_or_published_tables(tmp_path: Path) -> None:
             (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
         published = load_campaign({**CONFIG, "records": str(tmp_path)})
         assert published.referenced == available
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> Study:
+    """A study of measurements made elsewhere, as if it were in config/studies."""
+    monkeypatch.chdir(CHECKOUT)
+    study = imported_study("measured-mlperf")
+    for module in (campaign, cost, preview, status):
+        monkeypatch.setattr(module, "load_study", lambda name: study)
+    return study
+
+
+def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> None:
+    loaded = load_campaign({**CONFIG, "study": imported.name})
+    assert loaded.mode == "published" and not loaded.records and not loaded.open
+    assert loaded.published and loaded.published.name == "mlperf"
+
+
+def test_measurements_made_elsewhere_are_not_planned(
+    imported: Study, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as refused:
+        plan_design(imported, load_site("local"))
+    assert_refusal(refused.value, "measured-elsewhere", "imported")
+    for show in (cost.main, status.show_status):
+        show(study=imported.name, as_json=True)
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["runs"], facts["cells"], facts["licence"]) == (30, 3, "Apache-2.0")
+
+
+def test_preview_of_measurements_made_elsewhere_is_refused(
+    imported: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "existing", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    with pytest.raises(InputError) as refused:
+        preview.main(study=imported.name)
+    assert_refusal(refused.value, "measured-elsewhere", "imported")

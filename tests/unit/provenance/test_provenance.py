@@ -19,18 +19,21 @@ from common.files import CHECKOUT
 from common.normal_form import digest_source
 from common.notes import codes
 from common.schemas import schema
+from common.tables import read_table
 from common.text import end_sentence
 from declared.records import RECORD_TABLES
 from declared.study import load_study
-from plan.campaign import load_campaign
+from plan.campaign import Campaign, load_campaign
 from provenance import appendix, archive, verify
 from provenance.account import count_costs
 from provenance.citation import format_citation
+from provenance.crate import build_crate
 from provenance.differing import compare_sources
 from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
 from report.checkout import state
 from report.setting import Grid
+from support.measured_elsewhere import imported_study
 from support.synthetic import campaign, write_frames
 
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
@@ -365,3 +368,40 @@ def test_archive_refuses_configuration_with_a_password(
     with pytest.raises(InputError) as refused:
         archive.refuse_secrets(["config/sites/unused.yaml"])
     assert (refused.value.code, refused.value.key) == ("secret-in-file", "datasets.mirror")
+
+
+@pytest.fixture
+def imported_campaign(monkeypatch: pytest.MonkeyPatch) -> Campaign:
+    monkeypatch.chdir(CHECKOUT)
+    study = imported_study("measured-mlperf")
+    monkeypatch.setattr("plan.campaign.load_study", lambda name: study)
+    return load_campaign({"study": study.name, "site": "local", "records": "campaign"})
+
+
+def test_archive_of_imported_measurements_has_their_source(imported_campaign: Campaign) -> None:
+    folder = str(imported_campaign.published)
+    assert {f"{folder}/{name}" for name in ("import.yaml", "runs.csv", "epochs.csv")} <= set(
+        archive.workflow_files(imported_campaign)
+    )
+    assert f"{folder}/import.yaml" in collect_sources(imported_campaign, [])["study"]
+
+
+def test_crate_and_citation_name_the_source_of_imported_measurements(imported_campaign: Campaign) -> None:
+    study, runs = imported_campaign.study, read_table(imported_campaign.runs_csv, "runs")
+    versions = {"ringside": None, "snakemake": "9"}
+    crate = build_crate(study, runs, {}, {}, {}, "ringside/Snakefile", versions)
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    source = entities[entities["./"]["isBasedOn"]["@id"]]
+    assert entities[source["license"]["@id"]]["name"] == "Apache-2.0" and "Nebius" in source["name"]
+    assert "startTime" not in entities["#campaign"]
+    (reference,) = yaml.safe_load(format_citation(study, "2026-11-20", None))["references"]
+    assert reference["url"] == source["@id"]
+
+
+def test_appendix_of_imported_measurements_has_no_software(imported_campaign: Campaign) -> None:
+    runs = read_table(imported_campaign.runs_csv, "runs")
+    cost = count_costs(imported_campaign, runs)
+    sections = list(appendix.appendix_sections(imported_campaign, runs, cost, state(), "./remake"))
+    headings = [section.heading for section in sections]
+    assert headings == ["Contribution", "Source", "Installation and execution", "Analysis"]
+    assert appendix.to_markdown("t", sections) and appendix.to_latex(sections)

@@ -28,6 +28,7 @@ from analysis.measured import (
     combination_text,
     level_text,
     levels_in_order,
+    measured_elsewhere,
     out_of_memory_cells,
     successful,
     title,
@@ -44,19 +45,29 @@ NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its questi
 NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
-NOTE = (
-    "All else is equal in each comparison. Brackets of ratios are simultaneous 95 % intervals, which exclude "
+_BRACKETS = (
+    "Brackets of ratios are simultaneous 95 % intervals, which exclude "
     "1 (100 %) only for differences that are significant (p < 0.05 after Holm correction over a factor's "
     "comparisons); those of means and speed-ups are 95 % intervals of each alone. Extremes among many "
     "comparisons tend to be exaggerated (selection bias)."
 )
+NOTE = f"All else is equal in each comparison. {_BRACKETS}"
+NOTE_ELSEWHERE = f"All else is equal in each comparison as far as the source says. {_BRACKETS}"
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
 MAX_PLACES = 3  # levels without an effect that a sentence names
 _NOUNS = {
     "nodes": "number of nodes",
     "sync_every": "number of gradient accumulation steps",
     "devices_per_node": "number of devices per node",
+    "replicas": "number of replicas",
 }
+
+
+def reading_note(runs: pd.DataFrame) -> str:
+    """Return how to read the answer; "" if no factor varies."""
+    if not varying(runs):
+        return ""
+    return NOTE_ELSEWHERE if measured_elsewhere(runs) else NOTE
 
 
 class FTest(NamedTuple):

@@ -18,6 +18,7 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     cell_levels,
     level_text,
+    measured_elsewhere,
     successful,
     title,
     varying,
@@ -33,6 +34,7 @@ STEP_QUANTILES = (
     "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & "
     "Belli, rule 8); shown are their means over runs."
 )
+STEPS_ELSEWHERE = "Steps: the median training step of a run as its source gives it, mean over runs."
 MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
 SEED = 20261121
@@ -157,7 +159,9 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         "possible; other responses have intervals as epoch time has. CV (standard deviation divided by mean) "
         "is that of epoch time.",
         _median_note(data),
-        STEP_QUANTILES if "step_time_median_s_mean" in data else "",
+        (STEPS_ELSEWHERE if measured_elsewhere(runs) else STEP_QUANTILES)
+        if "step_time_median_s_mean" in data
+        else "",
         conditions.setting_note(runs),
     ]
     return tables.Table(

@@ -16,7 +16,7 @@ from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
-from analysis.measured import successful
+from analysis.measured import measured_elsewhere, successful
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of
@@ -42,6 +42,20 @@ NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
 HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"
 NO_EVIDENCE = Note("nothing-against", "no evidence against it")
 LABELS = "residuals of the logarithm of epoch time within cells"
+
+ORDER_TESTED = (
+    "Drift, blocks, sessions and autocorrelation between consecutive runs add noise to cells, because runs "
+    "are in random order, and widen their intervals. They also make runs depend on each other: runs of one "
+    "block share its effect, so intervals of means count blocks, not runs, as independent. Comparisons of "
+    "two cells within blocks remove this effect."
+)
+ORDER_UNKNOWN = (
+    "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that "
+    "nobody drew, and may depend on each other."
+)
+OTHER_PROCESSES = (
+    " Other processes and CPU steal: share of CPU time that other processes and a hypervisor used."
+)
 
 
 @dataclass(frozen=True)
@@ -133,19 +147,30 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
-    """Return all rows of the table; `data` are the `residuals` of the runs."""
+    """Return all rows of the table; `data` are the `residuals` of the runs.
+
+    Runs that were measured elsewhere have no blocks, and nobody drew their order, so it is not tested.
+    """
     if not pooling.df or not pooling.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
         if data.empty:
             code, why = "no-successful-run", "no run succeeded"
         return [Check(ALL, "none", Note(code, f"nothing can be checked: {why}"))]
+    is_elsewhere = bool(data["block"].isna().all())
+    order = (
+        []
+        if is_elsewhere
+        else [
+            _check_drift(data),
+            _check_groups(data, "block"),
+            _check_sessions(data),
+            _check_autocorrelation(data),
+        ]
+    )
     return [
         _check_normality(data, pooling),
         _check_equal_variances(pooling),
-        _check_drift(data),
-        _check_groups(data, "block"),
-        _check_sessions(data),
-        _check_autocorrelation(data),
+        *order,
         *_check_outliers(data),
         *_check_resolution(pooling),
     ]
@@ -439,7 +464,8 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "p": [tables.p_value(row.p) for row in listed_rows],
         "verdict": [row.verdict for row in listed_rows],
     }
-    if outliers:
+    is_elsewhere = measured_elsewhere(runs)
+    if outliers and not is_elsewhere:
         display["other processes (%)"] = [tables.percent(row.other_cpu_share) for row in listed_rows]
         display["CPU steal (%)"] = [tables.percent(row.steal_share) for row in listed_rows]
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
@@ -447,14 +473,11 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         conditions.run_counts_note(runs),
         f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected "
         "for the number of tests. Intervals of means are robust to runs that are not normal, the more runs "
-        "the better. Drift, blocks, sessions and autocorrelation between consecutive runs add noise to "
-        "cells, because runs are in random order, and widen their intervals. They also make runs depend on "
-        "each other: runs of one block share its effect, so intervals of means count blocks, not runs, as "
-        "independent. Comparisons of two cells within blocks remove this effect.",
+        f"the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one after the other, the largest first, with the s.d. of all "
-        "cells together, so runs of a cell with a large spread are found first. No outlier is removed. Other "
-        "processes and CPU steal: share of CPU time that other processes and a hypervisor used."
+        "cells together, so runs of a cell with a large spread are found first. No outlier is removed."
+        + ("" if is_elsewhere else OTHER_PROCESSES)
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         _other_replicates_note(pooling),
         conditions.setting_note(runs),

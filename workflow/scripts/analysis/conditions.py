@@ -10,6 +10,7 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     combination_text,
     factors,
+    measured_elsewhere,
     missing_cells,
     out_of_memory_cells,
     successful,
@@ -19,8 +20,8 @@ from analysis.measured import (
 )
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
 from common.notes import Note
-from declared.factors import LARGEST, UNTRACED
-from declared.frameworks import notes_of, trains_alone
+from declared.factors import LARGEST, UNTRACED, factor_rules
+from declared.frameworks import is_registered, notes_of, trains_alone
 from declared.mesh import divides_more
 from runs import usable
 
@@ -33,6 +34,13 @@ NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
 PER_CELL = "per cell"
 RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
+ELSEWHERE = "Measured elsewhere"
+ELSEWHERE_EXPLAINED = Note(
+    "measured-elsewhere-explained",
+    "All runs were measured elsewhere, and their numbers were imported. Ringside neither planned nor checked "
+    "them: they have no random order and no blocks, so cells are compared as independent groups, and nothing "
+    "is known of the order of the runs, of what else used the machines, or of code and environment.",
+)
 NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
 SHARED_INTERFACE = Note(
     "shared-interface",
@@ -74,6 +82,7 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
         within_blocks: For each compared pair of cells, as in `ratios_note`.
     """
     paragraphs = [
+        ELSEWHERE_EXPLAINED if measured_elsewhere(runs) else "",
         replicates_note(runs),
         contrasts_note(runs, within_blocks),
         circumstances_note(runs),
@@ -140,7 +149,12 @@ def setting_note(runs: pd.DataFrame) -> str:
     """
     ok = successful(runs)
     scopes = _scopes_note(runs, ok)
-    notes = [scopes, largest_batches_note(runs), algorithms_note(runs)]
+    notes = [
+        scopes,
+        largest_batches_note(runs),
+        algorithms_note(runs),
+        unchecked_algorithms_note(runs),
+    ]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
@@ -173,10 +187,14 @@ def load_note(runs: pd.DataFrame) -> str:
 
 
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
-    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded."""
+    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded.
+
+    Of runs measured elsewhere it begins with that.
+    """
     placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
+    is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
     if not placements:
-        return ""
+        return Note("scopes", f"{ELSEWHERE}.", brief=f"{ELSEWHERE}.", elsewhere=True) if is_elsewhere else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     batch_names = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
     timed = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
@@ -186,8 +204,9 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         *([f"batch size is {batch_names}"] if batches else []),
         *([f"{timed} is timed"] if timing else []),
     ]
-    text = "; ".join(parts)
+    text = f"{ELSEWHERE}: " * is_elsewhere + "; ".join(parts)
     brief_parts = [
+        ELSEWHERE if is_elsewhere else "",
         f"{nodes} nodes{_bracketed_node_limits(ok)}".replace("machines nodes", "machines"),
         " or ".join(_BRIEF_BATCH_SCOPES[name] for name in reversed(batches)),
         f"{timed.removeprefix('the ')} timed" if timing else "",
@@ -197,6 +216,7 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         "placements": placements,
         "batch_scopes": batches,
         "timing_scopes": timing,
+        "elsewhere": is_elsewhere,
         "brief": f"{brief[0].upper()}{brief[1:]}.",
     }
     return Note("scopes", f"{text[0].upper()}{text[1:]}.", **facts)
@@ -269,6 +289,19 @@ def algorithms_note(runs: pd.DataFrame) -> str:
     return Note(
         "own-algorithm", text, frameworks=own, accuracy=accuracy, accuracy_of_others=accuracy_of_others
     )
+
+
+def unchecked_algorithms_note(runs: pd.DataFrame) -> str:
+    """Name the frameworks of which nobody has checked that they train as others do; "" if there are none.
+
+    These are commands of the user's own, and all frameworks of measurements that were made elsewhere.
+    """
+    names = sorted(set(successful(runs)["framework"]))
+    unchecked = names if measured_elsewhere(runs) else [name for name in names if not is_registered(name)]
+    if len(names) < 2 or not unchecked:
+        return ""
+    text = f"Not checked to train to equal weights: {join_names(unchecked)}."
+    return Note("unchecked-algorithms", text, frameworks=unchecked)
 
 
 def comparison_note(within_blocks: pd.Series) -> str:
@@ -363,6 +396,8 @@ def ratios_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
         )
     if groups:
         why = f"{'where' if ways else 'because'} cells share fewer than {MIN_SHARED_BLOCKS} blocks"
+        if measured_elsewhere(runs):
+            why = "because runs that were measured elsewhere have no blocks"
         ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
     if not ways:
         return ""
@@ -417,7 +452,7 @@ def circumstances_note(runs: pd.DataFrame) -> str:
         notes.append(Note("batch-scope", text, scopes=scopes))
     notes.append(_timing_scope(ok))
     notes += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
-    notes += [software_note(runs), algorithms_note(runs)]
+    notes += [software_note(runs), algorithms_note(runs), unchecked_algorithms_note(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
@@ -511,9 +546,15 @@ def shortfall_note(runs: pd.DataFrame) -> str:
 
 
 def constants_note(runs: pd.DataFrame) -> str:
-    """Name the factors that have a single level in the whole study, with that level."""
+    """Name the factors that have a single level in the whole study, with that level.
+
+    Of measurements made elsewhere, a level that is the factor's default was not stated, so it is not named.
+    """
     levels = {name: runs[name].iloc[0] for name in factors(runs) if runs[name].nunique(dropna=False) == 1}
     omitted = {**SITE_DEFAULTS, "trace": UNTRACED}  # `tracing_note` reports it
+    if measured_elsewhere(runs):
+        omitted |= {name: factor_rules(name)["default"] for name in levels if "default" in factor_rules(name)}
+        omitted |= {name: levels[name] for name in ("epochs", "warmup_epochs") if name in levels}
     levels = {name: level for name, level in levels.items() if level != omitted.get(name)}
     texts = [
         f"{title(name)} {combination_text({name: level})}"

@@ -13,13 +13,16 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_results, read_table
 from declared.factors import (
+    DEVICES,
     LARGEST,
     MAX_SERIES,
+    NODES_AND_DEVICES,
     UNTRACED,
     factor_names,
     factor_rules,
     scale_of,
     treatments_of,
+    with_devices,
 )
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
@@ -169,7 +172,7 @@ def level_text(level: Any) -> str:
 
 
 def size_factor_name(runs: pd.DataFrame) -> str:
-    """Return the name of the factor by which cells scale: nodes, or devices_per_node if only it varies."""
+    """Return the name of the factor by which cells scale (`declared.factors.scale_of`)."""
     return scale_of(varying(runs))
 
 
@@ -181,6 +184,8 @@ def combination_text(levels: Mapping[str, Any]) -> str:
 def _factor_level(factor: str, level: Any) -> str:
     if factor == "nodes":
         return f"{level} node" if level == 1 else f"{level} nodes"
+    if factor == DEVICES:
+        return f"{level} replica" if level == 1 else f"{level} replicas"
     if factor in ("framework", "model", "dataset"):
         return level_text(level)
     if factor == "collective":
@@ -217,8 +222,17 @@ def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
 
 
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
-    """Return the factors with more than one level in `runs`, except those in `but`."""
-    return [name for name in factors(runs) if name not in but and runs[name].nunique(dropna=False) > 1]
+    """Return the factors with more than one level in `runs`, except those in `but`.
+
+    DEVICES replaces nodes and devices_per_node where these two grow in turn (`declared.factors.is_ladder`);
+    `but` leaves it out if it has both of them.
+    """
+    names = [name for name in factors(runs) if runs[name].nunique(dropna=False) > 1]
+    if set(NODES_AND_DEVICES) <= set(names):
+        sizes = runs[list(NODES_AND_DEVICES)].drop_duplicates().itertuples(index=False, name=None)
+        names = with_devices(names, ((int(nodes), int(devices)) for nodes, devices in sizes))
+    left_out = {*but, *([DEVICES] if set(NODES_AND_DEVICES) <= set(but) else [])}
+    return [name for name in names if name not in left_out]
 
 
 def treatments(runs: pd.DataFrame) -> list[str]:

@@ -23,10 +23,10 @@ from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import karp_flatt, one_replica_cells_by_batch_size
 from common.notes import Note
+from declared.factors import NODES_AND_DEVICES, SCALES
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
-SCALES = ("nodes", "devices_per_node")  # factors that a series can vary
-NODES_AND_DEVICES = Note(
+SERIES_OF_EITHER = Note(
     "series-of-nodes-or-devices",
     "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on "
     "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
@@ -138,11 +138,12 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
 
     Runs have cell, replicas and epoch_time_s. A series starts on one replica if that was measured, even in a
     cell of other levels, because some factors have no effect on one replica (analysis.speedup). In table
-    order; if both nodes and devices vary, series over nodes come first.
+    order; if nodes and devices vary, but not in turn (`declared.factors.is_ladder`), series over nodes come
+    first.
     """
     varied, first = varying(runs), one_replica_cells_by_batch_size(runs)
     ok = successful(runs)
-    for scaled in [name for name in SCALES if name in varied] or SCALES[:1]:
+    for scaled in [name for name in SCALES if name in varied] or ["nodes"]:
         names = [name for name in varied if name != scaled]
         other_scales = [name for name in SCALES if name in names]
         measured = ok[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
@@ -180,7 +181,7 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         drawn |= set(sample["cell"])
         if law := fit_amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
             by_count = dict(sorted(zip(sample["replicas"].astype(int), sample["cell"], strict=True)))
-            if set(SCALES) <= set(varied):
+            if set(NODES_AND_DEVICES) <= set(varied):
                 levels = levels | {scaled: ", ".join(map(level_text, sorted(sample[scaled].unique())))}
             row = {factor: levels[factor] for factor in varied if factor in levels} | {"scaled": scaled}
             fits.append((row, law, by_count))
@@ -261,7 +262,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
-    both_scales_vary = set(SCALES) <= set(names)
+    both_scales_vary = set(NODES_AND_DEVICES) <= set(names)
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
     display["replicas"] = data["replicas"]
     display["n"] = data["n"].map(str)
@@ -306,7 +307,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
             readings=list(read),
         ),
-        NODES_AND_DEVICES if both_scales_vary else "",
+        SERIES_OF_EITHER if both_scales_vary else "",
         conditions.device_count_note(runs),
         *sentences,
         conditions.setting_note(runs),

@@ -40,7 +40,9 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
-    batches = scaled(successful(runs), "steps").groupby(successful(runs)["cell"]).mean()
+    ok = successful(runs)
+    counted = ok["samples_per_epoch"].astype(float) * ok["sync_every"] / ok["effective_batch"].astype(float)
+    batches = scaled(ok, "steps").fillna(counted).groupby(ok["cell"]).mean()
     batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
     ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["replicas"] == 1).to_numpy(bool)

@@ -3,7 +3,8 @@
 The baseline of a cell is the framework in its `baseline` column on a single device, at the same levels of
 every factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may
 differ if the baseline has a single level of them. Without such a cell the baseline is the framework's own
-cell with one replica.
+cell with one replica. Series that were measured elsewhere often begin at a whole node or more; then the
+baseline is the cell with the fewest replicas, and efficiency is relative to these.
 """
 
 import math
@@ -13,9 +14,18 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cell_levels, factors, level_text, successful, title, varying
+from analysis.measured import (
+    cell_levels,
+    factors,
+    level_text,
+    measured_elsewhere,
+    successful,
+    title,
+    varying,
+)
 from analysis.pooling import pooled
 from common.notes import Note
+from declared.factors import NODES_AND_DEVICES
 
 WITHOUT_EFFECT_ON_ONE_REPLICA = (
     "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule",
@@ -25,7 +35,21 @@ WITHOUT_EFFECT_ON_ONE_REPLICA = (
 
 def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to their measured baseline."""
-    return _one_replica_cells(runs, ("baseline", "framework"), "batch_size")
+    baselines = _one_replica_cells(runs, ("baseline", "framework"), "batch_size")
+    if not measured_elsewhere(runs):
+        return baselines
+    return {cell: baselines.get(cell, fewest) for cell, fewest in _fewest_replicas_cells(runs).items()}
+
+
+def _fewest_replicas_cells(runs: pd.DataFrame) -> dict[str, str]:
+    """Map measured cells to that with the fewest replicas among those that differ in nodes and devices only.
+
+    A cell that differs from no other in these is its own.
+    """
+    cells = successful(runs).drop_duplicates("cell").sort_values("replicas", kind="stable")
+    names = varying(runs, but=NODES_AND_DEVICES)
+    groups = cells.assign(all=0).groupby(["all", *names], dropna=False)["cell"]
+    return dict(zip(cells["cell"], groups.transform("first"), strict=True))
 
 
 def one_replica_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
@@ -107,6 +131,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
         else:
             speedup = speedups[cell.cell]
         replicas = int(cell.replicas)
+        baseline_replicas = int(by_cell.at[baseline, "replicas"]) if baseline else 1
         rows.append(
             {
                 "cell": cell.cell,
@@ -116,22 +141,22 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
                 **columns("epoch_time_s", own),
                 "baseline_cell": baseline,
                 "baseline_framework": by_cell.at[baseline, "framework"] if baseline else None,
+                "baseline_replicas": baseline_replicas,
                 "baseline_n": reference.n,
                 **columns("baseline_epoch_time_s", reference),
                 **columns("speedup", speedup),
-                **columns("efficiency", _divide(speedup, replicas)),
-                **columns("karp_flatt", karp_flatt(speedup, replicas)),
+                **columns("efficiency", _divide(speedup, replicas / baseline_replicas)),
+                **columns("karp_flatt", karp_flatt(speedup, replicas if baseline_replicas == 1 else 1)),
                 "within_blocks": math.nan
                 if baseline == cell.cell
                 else within_blocks.get(cell.cell, math.nan),
             }
         )
-    return pd.DataFrame(
-        rows, columns=list(rows[0]) if rows else ["cell", *factors(by_cell), "baseline_cell", "within_blocks"]
-    )
+    names = ["cell", *factors(by_cell), "baseline_cell", "baseline_replicas", "within_blocks"]
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else names)
 
 
-def _divide(estimate: Estimate, by: int) -> Estimate:
+def _divide(estimate: Estimate, by: float) -> Estimate:
     return Estimate(estimate.value / by, estimate.low / by, estimate.high / by)
 
 
@@ -152,20 +177,25 @@ def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of speed-ups of a study."""
     data = build_rows(runs)
+    has_larger_baselines = bool((data["baseline_replicas"] > 1).any())
+    base = (
+        "Base: the cell of the same series with the fewest replicas."
+        if measured_elsewhere(runs)
+        else "Base: the single-device framework named in the row, at the same levels of all other factors "
+        "that it varies; where there is none, the framework's own cell with one replica."
+    )
     notes = [
         conditions.run_counts_note(runs),
         (
             "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
-            "divided by replicas. "
+            f"divided by replicas{' over those of the baseline' if has_larger_baselines else ''}. "
         )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
         "replicas (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
         "shrink with the replicas, also communication and the cost of the framework. Above 1, replicas slow "
         "the epoch down; below 0, the speed-up is more than p.",
-        "Base: the single-device framework named in the row, at the same levels of all other factors that "
-        "it varies; where there is none, the framework's own cell with one replica. A row that is its own "
-        "baseline has speed-up 1 by definition, without an interval.",
+        f"{base} A row that is its own baseline has speed-up 1 by definition, without an interval.",
         conditions.device_count_note(runs),
         conditions.setting_note(runs),
     ]
@@ -185,12 +215,20 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
     display["baseline"] = data["baseline_framework"].where(data["baseline_framework"].notna(), tables.DASH)
     display["baseline (s)"] = tables.interval_texts(data, "baseline_epoch_time_s")
+    if has_larger_baselines:
+        display["on replicas"] = data["baseline_replicas"].map(str)
     display["speed-up"] = tables.interval_texts(data, "speedup")
     display["efficiency"] = tables.interval_texts(data, "efficiency")
-    display["serial fraction"] = tables.interval_texts(data, "karp_flatt")
+    if data["karp_flatt"].notna().any() or not has_larger_baselines:
+        display["serial fraction"] = tables.interval_texts(data, "karp_flatt")
     return tables.Table(
         title="Speed-up and efficiency of epoch time with their baseline in seconds",
-        data=data.drop(columns=[name for name in factors(data) if data[name].isna().all()]),
+        data=data.drop(
+            columns=[
+                *(name for name in factors(data) if data[name].isna().all()),
+                *([] if has_larger_baselines else ["baseline_replicas"]),
+            ]
+        ),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
         left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "baseline"],

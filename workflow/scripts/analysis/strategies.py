@@ -77,11 +77,15 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
     """Return what the formulas give for a cell.
 
     Returns:
-        Bytes and bubble; None if the ranks form no mesh, each layer has its own strategy, or the model has no
-        description.
+        Bytes and bubble; None if the ranks form no mesh, each layer has its own strategy, the model has no
+        description, or a batch is a fraction of a sample.
     """
     ranks = int(run["ranks"])
-    if not is_mesh(levels["parallelism"]) or has_strategies(str(levels["framework"])):
+    if (
+        run["local_batch"] < 1
+        or not is_mesh(levels["parallelism"])
+        or has_strategies(str(levels["framework"]))
+    ):
         return None
     try:
         graph, mesh = model_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)

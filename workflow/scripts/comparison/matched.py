@@ -15,7 +15,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note
-from analysis.measured import cell_levels, factors, framework_order, read_timing_runs, successful
+from analysis.measured import (
+    cell_levels,
+    factors,
+    framework_order,
+    measured_elsewhere,
+    read_timing_runs,
+    successful,
+)
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
@@ -28,6 +35,7 @@ MUST_MATCH = {
     "replicas": "the number of replicas differs",
     "timing_scope": "epochs were timed by different clocks (all ranks', or the master's alone)",
 }
+MEASURED = {True: "measured elsewhere", False: "measured by Ringside"}
 EMULATED_IN_ONE = Note(
     "emulated-in-one",
     "nodes are emulated in only one of the two, which says nothing about a network (placement)",
@@ -114,7 +122,8 @@ class Compared:
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
             return EMULATED_IN_ONE
         runs_of_both = [
-            set(zip(runs["run_id"], runs["key"], runs["epoch_time_s"], strict=True)) for runs in (a, b)
+            set(zip(runs["run_id"], runs["key"].fillna(""), runs["epoch_time_s"], strict=True))
+            for runs in (a, b)
         ]
         if runs_of_both[0] & runs_of_both[1]:
             return SAME_RUNS
@@ -124,7 +133,10 @@ class Compared:
     def differences(self) -> list[Note]:
         """Differences between the compared runs of the two campaigns that may explain a change."""
         a, b = (self._compared_runs(runs) for runs in (self.base, self.contender))
+        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base, self.contender)]
         notes = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
+        if MEASURED[True] in origins:
+            notes.insert(0, _changed("origin", "runs", *origins))
         if unknown := [column for column in MUST_MATCH if _is_recorded(a[column]) != _is_recorded(b[column])]:
             text = f"recorded in only one of them: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))

@@ -6,6 +6,7 @@ names, titles have not.
 """
 
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ NOT_TREATMENTS = (
     "dataset",
     "nodes",
     "devices_per_node",
+    "replicas",
     "device",
     "batch_size",
     "bandwidth",
@@ -35,6 +37,12 @@ UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure
 CUSTOM = "custom_"  # prefix of the names of factors of the user's own
+
+
+# Nodes times devices of a node, column `replicas` of tables: a factor if the two grow in turn (`is_ladder`).
+DEVICES = "replicas"
+NODES_AND_DEVICES = ("nodes", "devices_per_node")
+SCALES = (DEVICES, *NODES_AND_DEVICES)
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
@@ -56,7 +64,9 @@ def factor_names(columns: Iterable[str] = ()) -> list[str]:
 
 
 def factor_rules(factor: str) -> Mapping[str, Any]:
-    """Return what `factor_table` has of a factor, which may be one of the user's own."""
+    """Return what `factor_table` has of a factor, which may be DEVICES or one of the user's own."""
+    if factor == DEVICES:
+        return {"type": "integer", "title": "replicas"}
     if not is_custom(factor):
         return factor_table()[factor]
     return {**custom_rules(), "title": factor.removeprefix(CUSTOM)}
@@ -150,8 +160,41 @@ def has_largest_batch(levels: Mapping[str, Any]) -> bool:
 
 
 def scale_of(varied: Collection[str]) -> str:
-    """Return the factor that scales a cell: nodes, or devices_per_node if of these two only it varies."""
+    """Return the factor that scales a cell: DEVICES, nodes, or devices_per_node if only this one varies."""
+    if DEVICES in varied:
+        return DEVICES
     return "devices_per_node" if "nodes" not in varied and "devices_per_node" in varied else "nodes"
+
+
+def is_ladder(sizes: Iterable[tuple[int, int]]) -> bool:
+    """Return whether cells are a ladder of nodes and devices per node, such as 1x1, 1x8, 2x8, 4x8.
+
+    Both vary, and neither falls while the other grows. Then no two sizes have as many devices, and a series
+    over them has one base.
+
+    Args:
+        sizes: Nodes and devices per node of each cell; 0 devices stand for those of the site.
+    """
+    steps = sorted(set(sizes))
+    varies = all(len({step[place] for step in steps}) > 1 for place in (0, 1))
+    return varies and all(0 < lower[1] <= upper[1] for lower, upper in itertools.pairwise(steps))
+
+
+def with_devices(varied: Iterable[str], sizes: Iterable[tuple[int, int]]) -> list[str]:
+    """Return varying factors, with DEVICES in place of nodes and devices_per_node if cells are a ladder."""
+    names = list(varied)
+    if not set(NODES_AND_DEVICES) <= set(names) or not is_ladder(sizes):
+        return names
+    names[names.index("nodes")] = DEVICES
+    return [name for name in names if name not in NODES_AND_DEVICES]
+
+
+def level_of(levels: Mapping[str, Any], factor: str) -> Any:
+    """Return the level of a factor, which may be DEVICES, among the levels of all factors of a cell."""
+    if factor != DEVICES:
+        return levels[factor]
+    nodes, devices = (int(levels[name]) for name in NODES_AND_DEVICES)
+    return nodes * devices
 
 
 def treatments_of(varied: Iterable[str]) -> list[str]:

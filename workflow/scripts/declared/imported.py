@@ -135,6 +135,7 @@ class Imported:
         description: Its import.yaml.
         cells: The levels of each cell of runs.csv, of every factor, in the order of the table.
         n_runs: The fewest and the most runs of a cell.
+        n_rows: All runs.
         filled: The columns of runs.csv with a value in some run.
     """
 
@@ -142,6 +143,7 @@ class Imported:
     description: ImportKeys
     cells: tuple[Levels, ...]
     n_runs: tuple[int, int]
+    n_rows: int
     filled: frozenset[str]
 
     @property
@@ -179,7 +181,7 @@ def load_imported(folder: str, file: Path) -> Imported:
     counts = Counter(row.get("cell", "") for _, row in rows)
     filled = frozenset(name for _, row in rows for name, text in row.items() if text)
     n_runs = min(counts.values()), max(counts.values())
-    return Imported(Path(folder), description, tuple(cells.values()), n_runs, filled)
+    return Imported(Path(folder), description, tuple(cells.values()), n_runs, len(rows), filled)
 
 
 def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:

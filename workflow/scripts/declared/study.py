@@ -18,7 +18,9 @@ from declared.configuration import existing
 from declared.datasets import NEXT, TOKENS, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
+    DEVICES,
     MIN_LEVELS_TO_HOLD_OUT,
+    NODES_AND_DEVICES,
     UNTRACED,
     WORK,
     Levels,
@@ -26,9 +28,11 @@ from declared.factors import (
     factor_lists,
     factor_table,
     is_numeric,
+    level_of,
     level_type,
     matches,
     scale_of,
+    with_devices,
 )
 from declared.figures import Declared, impossible_response, of_response, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
@@ -43,6 +47,7 @@ from declared.responses import EPOCH_TIME, RESPONSES
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answer", "figures")
 CUSTOM_KEY = "custom"  # below `factors`: factors of the user's own
 DEFAULT_RESOLUTION = 4
+ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
 MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
 MIN_REPLICATES = 3  # from which precision is judged
 MIN_RUNS_FOR_RESIDUALS = 8  # fewer residuals show nothing
@@ -370,8 +375,19 @@ class Study(StudyKeys):
 
     @property
     def varied(self) -> list[str]:
-        """Return the factors with more than one level."""
-        return [name for name, levels in self.factors.items() if len(levels) > 1]
+        """Return the factors with more than one level; DEVICES replaces two that grow in turn."""
+        varied = [name for name, levels in self.factors.items() if len(levels) > 1]
+        if not set(NODES_AND_DEVICES) <= set(varied):
+            return varied
+        return with_devices(varied, ((cell["nodes"], cell["devices_per_node"]) for cell in self.cells()))
+
+    def levels(self, name: str) -> list[Any]:
+        """Return the levels of a factor, which may be DEVICES."""
+        return (
+            self.factors[name]
+            if name in self.factors
+            else sorted({level_of(cell, name) for cell in self.cells()})
+        )
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -411,6 +427,13 @@ class Study(StudyKeys):
             replicates_by_precision=self.replicates.adaptive,
             traced=self.traced,
         )
+        if self.imported:
+            traits = replace(
+                traits,
+                planned_here=False,
+                accuracy_recorded=any(map(self._is_filled, ACCURACIES)),
+                energy_recorded=self._is_filled("energy_j"),
+            )
         return replace(traits, **of_campaign)
 
     def drawn(self, traits: Traits | None = None) -> list[Declared]:
@@ -446,8 +469,10 @@ class Study(StudyKeys):
         scale, cells = scale_of(varied), self.untraced_cells
 
         def gaps(name: str) -> int:
-            rows = {tuple(levels[factor] for factor in varied if factor != name) for levels in cells}
-            return len(rows) * len(self.factors[name]) - len(cells)
+            rows = {
+                tuple(level_of(levels, factor) for factor in varied if factor != name) for levels in cells
+            }
+            return len(rows) * len(self.levels(name)) - len(cells)
 
         names = sorted((name for name in varied if name != "framework"), key=lambda name: name != scale)
         return min(names, key=gaps, default="")
@@ -456,7 +481,7 @@ class Study(StudyKeys):
     def _n_coefficients(self) -> int:
         """Return the number of coefficients of a linear model of all varying factors."""
         return 1 + sum(
-            1 if is_numeric(name) and not _has_words(self.factors[name]) else len(self.factors[name]) - 1
+            1 if is_numeric(name) and not _has_words(self.levels(name)) else len(self.levels(name)) - 1
             for name in self.varied
             if name != "trace"
         )
@@ -490,12 +515,34 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         written = parse(StudyKeys, content, file)
         study = _planned_study(written, name, file)
     _check_response(study)
+    if DEVICES in study.varied:
+        answer = (DEVICES if name in NODES_AND_DEVICES else name for name in study.answer)
+        study = replace(study, answer=tuple(dict.fromkeys(answer)))
     if written.figures:
-        cells = [{name: levels[name] for name in [*study.varied, "trace"]} for levels in study.cells()]
-        read = read_figures(written.figures, cells, file, study.traits())
+        varied = study.varied
+        cells = [{name: level_of(levels, name) for name in [*varied, "trace"]} for levels in study.cells()]
+        entries = [_over_devices(entry, study) if DEVICES in varied else entry for entry in written.figures]
+        read = read_figures(entries, cells, file, study.traits())
         study = replace(study, figures=tuple(read))
     paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
     return replace(study, paper=paper)
+
+
+def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """Return a figure of a study whose nodes and devices of a node grow in turn, with DEVICES for the two."""
+    changed = dict(entry)
+    for place in ("x", "colour", "facet"):
+        if place in entry:
+            names = [DEVICES if name in NODES_AND_DEVICES else name for name in as_list(entry[place])]
+            changed[place] = list(dict.fromkeys(names)) if isinstance(entry[place], list) else names[0]
+    kept = {
+        name: as_list(levels) for name, levels in entry.get("filter", {}).items() if name in NODES_AND_DEVICES
+    }
+    if kept:
+        sizes = {level_of(cell, DEVICES) for cell in study.cells() if matches(cell, kept)}
+        others = {name: levels for name, levels in entry["filter"].items() if name not in kept}
+        changed["filter"] = {**others, DEVICES: sorted(sizes)}
+    return changed
 
 
 def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
@@ -634,6 +681,7 @@ def _answered_factors(
     if not answer:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in WORK), *varied][:1])
+    answer = tuple("nodes" if name == DEVICES else name for name in answer)
     for name in answer:
         _check_varies(name, factors, file, "answer")
         if name in untimed:

@@ -6,9 +6,9 @@ from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
+from declared.factors import SCALES
 from declared.figures import Declared
 from figures import lines, panels
-from figures.lines import SCALE_FACTORS
 from figures.view import build_response_view
 
 GUIDE_NOTE = Note("lines-guide-the-eye", "Lines only guide the eye from one level to the next.")
@@ -18,7 +18,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     """Return the figure and its caption."""
     x, view = str(declaration.x), build_response_view(records, declaration)
     joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
-    scaling = batch_scaling(view.runs, x) if x in SCALE_FACTORS else None
+    scaling = batch_scaling(view.runs, x) if x in SCALES else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
     notes = [scaling or "", *view.response_notes, joined]
-    return lines.draw(view, x, heading, with_baselines=x in SCALE_FACTORS, notes=notes)
+    return lines.draw(view, x, heading, with_baselines=x in SCALES, notes=notes)

@@ -64,6 +64,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     across = _panels_across(label_in, panel_in)
     view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
     panel_levels = view.panels
+    row_levels = _ordered_rows(view, names)  # those of panels that are left out are gone
+    labels, height_in = [_row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
     n_columns = min(len(panel_levels), across)
     n_rows = math.ceil(len(panel_levels) / n_columns)
     is_wide = label_in + n_columns * panel_in > style.COLUMN_INCHES

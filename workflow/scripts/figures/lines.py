@@ -26,6 +26,7 @@ from analysis.measured import (
 from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
+from declared.factors import SCALES
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View
@@ -34,8 +35,8 @@ PANEL_INCHES = 1.45
 SERIES_GAP = 0.045  # of the axis, between two series at one level
 MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
 TICK_CHARACTER_INCHES = 0.062  # of a tick label
+TICKS_SHARE = 0.72  # of a panel, for the labels of all ticks
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
-SCALE_FACTORS = ("nodes", "devices_per_node")  # they make replicas, which are compared with baselines
 BOUND_LINE = (0, (1, 1.5))
 IDEAL_LINE = (0, (6, 2))
 IDEAL_POINTS = 50  # of a line
@@ -83,6 +84,13 @@ class Scale:
         return (
             Note("logarithmic-axis", f"The {name} axis is logarithmic.", axis=name) if self.doubling else ""
         )
+
+    def labels(self, panel_in: float) -> list[str]:
+        """Return the labels of its levels: every second one, from the last, if not all fit a panel."""
+        texts = [level_text(level) for level in self.positions]
+        if not self.numeric or len(" ".join(texts)) * TICK_CHARACTER_INCHES < TICKS_SHARE * panel_in:
+            return texts
+        return [text if (len(texts) - 1 - place) % 2 == 0 else "" for place, text in enumerate(texts)]
 
     def apply(self, ax: Axes, labels: Sequence[str] = ()) -> None:
         """Set ticks and limits of a panel, and draw the bands of its levels."""
@@ -171,8 +179,8 @@ def draw(
     ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
     extra = [ideal] if has_ideal else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
-    labels = [_tick_label(x, level) for level in scale.positions]
     rows, columns, width = panels.layout(len(panel_levels))
+    labels = _tick_labels(scale, x, width / columns)
     is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
     below_in = (
         TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
@@ -189,7 +197,7 @@ def draw(
         [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
     )
     remarks: list[str] = []
-    logarithmic = for_comparison or (scale.doubling and x in SCALE_FACTORS)
+    logarithmic = for_comparison or (scale.doubling and x in SCALES)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_runs = panels.rows_at(view.runs, levels)
         for series in drawn_series:
@@ -308,8 +316,12 @@ def _make_scale(
     )
 
 
-def _tick_label(x: str, level: Any) -> str:
-    return "site's" if level == SITE_DEFAULTS.get(x) else level_text(level)
+def _tick_labels(scale: Scale, x: str, panel_in: float) -> list[str]:
+    """Return the labels of the levels of `x`, as many as fit a panel; one may defer to the site."""
+    default = SITE_DEFAULTS.get(x)
+    if default not in scale.positions:
+        return scale.labels(panel_in)
+    return ["site's" if level == default else level_text(level) for level in scale.positions]
 
 
 def _draw_series(

@@ -196,12 +196,25 @@ def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -
     """Return the levels of a panel, in lines that fit above it."""
     lines: list[str] = []
     for name, level in levels.items():
-        part = treatment_text({name: level})
+        part = _break_name(treatment_text({name: level}))
         if lines and len(f"{lines[-1]}, {part}") <= characters:
             lines[-1] = f"{lines[-1]}, {part}"
         else:
             lines.append(part)
     return "\n".join(lines)
+
+
+def _break_name(text: str) -> str:
+    """Return a text in lines of TITLE_CHARACTERS if it is a longer name, such as that of a data set."""
+    if len(text) <= TITLE_CHARACTERS or " " in text:
+        return text
+    lines = [""]
+    for part in text.split("-"):
+        joined = f"{lines[-1]}-{part}".removeprefix("-")
+        lines = (
+            [*lines[:-1], joined] if len(joined) < TITLE_CHARACTERS else [*lines[:-1], f"{lines[-1]}-", part]
+        )
+    return "\n".join(line for line in lines if line not in ("", "-"))
 
 
 def titles_height(panel_levels: Sequence[Mapping[str, Any]], characters: int = TITLE_CHARACTERS) -> float:

@@ -128,8 +128,8 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
-    for axis in (ax.xaxis, ax.yaxis):
-        panels.set_round_ticks(axis, MAX_TICKS)
+    panels.set_round_ticks(ax.yaxis, MAX_TICKS)
+    panels.set_round_ticks(ax.xaxis, MAX_TICKS if top < THOUSAND else MAX_TICKS - 1)
     ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
     ax.set_aspect("equal")

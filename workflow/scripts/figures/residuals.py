@@ -40,7 +40,7 @@ OUTLIER_STYLE: dict[str, Any] = {
     "markeredgewidth": 1.0,
 }
 BAND_COLOUR = "#eeeeee"
-HEADING = "Residuals of log epoch times within cells, against normal quantiles, cell means and run order."
+HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs; the table `checks` lists them."
@@ -48,7 +48,7 @@ SEARCH_NOTE = (
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
     "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that "
-    "the spread changes with the time. Right: {order}; {bands}"
+    "the spread changes with the time."
 )
 
 
@@ -58,7 +58,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
-    how_to_read = HOW_TO_READ.format(order=_order_phrase(data), bands=_bands_phrase(data, column))
+    how_to_read = HOW_TO_READ + _order_phrase(data, column)
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
@@ -76,7 +76,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
     above_in = panels.handles_height(legend, style.PAGE_INCHES) if legend else 0
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
-    normal, fitted, order = figure.subplots(1, 3)
+    has_order = _has_order(data)
+    normal, fitted, *order_axes = figure.subplots(1, 3 if has_order else 2)
     percent = 100 * data["residual"]
     _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"], dots)
     ends = np.array([data["normal_quantile"].min(), data["normal_quantile"].max()])
@@ -89,17 +90,22 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         panels.set_round_ticks(fitted.xaxis)
     fitted.set_xlabel("geometric mean of the cell (s)")
     fitted.set_ylabel("residual (%)")
-    _draw_dots(order, data["order"], percent, data["outlier"], dots)
-    _draw_bands(order, data, column)
-    is_numbered = 1 < _stretches(data, column).max() <= MAX_NUMBERED_BANDS
-    order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
-    order.set_ylabel("residual (%)")
-    for ax in (fitted, order):
+    for order in order_axes:
+        _draw_dots(order, data["order"], percent, data["outlier"], dots)
+        _draw_bands(order, data, column)
+        is_numbered = 1 < _stretches(data, column).max() <= MAX_NUMBERED_BANDS
+        order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
+        order.set_ylabel("residual (%)")
+    for ax in (fitted, *order_axes):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if legend:
         panels.place_legend(figure, legend)
     return figure, panels.compose_caption(
-        runs, HEADING, _outliers_note(data), notes=[how_to_read, SEARCH_NOTE], with_intervals=False
+        runs,
+        HEADING.format(*(",", " and run order") if has_order else (" and", "")),
+        _outliers_note(data),
+        notes=[how_to_read, SEARCH_NOTE],
+        with_intervals=False,
     )
 
 
@@ -128,6 +134,8 @@ def _draw_dots(
 
 def _stretches(data: pd.DataFrame, column: str) -> pd.Series:
     """Return the number of the stretch of one session or block that each run is in, from 1."""
+    if data[column].isna().all():  # measured elsewhere: one stretch
+        return pd.Series(1, index=data.index)
     return data[column].ne(data[column].shift()).fillna(True).astype(int).cumsum()  # the first is after NA
 
 
@@ -146,11 +154,22 @@ def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
             label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE, ha="center", va="bottom")
 
 
-def _order_phrase(data: pd.DataFrame) -> str:
-    return "in the order in which runs started" if data["by_clock"].all() else "in the planned order of runs"
+def _has_order(data: pd.DataFrame) -> bool:
+    """Return whether the order of runs is known: their starts or, unless measured elsewhere, their plan."""
+    return bool(data["by_clock"].all() or data["block"].notna().any())
+
+
+def _order_phrase(data: pd.DataFrame, column: str) -> str:
+    """Return how to read the right panel; "" without one."""
+    if not _has_order(data):
+        return ""
+    order = "in the order in which runs started" if data["by_clock"].all() else "in the planned order of runs"
+    return f" Right: {order}; {_bands_phrase(data, column)}"
 
 
 def _bands_phrase(data: pd.DataFrame, column: str) -> str:
+    if data[column].isna().all():
+        return "the line is the mean."
     if _stretches(data, column).max() > MAX_BANDS:
         return f"{column}s change too often to be drawn."
     return f"every other {column} is shaded, and a line is at the mean of each."

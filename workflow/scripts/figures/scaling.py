@@ -28,7 +28,7 @@ HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; 
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for a fit or estimate that is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
-    "replicas. Lines between markers only guide the eye. Ideal: equal to the number of replicas."
+    "replicas{}. Lines between markers only guide the eye. Ideal: equal to the number of replicas{}."
 )
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
@@ -49,15 +49,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs)
     rows = _cell_rows(records, view)
     compared = rows["speedup"].notna()
-    if not (compared & (rows["replicas"] > 1)).any():
+    if not (compared & (rows["replicas"] > rows["baseline_replicas"])).any():
         return panels.empty_figure(view.runs, NO_REPLICAS if compared.any() else NO_BASELINE)
-    multi_replica = rows[compared & (rows["replicas"] > 1)]
+    multi_replica = rows[compared & (rows["replicas"] > rows["baseline_replicas"])]
     drawable = panels.nonempty_panels(view.panels, multi_replica)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    rows, multi_replica = (
-        frame[frame["cell"].isin(set(view.cells["cell"]))] for frame in (rows, multi_replica)
-    )
+    rows, multi_replica = (frame[frame["cell"].isin(view.cells["cell"])] for frame in (rows, multi_replica))
     panel_levels = panels.nonempty_panels(view.panels, multi_replica)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["replicas"] > 1)]
@@ -77,7 +75,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     figure = style.new_figure(width, height)
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
-    scale = lines.number_scale(sorted(set(drawn_rows["replicas"]) | {1}), len(drawn_series))
+    scale = lines.number_scale(replica_counts(drawn_rows), len(drawn_series))
     shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap)
     tops = {name: axis_top(drawn_rows, name) for name in QUANTITIES}
     for ax in axes.flat:
@@ -88,7 +86,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for row, name in enumerate(QUANTITIES):
             ax = axes[2 * band + row, column]
             ax.set_axis_on()
-            _draw_ideal(ax, name, scale)
+            _draw_ideals(ax, name, scale, panel_rows)
             for series in drawn_series:
                 _draw_series(ax, series, series.select(panel_rows), name, (scale, shifts[series.name]))
             for replicas, cells in panels.rows_at(ran_out, levels).groupby("replicas"):
@@ -96,7 +94,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
                 panels.mark_out_of_memory(ax, scale.positions[replicas], styles)
             ax.set_ylim(0, tops[name])
             ax.grid(True, axis="y")
-            scale.apply(ax)
+            scale.apply(ax, scale.labels(width / n_columns))
             if column == 0:
                 ax.set_ylabel(QUANTITIES[name][0])
             ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(panel_levels))
@@ -107,7 +105,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     panels.add_legend(figure, drawn_series, extra)
     baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
     without_single_replica = [
-        series.name for series in drawn_series if not (series.select(rows)["replicas"] == 1).any()
+        series.name
+        for series in drawn_series
+        if not (series.select(rows)["replicas"] <= series.select(rows)["baseline_replicas"]).any()
     ]
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
@@ -118,7 +118,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _no_baseline_note(without_baseline),
         notes=[
             kept_batch or "",
-            HOW_TO_READ,
+            _reading_note(drawn_rows),
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
             ESTIMATE_EXPLAINED if has_estimate else "",
@@ -201,6 +201,17 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
     return Note("estimates-left-out", text, deviations=left_out.to_dict())
 
 
+def _reading_note(rows: pd.DataFrame) -> str:
+    begins_later = bool((rows["baseline_replicas"] > 1).any())
+    return HOW_TO_READ.format(*[" over those of the baseline" if begins_later else ""] * 2)
+
+
+def replica_counts(rows: pd.DataFrame) -> list[int]:
+    """Return the levels of the axis of replicas: those of the rows, and 1 unless all series begin later."""
+    begins_later = bool((rows["baseline_replicas"] > 1).all())
+    return sorted({*rows["replicas"], *([] if begins_later else [1])})
+
+
 def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     """Return whether a row compares a cell or a baseline with one run, so that its interval is pooled."""
     has_interval = rows["speedup_high"].notna()
@@ -212,16 +223,18 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     _, unit = QUANTITIES[quantity]
     drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
     largest = unit * np.nanmax(rows[drawn].to_numpy(float))
-    ideal = unit * (rows["replicas"].max() if quantity == "speedup" else 1.0)
+    largest_ideal = (rows["replicas"] / rows["baseline_replicas"].fillna(1)).max()
+    ideal = unit * (largest_ideal if quantity == "speedup" else 1.0)
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
-def _draw_ideal(ax: Axes, quantity: str, scale: Scale) -> None:
-    replicas = np.linspace(min(scale.positions), max(scale.positions), 50)
-    y = replicas if quantity == "speedup" else np.full(len(replicas), 100.0)
-    ax.plot(
-        scale.position(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, zorder=1
-    )
+def _draw_ideals(ax: Axes, quantity: str, scale: Scale, rows: pd.DataFrame) -> None:
+    """Draw the ideal of a panel from each number of replicas that its baselines have."""
+    ideal: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.IDEAL_LINE}
+    for fewest in sorted(set(rows["baseline_replicas"].dropna())):
+        replicas = np.linspace(max(fewest, min(scale.positions)), max(scale.positions), 50)
+        y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)
+        ax.plot(scale.position(replicas), y, zorder=1, **ideal)
 
 
 def _draw_series(

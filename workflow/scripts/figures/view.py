@@ -32,7 +32,7 @@ from analysis.measured import (
 from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
-from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
+from declared.factors import DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
 from declared.figures import Declared
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -191,16 +191,16 @@ class View:
         A treatment keeps the style that it has by default in the study, as a framework does.
         """
         own_series = [
-            series for series in _make_series(self.study, self.colour) if len(series.select(self.runs))
+            series for series in self._make_series(self.study, self.colour) if len(series.select(self.runs))
         ]
         if len(own_series) < len(
             level_combinations(self.runs, self.colour)
         ):  # the study has more series than there are styles
-            own_series = _make_series(self.runs, self.colour)
+            own_series = self._make_series(self.runs, self.colour)
         usual = series_factors(self.study)
         if usual == ["framework"] or not set(self.colour) <= set(usual):
             return own_series
-        usual_series = _make_series(self.study, usual)
+        usual_series = self._make_series(self.study, usual)
         matching = [
             [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
             for series in own_series
@@ -211,10 +211,13 @@ class View:
             return own_series
         return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
 
+    def _make_series(self, runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
+        return _make_series(runs, names, sorted(set(self.study["framework"])))
+
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row per planned cell: its name and every factor."""
-        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs)]]
+        """A row per planned cell: its name, every factor, and its devices."""
+        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), DEVICES]]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
@@ -386,12 +389,15 @@ def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str
     return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 
-def _make_series(runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-    """Return a series for each combination of levels of `names` that occurs, as many as there are styles."""
+def _make_series(runs: pd.DataFrame, names: Sequence[str], frameworks: Sequence[str]) -> list[Series]:
+    """Return a series for each combination of levels of `names` that occurs, as many as there are styles.
+
+    `frameworks` are all of the study, whose styles differ.
+    """
     combined = sorted(level_combinations(runs, names), key=_level_order(runs, names))
     if list(names) == ["framework"]:
         return [
-            Series(levels["framework"], levels, style.framework_style(levels["framework"]))
+            Series(levels["framework"], levels, style.framework_style(levels["framework"], frameworks))
             for levels in combined
         ]
     if "framework" not in names:
@@ -405,7 +411,9 @@ def _make_series(runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
     number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
     return [
         Series(
-            f"{levels['framework']}, {text}", levels, style.variant_style(levels["framework"], number[text])
+            f"{levels['framework']}, {text}",
+            levels,
+            style.variant_style(levels["framework"], number[text], frameworks),
         )
         for levels, text in zip(combined, texts, strict=True)
         if number[text] < len(style.VARIANTS)

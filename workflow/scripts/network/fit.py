@@ -25,6 +25,7 @@ from analysis.measured import combination_text, one_line
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
+from common.text import number_of
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import KEYS
@@ -142,8 +143,10 @@ def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float
     """Return the upper bound of bus bandwidth in bytes/s for links of this rate, NaN if the rate is unknown.
 
     All traffic that leaves a node shares the node's link. With one rank per node, the bound is the rate of
-    the link. Sources: models.collectives.
+    the link, and on one node it is that of the link of a device. Sources: models.collectives.
     """
+    if nodes == 1:
+        return float(link_bytes_s)
     kind = COLLECTIVES[collective]
     return float(link_bytes_s * kind.sent(ranks) / kind.leaves(nodes, ranks / nodes))
 
@@ -174,7 +177,8 @@ def circumstances(network: pd.DataFrame) -> str:
     if ok.empty:
         return ""
     placements = sorted(set(ok["placement"].dropna()))
-    sentences = [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
+    sentences = [] if ok["key"].notna().any() else ["Measured elsewhere."]
+    sentences += [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     rounds = rounds_text(network)
@@ -335,7 +339,8 @@ def _describe_benchmark(benchmark: Any) -> str:
         if level != conditions.SITE_DEFAULTS[name]
     ]
     prefix = "" if benchmark.collective == ALL_REDUCE else f"{COLLECTIVES[benchmark.collective].title} of "
-    return ", ".join([f"{prefix}{benchmark.framework} on {benchmark.nodes} nodes", *deviating])
+    nodes = number_of(int(benchmark.nodes), "node")
+    return ", ".join([f"{prefix}{benchmark.framework} on {nodes}", *deviating])
 
 
 def _how_fitted(network: pd.DataFrame) -> Note:

@@ -445,6 +445,29 @@ def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> di
     return config | {key: name for key, name in (("study", study), ("site", site)) if name}
 
 
+def imported_note(study: Study) -> Note | None:
+    """Return what a study has whose runs were measured elsewhere, None for others."""
+    imported = study.imported
+    if imported is None:
+        return None
+    stated, cells = imported.description.stated, len(imported.cells)
+    text = (
+        f"{study.name}: measured elsewhere, {number_of(imported.n_rows, 'run')} of "
+        f"{number_of(cells, 'cell')} in {imported.folder} ({stated.source}; {stated.licence}); nothing is "
+        f"left to run, and ./ringside run {study.name} draws figures and tables"
+    )
+    return Note(
+        "measured-elsewhere",
+        text,
+        study=study.name,
+        imported=str(imported.folder),
+        runs=imported.n_rows,
+        cells=cells,
+        source=stated.source,
+        licence=stated.licence,
+    )
+
+
 def plan_campaign(study: Study, site: Site) -> Campaign:
     """Return the campaign of a study at a site, without looking at existing results."""
     return Campaign(study, site, "campaign", plan_design(study, site), None)

@@ -39,7 +39,7 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.binding import read_binding
-from plan.campaign import Campaign, configured, plan_campaign
+from plan.campaign import Campaign, configured, imported_note, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
 from plan.identity import cores_per_rank, device
@@ -577,7 +577,11 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
         as_json: print JSON, for programs
     """
     config = load_config(configured(study, site))
-    complete = plan_campaign(load_study(config.study), load_site(config.site))
+    declared = load_study(config.study)
+    if note := imported_note(declared):
+        print(json.dumps(note.facts, indent=2) if as_json else note)
+        return
+    complete = plan_campaign(declared, load_site(config.site))
     campaign, at = complete.of_block(block), complete.site.name
     bound = read_binding(complete.results)
     unused = complete.unused_records() if bound and bound["site"] == at else []

@@ -205,12 +205,27 @@ class Run:
         return self.framework.strategies and self.strategy is None
 
 
+def refuse_imported(study: Study) -> None:
+    """Raise InputError if a study's runs were measured elsewhere, so that none is planned and run here."""
+    if study.imported:
+        raise InputError(
+            "measured-elsewhere",
+            f"the runs of {study.name} were measured elsewhere, so none is planned, run or repeated here",
+            file=display_path(study.file),
+            key="imported",
+            got=str(study.imported.folder),
+            hint=f"draw them: ./ringside run {study.name}",
+        )
+
+
 def plan_design(study: Study, site: Site) -> list[Run]:
     """Return all runs of a study in the order in which they are to be measured.
 
     Raises:
-        InputError: If a cell cannot be trained, or if ``exclude`` leaves no cell.
+        InputError: If a cell cannot be trained, if ``exclude`` leaves no cell, or if the runs were measured
+            elsewhere.
     """
+    refuse_imported(study)
     runs = [
         _make_run(study, site, cell, levels, geometry, replicate)
         for cell, levels, geometry in _feasible_cells(study, site)

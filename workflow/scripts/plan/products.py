@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from common.files import display_path
 from declared.figures import Declared
-from declared.frameworks import load_framework
+from declared.frameworks import is_registered, load_framework
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
 from declared.products.traits import Traits
@@ -136,7 +136,7 @@ class Products:
     def descriptions(self, program: TableProgram) -> list[str]:
         """Return the descriptions of the study's frameworks if a program reads them."""
         names = self._campaign.study.factors["framework"] if program.reads_models else []
-        return [display_path(load_framework(name).file) for name in names]
+        return [display_path(load_framework(name).file) for name in names if is_registered(name)]
 
     def record_files(self, *names: str) -> list[str]:
         """Return the existing files of these tables of records."""

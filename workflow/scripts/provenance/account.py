@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from datasets.identity import data_folder
+from declared.datasets import find_dataset
 from plan.campaign import Campaign
 
 
@@ -45,7 +46,9 @@ def count_costs(campaign: Campaign, runs: pd.DataFrame) -> Account:
         longest_s=float(wall.max()) if len(wall) else 0.0,
         first=extreme_time(runs["started_at"], last=False),
         last=extreme_time(runs["ended_at"], last=True),
-        data_bytes=folder_bytes(data_folder(campaign.site, name) for name in dict.fromkeys(runs["dataset"])),
+        data_bytes=folder_bytes(
+            data_folder(campaign.site, name) for name in dict.fromkeys(runs["dataset"]) if find_dataset(name)
+        ),
         environments_bytes=folder_bytes(Path(stamp).parent for stamp in campaign.environments.values())
         if is_local
         else None,

@@ -12,9 +12,10 @@ import pandas as pd
 from analysis.tables import DASH, Table, latex, markdown, number
 from common.latex import latex_text
 from common.text import end_sentence, number_of
+from declared.site import Site
 from plan.campaign import Campaign
 from provenance.account import Account
-from report import setting
+from report import elsewhere, setting
 from report.checkout import State
 from report.setting import Grid
 
@@ -32,6 +33,13 @@ class Section:
     commands: Sequence[tuple[str, str]] = ()
 
 
+ANALYSIS = Section(
+    "Analysis",
+    ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals "
+     "and tests were computed. `./ringside verify` compares every rebuilt file with the manifest."],
+)  # fmt: skip
+
+
 def appendix_sections(
     campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str
 ) -> Iterator[Section]:
@@ -47,6 +55,16 @@ def appendix_sections(
             "from these records; manifest.json lists, by SHA-256, which file was made from which.",
         ],
     )
+    if study.imported:
+        yield Section(
+            "Source",
+            [elsewhere.NOT_PLANNED],
+            elsewhere.facts(study.imported, runs),
+            [elsewhere.accepted(study.imported), elsewhere.files(study.imported)],
+        )
+        yield from _rebuilding_sections(campaign, site, state, remake)
+        yield ANALYSIS
+        return
     yield Section("Hardware", facts=setting.facts(site, runs))
     yield Section(
         "Software",
@@ -65,6 +83,15 @@ def appendix_sections(
             for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
         ],
     )
+    yield from _rebuilding_sections(campaign, site, state, remake)
+    yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
+    yield ANALYSIS
+
+
+def _rebuilding_sections(
+    campaign: Campaign, site: Site | None, state: State, remake: str
+) -> Iterator[Section]:
+    """Yield how to install the workflow, and to rebuild figures and tables."""
     execution = setting.reproduction(campaign, site, "available", state)
     yield Section(
         "Installation and execution",
@@ -86,12 +113,6 @@ def appendix_sections(
             *execution.commands,
         ],
     )
-    yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
-    yield Section(
-        "Analysis",
-        ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals "
-         "and tests were computed. `./ringside verify` compares every rebuilt file with the manifest."],
-    )  # fmt: skip
 
 
 def describe_data_set(data_set: setting.Data) -> str:

@@ -28,6 +28,7 @@ from common.files import CHECKOUT, digest_file, display_path, load_yaml, source_
 from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
+from declared.imported import IMPORT_FILE
 from declared.study import Study
 from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign, measured_campaign
@@ -37,6 +38,7 @@ from provenance.account import count_costs
 from provenance.citation import format_citation
 from provenance.crate import build_crate
 from provenance.manifest import read
+from report import elsewhere
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
@@ -126,21 +128,24 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         name: campaign.runs_csv.parent / name for name in content["sources"]["tables"] if name != "design.csv"
     }
     members |= {f"records/{name}": path for name, path in tables.items()}
+    if study.imported:
+        members[f"records/{IMPORT_FILE}"] = CHECKOUT / study.imported.folder / IMPORT_FILE
     if campaign.published is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
     ends = runs["ended_at"].dropna().astype(str)
     last_end = ends.max() if len(ends) else None
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()
+    origin = f"* {elsewhere.source_note(study.imported)}\n" if study.imported else ""
     sections = list(
         appendix.appendix_sections(campaign, runs, count_costs(campaign, runs), checkout, "./remake")
     )
     texts = {
-        "README.md": README.format(title=study.title, question=study.question, **fields),
+        "README.md": README.format(title=study.title, question=study.question, **fields) + origin,
         "remake": REMAKE.format(**fields),
         "appendix.md": appendix.to_markdown(study.title, sections),
         "appendix.tex": appendix.to_latex(sections),
-        "CITATION.cff": format_citation(study, (last_end or "1970-01-01")[:10], checkout.commit),
+        "CITATION.cff": format_citation(study, last_end and last_end[:10], checkout.commit),
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
     members |= {name: text.encode() for name, text in texts.items()}
@@ -190,12 +195,14 @@ def describe_member(name: str) -> str:
 def workflow_files(campaign: Campaign) -> list[str]:
     """Return the files that git tracks, and those of study, strategies, site and data sets."""
     strategies = strategy_file(campaign.study.name, campaign.site.name)
+    imported = campaign.study.imported
     own_files = [
         campaign.study.file,
         campaign.site.file,
         strategies,
         batch_size_file(campaign.study.name, campaign.site.name),
         *(CHECKOUT / "config").glob("datasets*.yaml"),
+        *(sorted((CHECKOUT / imported.folder).glob("*")) if imported else ()),
     ]
     if state().commit:
         command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]

@@ -16,12 +16,12 @@ def list_authors(study: Study) -> list[dict[str, str]]:
     return named or [{"name": f"The authors of {study.name}"}]
 
 
-def format_citation(study: Study, date: str, version: str | None) -> str:
+def format_citation(study: Study, date: str | None, version: str | None) -> str:
     """Return the file's text.
 
     Args:
         study: The study.
-        date: Of the last record, YYYY-MM-DD.
+        date: Of the last record, YYYY-MM-DD; None if no record has one.
         version: The commit.
     """
     fields: dict[str, Any] = {
@@ -31,10 +31,20 @@ def format_citation(study: Study, date: str, version: str | None) -> str:
         "title": study.title,
         "abstract": study.question,
         "authors": list_authors(study),
-        "date-released": date,
     }
+    if date:
+        fields["date-released"] = date
     if version:
         fields["commit"] = version
     if study.licence:
         fields["license"] = study.licence
+    if study.imported:
+        stated = study.imported.description.stated
+        source: dict[str, Any] = {
+            "type": "data",
+            "title": stated.source,
+            "authors": [{"name": stated.source}],
+            "notes": f"Licence: {stated.licence}.",
+        }
+        fields["references"] = [source | ({"url": stated.url} if stated.url else {})]
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)

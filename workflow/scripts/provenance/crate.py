@@ -3,6 +3,7 @@
 Leo et al., Recording provenance of workflow runs with RO-Crate, PLOS ONE 19 (2024).
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
+from declared.imported import Imported
 from declared.study import Study
 from provenance.citation import list_authors
 
@@ -75,6 +77,8 @@ def build_crate(
     started = runs["started_at"].dropna().astype(str)
     crate.root_dataset["datePublished"] = ended.max() if len(ended) else None
     crate.root_dataset["license"] = add_licence(crate, study)
+    if study.imported:
+        crate.root_dataset["isBasedOn"] = add_source(crate, study.imported)
     people = add_authors(crate, study)
     crate.root_dataset["author"] = unwrap_single(people)
     crate.root_dataset["conformsTo"] = [
@@ -125,13 +129,16 @@ def build_crate(
     properties = {
         "name": f"Campaign of the study {study.name}",
         "description": (
-            f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their "
+            f"{len(runs)} runs were measured elsewhere and imported; then tables and figures were made"
+            if study.imported
+            else f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their "
             "records"
         ),
         "actionStatus": "http://schema.org/CompletedActionStatus",
-        **({"startTime": format_time(started.min())} if len(started) else {}),
-        **({"endTime": format_time(ended.max())} if len(ended) else {}),
     }
+    if not study.imported:  # whose times are those of the source
+        properties |= {"startTime": format_time(started.min())} if len(started) else {}
+        properties |= {"endTime": format_time(ended.max())} if len(ended) else {}
     action = crate.add_action(
         main, identifier="#campaign", object=input_entities, result=result_entities, properties=properties
     )
@@ -188,6 +195,27 @@ def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
             "description": "The authors have not said under which licence this may be used.",
         }
     return crate.add(ContextEntity(crate, address, properties=properties))
+
+
+def add_source(crate: ROCrate, imported: Imported) -> ContextEntity:
+    """Add and return the source of measurements that were made elsewhere, with its licence."""
+    stated = imported.description.stated
+    is_spdx = re.fullmatch(r"[A-Za-z0-9.+-]+", stated.licence)
+    licence = crate.add(
+        ContextEntity(
+            crate,
+            f"https://spdx.org/licenses/{stated.licence}" if is_spdx else "#licence-of-source",
+            properties={
+                "@type": "CreativeWork",
+                "name": stated.licence,
+                "description": "of the measurements",
+            },
+        )
+    )
+    properties: dict[str, Any] = {"@type": "CreativeWork", "name": stated.source, "license": licence}
+    if stated.citation:
+        properties["citation"] = stated.citation
+    return crate.add(ContextEntity(crate, stated.url or "#source", properties=properties))
 
 
 def trained_software(runs: pd.DataFrame) -> Iterable[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
+from declared.imported import IMPORT_FILE
 from declared.records import RECORD_TABLES
 from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign
@@ -34,7 +35,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
     names = campaign.study.name, campaign.site.name
     searched_files = [file for file in (strategy_file(*names), batch_size_file(*names)) if file.is_file()]
     paths = {
-        "study": [campaign.study.file, *searched_files],
+        "study": [campaign.study.file, *searched_files, *_import_files(campaign)],
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }
@@ -45,6 +46,12 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
         paths["code"] += training_code(campaign)
         paths["data"] = data_code()
     return paths
+
+
+def _import_files(campaign: Campaign) -> list[Path]:
+    """Return the file that says where measurements come from that were made elsewhere."""
+    imported = campaign.study.imported
+    return [CHECKOUT / imported.folder / IMPORT_FILE] if imported else []
 
 
 def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:

@@ -12,6 +12,7 @@ from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
+from plan.design import refuse_imported
 from plan.largest import BatchSearches
 from plan.record_checks import STATUSES, record_status
 from plan.timings import Timings
@@ -73,6 +74,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     if bound and not site:
         config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
     campaign = load_campaign({**config, "records": "campaign"})
+    refuse_imported(campaign.study)
     runs = select_runs(campaign, selector)
     if not runs and selector in STATUSES:
         problem = f"no run of {campaign.study.name} is {selector}"

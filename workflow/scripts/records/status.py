@@ -13,8 +13,10 @@ from datetime import datetime
 from pathlib import Path
 
 from common.text import duration, number_of
+from declared.configuration import load_config
+from declared.study import load_study
 from plan.binding import refuse_other_site
-from plan.campaign import configured, load_campaign
+from plan.campaign import configured, imported_note, load_campaign
 from plan.decisions import BY_CHANCE, NO, summarize_precision
 from plan.record_checks import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
@@ -302,6 +304,9 @@ def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_js
         repeatedly: Look again every PAUSE_S seconds until the campaign has ended.
         as_json: Print JSON, for programs.
     """
+    if note := imported_note(load_study(load_config(configured(study, site)).study)):
+        print(json.dumps(note.facts, indent=2) if as_json else note)
+        return
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     show = to_json if as_json else lambda standing: render(standing, colour)
     read = campaign_reader(study, site)

@@ -59,7 +59,7 @@ def find_answer(material: Material) -> Answer:
     ]
     return Answer(
         opening,
-        answers.NOTE if varying(runs) else "",
+        answers.reading_note(runs),
         details,
         [grid for grid in grids if grid and grid.rows],
     )

@@ -15,11 +15,12 @@ from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, level_text
 from analysis.responses import with_response
+from declared.factors import SCALES
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows
 from figures.panels import Series
-from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios
+from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios, replica_counts
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.material import Material
@@ -219,7 +220,7 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
         limits=scale.limits,
         run_offset=scale.replicate_offset,
         joined=scale.numeric or is_interaction,
-        logarithmic=is_interaction or (scale.doubling and x in lines.SCALE_FACTORS) or _is_wide(chart_panels),
+        logarithmic=is_interaction or (scale.doubling and x in SCALES) or _is_wide(chart_panels),
         series=_series_lines(view.series),
         panels=chart_panels,
         source="cells",
@@ -230,23 +231,25 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
     """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
     words, planned = cell_words(view.study), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
-    multi_replica = ratios[ratios["replicas"] > 1]
+    multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
     series = [
         one_series
         for one_series in view.series
         if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
     ]
-    scale = lines.number_scale(sorted({*planned["replicas"], 1}), len(series))
+    scale = lines.number_scale(replica_counts(planned), len(series))
     shifts = panels.dodge_offsets([one_series.name for one_series in series], scale.gap)
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
-        ideal = [
-            (float(place), float(level) if name == "speedup" else unit)
-            for level, place in scale.positions.items()
-        ]
         for levels in panels.nonempty_panels(view.panels, multi_replica):
             panel_rows = panels.rows_at(ratios, levels)
+            fewest = float(panel_rows["baseline_replicas"].min())
+            ideal = [
+                (float(place), float(level) / fewest if name == "speedup" else unit)
+                for level, place in scale.positions.items()
+                if level >= fewest
+            ]
             points = [
                 _point(
                     index,

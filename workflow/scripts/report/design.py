@@ -2,21 +2,23 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from analysis.measured import level_text, title, title_with_unit
+from analysis.measured import level_text, measured_elsewhere, title, title_with_unit
 from common.notes import Note
 from common.text import number_of
-from declared.datasets import load_dataset
-from declared.factors import factor_table, is_custom
-from declared.frameworks import load_framework
-from declared.models import model_graph
+from declared.datasets import find_dataset
+from declared.factors import factor_rules, is_custom
+from declared.frameworks import describe_framework
+from declared.models import find_graph
 from declared.study import Replicates, Study
 from precision.reached import precision_note
+from report.elsewhere import NOT_PLANNED, model_size
 from report.setting import Grid
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
@@ -36,8 +38,9 @@ def factors(study: Study) -> list[Grid]:
     rows = {
         name: [title_with_unit(name), ", ".join(map(level_text, levels)), _meaning(study, name)]
         for name, levels in study.factors.items()
+        if not (study.imported and is_unstated(name, levels))
     }
-    varies = {name: len(levels) > 1 for name, levels in study.factors.items()}
+    varies = {name: len(study.factors[name]) > 1 for name in rows}
     captions = {
         True: "Factors that vary, with their levels.",
         False: "Factors that have one level in all cells.",
@@ -48,26 +51,31 @@ def factors(study: Study) -> list[Grid]:
     ]
 
 
+def is_unstated(name: str, levels: Sequence[Any]) -> bool:
+    """Return whether a factor of imported measurements has its default only, which nobody stated."""
+    return list(levels) == [factor_rules(name).get("default")] or name in ("epochs", "warmup_epochs")
+
+
 def _meaning(study: Study, name: str) -> str:
     """Return what a factor is; for frameworks, data sets and models what their levels are."""
     levels = study.factors[name]
     match name:
         case "framework":
-            return "; ".join(load_framework(level).title for level in levels)
+            return "; ".join(describe_framework(level).title for level in levels)
         case "dataset":
-            return "; ".join(str(load_dataset(level)["title"]) for level in levels)
+            titles = [(find_dataset(level) or {"title": level})["title"] for level in levels]
+            return "; ".join(map(str, titles))
         case "model":
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
-            return "; ".join(size_text for m, d in pairs if (size_text := _size(m, d)))
-    return "factor of this study" if is_custom(name) else str(factor_table()[name]["description"])
+            sizes = dict.fromkeys(_size(model, data) or model_size(study, model) for model, data in pairs)
+            return "; ".join(filter(None, sizes))
+    return "factor of this study" if is_custom(name) else str(factor_rules(name)["description"])
 
 
 def _size(model: str, dataset: str) -> str:
-    """Return the size of a model for a data set; empty if the two do not fit."""
-    try:
-        return f"{model} for {dataset}: {model_graph(model, dataset).parameters:,} parameters"
-    except ValueError:
-        return ""
+    """Return the size of a model for a data set; empty if the two do not fit, or are not registered."""
+    graph = find_graph(model, dataset)
+    return f"{model} for {dataset}: {graph.parameters:,} parameters" if graph else ""
 
 
 def exclusions(study: Study) -> list[Exclusion]:
@@ -111,15 +119,17 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
         if fewest == max_replicates
         else f"{fewest} to {max_replicates} replicates"
     )
+    counts = {"runs": len(runs), "cells": len(per_cell), "replicates": sorted(set(per_cell))}
+    if measured_elsewhere(runs):
+        text = f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}."
+        return Note("replication-elsewhere", f"{text} {NOT_PLANNED}", **counts)
     return Note(
         "replication",
         f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, which are new "
         f"processes. Runs are in {number_of(runs['block'].nunique(), 'block')} (a block contains every cell "
         f"once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
         f"within each block. {precision_note(runs, rule)}".rstrip(),
-        runs=len(runs),
-        cells=len(per_cell),
-        replicates=sorted(set(per_cell)),
+        **counts,
         blocks=runs["block"].nunique(),
         is_adaptive=rule.adaptive,
     )
@@ -127,6 +137,8 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
 
 def kept_order(runs: pd.DataFrame) -> Note:
     """Return whether the runs started in the planned order, as far as their clocks show."""
+    if measured_elsewhere(runs):
+        return Note("order-not-planned", "")
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
     if len(started) < 2:
         return Note("order-unknown", "Start times were not recorded, so only the planned order is known.")
@@ -147,5 +159,5 @@ def kept_order(runs: pd.DataFrame) -> Note:
 
 def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:
     """Return each replicate with the seed of its runs; several rows for a replicate whose runs differ."""
-    rows = runs[["replicate", "seed"]].drop_duplicates().sort_values(["replicate", "seed"])
+    rows = runs[["replicate", "seed"]].dropna().drop_duplicates().sort_values(["replicate", "seed"])
     return [(int(replicate), int(seed)) for replicate, seed in rows.itertuples(index=False, name=None)]

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import has_words, level_text, series_factors, title, treatment_text, varying
+from analysis.measured import (
+    has_words,
+    level_text,
+    measured_elsewhere,
+    series_factors,
+    title,
+    treatment_text,
+    varying,
+)
 from common.files import read_json
 from common.notes import Note
 from declared.factors import is_numeric
@@ -30,6 +38,12 @@ DETAIL_DIGITS = 6
 RECORDS_ELSEWHERE = Note(
     "records-elsewhere",
     "Logs and records are where the campaign ran; this page was made from its published tables alone.",
+)
+
+
+MEASURED_ELSEWHERE = Note(
+    "measured-elsewhere",
+    "This run was measured elsewhere; its row of the imported table is all that is known.",
 )
 
 
@@ -89,10 +103,12 @@ def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
     """Return the position of each run, from 1, and whether it is by the clock.
 
     It is by the clock if all successful runs recorded their start (a run that never started then has no
-    position), else as planned.
+    position), else as planned, and of measurements made elsewhere the order of the table.
     """
     done = runs["status"] == "ok"
     by_clock = bool(done.any()) and bool(runs.loc[done, "started_at"].notna().all())
+    if not by_clock and measured_elsewhere(runs):
+        return pd.Series(np.arange(1.0, len(runs) + 1), index=runs.index), False
     times = runs["started_at" if by_clock else "order_key"].dropna().sort_values(kind="stable")
     return pd.Series(np.arange(1.0, len(times) + 1), index=times.index).reindex(runs.index), by_clock
 
@@ -169,7 +185,8 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
             **_phase_fields(row, phases_by_run),
         }
         if campaign.published is not None:
-            yield entry | {"row": _known_fields(row), "note": RECORDS_ELSEWHERE}
+            note = MEASURED_ELSEWHERE if campaign.study.imported else RECORDS_ELSEWHERE
+            yield entry | {"row": _known_fields(row), "note": note}
             continue
         folder = campaign.results / "runs" / str(row["run_id"]) / str(row["key"])
         record, attempt = _read_record(folder), _find_attempt(folder, row)

@@ -177,7 +177,9 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
         for row in ends
     ]
     efficiencies = " to ".join(f"{100 * row['efficiency']:.0f} %" for row in ends)
-    subject = f"On {n_replicas} replicas, speed-up over the single-device baseline"
+    begins_later = "baseline_replicas" in rows and (rows["baseline_replicas"] > 1).any()
+    baseline = "the fewest replicas" if begins_later else "the single-device baseline"
+    subject = f"On {n_replicas} replicas, speed-up over {baseline}"
     return Note(
         "speedup-range",
         f"{subject} {'is' if len(ends) == 1 else 'ranges from'} {' to '.join(texts)}, an efficiency of "

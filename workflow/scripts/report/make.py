@@ -22,11 +22,22 @@ from common.errors import InputError
 from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
+from declared.datasets import find_dataset
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
-from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
+from report import (
+    answer,
+    content,
+    design,
+    elsewhere,
+    every_run,
+    libraries,
+    quality,
+    setting,
+    twelve_rules,
+)
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, build_charts
 from report.checkout import State
@@ -77,7 +88,7 @@ def render_page(
     names: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
     """Return the page as HTML, without the names that an anonymous study leaves out."""
-    runs = material.runs
+    runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
@@ -100,11 +111,14 @@ def render_page(
         replication=design.replication(runs, material.study.replicates),
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
-        facts=setting.facts(material.site, runs),
+        source=elsewhere.source_note(imported) if imported else "",
+        absent=elsewhere.absent_products(campaign) if imported else "",
+        source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
+        facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
         network=setting.network(material.data("network")),
-        locks=setting.locks(campaign, material.site, runs),
+        locks=None if imported else setting.locks(campaign, material.site, runs),
         data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
@@ -153,6 +167,7 @@ def render_page(
 def page_data(material: Material, table: Table, charts: Mapping[str, Chart]) -> dict[str, Any]:
     """Return what the page's program draws: table of runs, series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
+    unclocked = "order of the table" if material.study.imported else "planned order"
     view = build_view(material.runs, OVERVIEW)
     colours = {series.name: series.style.colour for series in view.series}
     palette = [series_style.colour for series_style in style.TREATMENT_STYLES]
@@ -160,7 +175,7 @@ def page_data(material: Material, table: Table, charts: Mapping[str, Chart]) -> 
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
-        "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
+        "order": f"run, in the {'order in which they started' if by_clock else unclocked}",
         "series": every_run.series_names(material).tolist(),
         "series_title": view.series_description.partition(" (")[0],
         "colours": colours,
@@ -203,8 +218,9 @@ def run_blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
 
 def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
     """Return a verdict with only those links whose target is on this page."""
+    has_data = not material.study.imported or any(map(find_dataset, material.study.factors["dataset"]))
     targets = {
-        *SECTIONS,
+        *(name for name in SECTIONS if name != "data" or has_data),
         *(f"table-{name}" for name in material.tables),
         *(f"figure-{picture.name}" for picture in material.pictures),
     }

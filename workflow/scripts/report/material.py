@@ -128,9 +128,9 @@ def column(data: pd.DataFrame, name: str) -> pd.Series:
 
 def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the epochs or phases of `runs` with their current key."""
-    keys = runs.set_index("run_id")["key"]
+    keys = runs.set_index("run_id")["key"].fillna("")
     place = keys.index.get_indexer(epochs["run_id"])
-    return epochs[(place >= 0) & (keys.to_numpy()[place] == epochs["key"].to_numpy())]
+    return epochs[(place >= 0) & (keys.to_numpy()[place] == epochs["key"].fillna("").to_numpy())]
 
 
 def read_table_files(stem: Path) -> StageTable:

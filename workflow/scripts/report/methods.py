@@ -41,6 +41,7 @@ from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, tar
 from declared.factors import UNTRACED, Levels, matches
 from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
+from declared.imported import Imported
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
 from declared.records import WARNING_SEPARATOR
@@ -52,6 +53,7 @@ from network import fit
 from plan.cost import fraction_line
 from plan.design import DuplicateCell, InfeasibleCell, distinct_geometry
 from precision.reached import precision_note
+from report import elsewhere
 from report.latex import (
     cite,
     cited,
@@ -192,17 +194,78 @@ def methods(facts: Facts) -> str:
 def method_notes(facts: Facts) -> dict[str, list[str]]:
     """Return the sentences of the section on methods by their headings."""
     parts = (
-        ("Design", _design(facts)),
-        ("Frameworks", _frameworks(facts)),
-        ("Strategies", _strategies(facts)),
-        ("Models and data", _workload(facts)),
-        ("Machine", _machine(facts)),
-        ("Measurement", _measurement(facts)),
-        ("Network", _network(facts)),
-        ("Statistics", _statistics(facts)),
-        ("What was left out, and what failed", _left_out(facts)),
+        _parts_elsewhere(facts, facts.study.imported)
+        if facts.study.imported
+        else (
+            ("Design", _design(facts)),
+            ("Frameworks", _frameworks(facts)),
+            ("Strategies", _strategies(facts)),
+            ("Models and data", _workload(facts)),
+            ("Machine", _machine(facts)),
+            ("Measurement", _measurement(facts)),
+            ("Network", _network(facts)),
+            ("Statistics", _statistics(facts)),
+            ("What was left out, and what failed", _left_out(facts)),
+        )
     )
     return {heading: [sentence for sentence in sentences if sentence] for heading, sentences in parts}
+
+
+def _parts_elsewhere(facts: Facts, imported: Imported) -> tuple[tuple[str, Iterator[str]], ...]:
+    """Return the headings and sentences for measurements that were made elsewhere.
+
+    They say nothing of random order, blocks, reference benchmarks and digests, since there are none.
+    """
+    return (
+        ("Source", _source(imported)),
+        ("Measurements", _cells_elsewhere(facts)),
+        ("Frameworks", _frameworks_elsewhere(facts)),
+        ("Strategies", _strategies(facts)),
+        ("Models", _models(facts)),
+        ("Machine", _machine(facts)),
+        ("Times", iter([to_latex(elsewhere.epoch_note(imported, facts.runs))])),
+        ("Network", _network_elsewhere(facts)),
+        ("Statistics", _statistics(facts)),
+        ("What failed", _left_out(facts)),
+    )
+
+
+def _source(imported: Imported) -> Iterator[str]:
+    yield to_latex(elsewhere.source_note(imported))
+    yield to_latex(elsewhere.NOT_PLANNED)
+    if citation := imported.description.stated.citation:
+        yield Note("citation", f"The source asks to cite: {to_latex(end_sentence(citation))}")
+    yield from map(to_latex, elsewhere.accepted_notes(imported))
+
+
+def _cells_elsewhere(facts: Facts) -> Iterator[str]:
+    runs = facts.runs
+    cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
+    fewest, most = int(replicates.min()), int(replicates.max())
+    per_cell = number_of(most, "run") if fewest == most else f"{fewest} to {number_of(most, 'run')}"
+    scope = f" of the factors in {see('tab', 'factors')}" if varying(runs) else ""
+    yield Note(
+        "cells-elsewhere",
+        f"The source has {number_of(cells, 'cell')}{scope}, each with {per_cell}, "
+        f"{number_of(len(runs), 'run')} in all.",
+        cells=cells,
+        replicates=sorted(set(replicates)),
+        runs=len(runs),
+    )
+    yield _constants_note(runs)
+
+
+def _frameworks_elsewhere(facts: Facts) -> Iterator[str]:
+    names = framework_order(facts.runs)
+    verb = "The framework is" if len(names) == 1 else "The source compares"
+    yield Note("frameworks", f"{verb} {to_latex(join_words(names))}.", frameworks=names)
+
+
+def _network_elsewhere(facts: Facts) -> Iterator[str]:
+    if facts.network is None or facts.network.empty:
+        return
+    yield to_latex(fit.circumstances(facts.network))
+    yield to_latex(fit.link_rates_text(facts.network))
 
 
 def threats(facts: Facts) -> str:
@@ -213,6 +276,14 @@ def threats(facts: Facts) -> str:
 def reproducibility(facts: Facts) -> str:
     """Return how to reproduce the study and this paper."""
     name, site = facts.study.name, facts.site.name if facts.site else "SITE"
+    if facts.study.imported:
+        folder = command(str(facts.study.imported.folder))
+        return (
+            "The measurements were made elsewhere, and were analysed by Ringside, a "
+            f"Snakemake{cite('koster2012')} workflow. The folder {folder} has them as tables, with the "
+            "SHA-256 of the files from which they were imported. "
+            f"{command(f'./ringside paper {name}')} makes figures, tables and this paper from them.\n"
+        )
     parts = [
         f"The study was planned, run and analysed by Ringside, a Snakemake{cite('koster2012')} workflow. "
         f"Its study file, {command(f'config/studies/{name}.yaml')}, and the site's, "
@@ -290,6 +361,16 @@ def framework_table(facts: Facts) -> str:
             }
         )
     frame = pd.DataFrame(rows)
+    if facts.study.imported:
+        frame = frame.drop(columns="description")
+        frame = frame[[name for name in frame if name == "framework" or (frame[name] != tables.DASH).any()]]
+        return (
+            ""
+            if list(frame) == ["framework"]
+            else tables.latex(
+                tables.Table("Frameworks", frame, frame, left_aligned=list(frame)), "tab:frameworks"
+            )
+        )
     return tables.latex(
         tables.Table("Frameworks as they were run", frame, frame, left_aligned=list(frame)), "tab:frameworks"
     )
@@ -512,11 +593,12 @@ def _strategies(facts: Facts) -> Iterator[str]:
             microbatches=counts,
             schedules=schedules,
         )
-    yield Note(
-        "same-weights",
-        "All strategies start with the same weights and reach those of one rank that has the whole batch, "
-        "except where dropout or batch normalization see other samples together.",
-    )
+    if not facts.study.imported:
+        yield Note(
+            "same-weights",
+            "All strategies start with the same weights and reach those of one rank that has the whole "
+            "batch, except where dropout or batch normalization see other samples together.",
+        )
 
 
 def _layer_strategies(facts: Facts) -> Iterator[str]:
@@ -540,7 +622,8 @@ def _layer_strategies(facts: Facts) -> Iterator[str]:
     )
 
 
-def _workload(facts: Facts) -> Iterator[str]:
+def _models(facts: Facts) -> Iterator[str]:
+    """Yield a sentence on each model, with its trained parameters if they are known."""
     pairs = list(facts.runs[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None))
     for name in dict.fromkeys(model for model, _ in pairs):
         sizes = {
@@ -555,6 +638,11 @@ def _workload(facts: Facts) -> Iterator[str]:
             f"{count:,}" + (f" with {to_latex(dataset)}" if len(sizes) > 1 else "")
             for count, dataset in sizes.items()
         ]
+        if (
+            not counts
+            and (stated := facts.runs.loc[facts.runs["model"] == name, "parameters"].dropna()).any()
+        ):
+            counts = [f"{count:,.0f}" for count in sorted(set(stated))]
         yield Note(
             "model",
             f"The model {to_latex(name)}{explanation}"
@@ -562,12 +650,16 @@ def _workload(facts: Facts) -> Iterator[str]:
             model=name,
             parameters=sorted(sizes),
         )
+
+
+def _workload(facts: Facts) -> Iterator[str]:
+    yield from _models(facts)
     yield Note(
         "one-graph",
         "A model is described once, as a graph of operators. Every framework's model is built from this "
         "graph, and all start with the same weights, drawn once for each seed.",
     )
-    for name in dict.fromkeys(dataset for _, dataset in pairs):
+    for name in dict.fromkeys(facts.runs["dataset"]):
         yield _dataset(name)
     yield Note(
         "same-samples",
@@ -669,6 +761,8 @@ def _machine(facts: Facts) -> Iterator[str]:
             threads=cores,
             placement=facts.site.placement if facts.site else None,
         )
+    if devices and facts.study.imported:
+        yield Note("devices", f"Devices: {to_latex(join_words(devices))}.", devices=devices)
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
@@ -790,7 +884,10 @@ def _statistics(facts: Facts) -> Iterator[str]:
             f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}"
         ),
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
-        "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
+        "checks": (
+            f"Normality, equal spread{'' if facts.study.imported else ', drift'} and outliers are checked on "
+            "residuals within cells"
+        ),
         "regression": (
             f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}"
         ),
@@ -829,18 +926,18 @@ def _left_out(facts: Facts) -> Iterator[str]:
             levels=entry,
             reason=reason,
         )
-    failed = unsuccessful(facts.runs)
+    failed, origin = unsuccessful(facts.runs), "source" if facts.study.imported else "design"
     if failed.empty:
         yield Note(
             "all-succeeded",
-            f"All {number_of(len(facts.runs), 'run')} of the design succeeded.",
+            f"All {number_of(len(facts.runs), 'run')} of the {origin} succeeded.",
             runs=len(facts.runs),
         )
     else:
         counts = _reasons(failed)
         yield Note(
             "unsuccessful-runs",
-            f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(failed):,} did not succeed"
+            f"Of the {number_of(len(facts.runs), 'run')} of the {origin}, {len(failed):,} did not succeed"
             f"{facts.see('missing')} and are in no mean: {to_latex(_reasons_text(counts))}.",
             runs=len(facts.runs),
             unsuccessful=len(failed),
@@ -1053,6 +1150,30 @@ def _warning_notes(ok: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def _origin_threats(facts: Facts) -> Iterator[str]:
+    """Yield what follows from where the runs were measured."""
+    if facts.study.imported:
+        yield Note(
+            "measured-elsewhere",
+            "All runs were measured elsewhere: their order, what else used the machines, code and "
+            "environment are not known, and runs of a cell may share an allocation, so that intervals may "
+            "be too narrow.",
+        )
+        yield from map(to_latex, elsewhere.accepted_notes(facts.study.imported))
+        return
+    compared = _compared_subject(facts.runs)
+    site_text = f" ({to_latex(facts.site.name)})" if facts.site else ""
+    outcome = f"rank {compared} differently" if compared else "give other times"
+    yield Note(
+        "one-site",
+        (
+            f"All runs were measured at one site{site_text} and one version of each library: other machines, "
+            f"versions and settings may {outcome}."
+        ),
+        compared=compared,
+    )
+
+
 def threat_notes(facts: Facts) -> Iterator[str]:
     """Yield what limits the study's conclusions, as far as its records show it."""
     ok = facts.ok
@@ -1074,17 +1195,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             "processors are parts of its cores, and their links are shaped by its kernel. With faster "
             "processors, the same network would matter more.",
         )
-    site_text = f" ({to_latex(facts.site.name)})" if facts.site else ""
-    compared = _compared_subject(facts.runs)
-    outcome = f"rank {compared} differently" if compared else "give other times"
-    yield Note(
-        "one-site",
-        (
-            f"All runs were measured at one site{site_text} and one version of each library: other machines, "
-            f"versions and settings may {outcome}."
-        ),
-        compared=compared,
-    )
+    yield from _origin_threats(facts)
     counts = ok.groupby("cell").size()
     if counts.min() < MIN_REPLICATES:
         n_runs = number_of(int(counts.min()), "successful run")
@@ -1138,7 +1249,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
                 "too optimistic."
             ),
         )
-    if ok["epochs"].max() < MIN_EPOCHS:
+    if ok["epochs"].max() < MIN_EPOCHS and not facts.study.imported:
         yield Note(
             "short-training",
             "Training runs are short: accuracies are those after a few epochs, not those at convergence.",

@@ -19,8 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.answers import NOTE, Answer, answer_sentences
-from analysis.measured import read_timing_runs, varying
+from analysis.answers import Answer, answer_sentences, reading_note
+from analysis.measured import read_timing_runs
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import write_text, written_whole
@@ -164,7 +164,7 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
         *map(to_latex, answer.opening),
         to_latex(conditions.usable_runs_note(facts.runs))
         + facts.see(MEANS, " Means of all cells are in ", "."),
-        *([to_latex(NOTE)] if varying(facts.runs) else []),
+        *([to_latex(note)] if (note := reading_note(facts.runs)) else []),
         *discussions[:1],
         *map(to_latex, answer.further),
         *discussions[1:],
@@ -338,13 +338,14 @@ def main(
         out: the paper's folder
     """
     measured = read_timing_runs(runs)
+    declared = load_study(study)
     try:
-        site_of_runs = load_site(site_name(measured, site))
+        site_of_runs = None if declared.imported else load_site(site_name(measured, site))
     except InputError:  # the site of published tables may be unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
-        study=load_study(study),
+        study=declared,
         site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,

@@ -19,10 +19,12 @@ from common.errors import InputError
 from common.files import CHECKOUT, node_name
 from common.options import run_program
 from declared.configuration import check_name, existing
+from declared.study import load_study
 from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING, refuse_other_site
 from plan.campaign import configured
+from plan.design import refuse_imported
 from plan.ownership import refuse_unwritable
 from plan.record_checks import record_status
 from runs.attempts import machine_lock
@@ -84,6 +86,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     study = str(configured(study, site)["study"])
     check_name("study", study)
     existing(CHECKOUT / "config" / "studies", study, "study")
+    refuse_imported(load_study(study))
     results = Path("results") / study
     refuse_other_site(results, site)
     refuse_unwritable(results)

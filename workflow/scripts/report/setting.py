@@ -14,9 +14,9 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
 from common.notes import Note
 from datasets.identity import data_digest, data_folder
-from declared.datasets import TOKENS, kind, load_dataset
+from declared.datasets import TOKENS, find_dataset, kind
 from declared.environments import VARIANTS, Environment, read
-from declared.frameworks import load_framework
+from declared.frameworks import is_registered, load_framework
 from declared.site import Site, load_site
 from environments.identity import digest
 from models.collectives import ALL_REDUCE
@@ -83,8 +83,10 @@ class Grid:
 def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
     """Return the site that the runs recorded, or the campaign's site before any run.
 
-    None for unknown or several ones.
+    None for unknown or several ones, and for measurements that were made elsewhere.
     """
+    if campaign.study.imported:
+        return None
     names = sorted(set(runs["site"].dropna()))
     if not names or names == [campaign.site.name]:
         return campaign.site
@@ -213,7 +215,7 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
     """Return the locked environments in this checkout, and whether the runs used them."""
     header = ["lock", "SHA-256", "environment", "measured with it"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
-    frameworks = campaign.study.factors["framework"]
+    frameworks = list(filter(is_registered, campaign.study.factors["framework"]))
     for name in sorted({load_framework(framework).environment for framework in frameworks}):
         for variant in [site.variant] if site else VARIANTS:
             environment = read(name, variant)
@@ -263,10 +265,12 @@ class Data:
 
 
 def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> list[Data]:
-    """Return data sets with licence and citation, and sums if the prepared files are on this machine."""
+    """Return registered data sets with licence and citation, and sums if prepared files are here."""
     data_sets = []
     for name in names:
-        entry = load_dataset(name)
+        entry = find_dataset(name)
+        if entry is None:
+            continue
         digests = sorted(set(runs.loc[runs["dataset"] == name, "data_digest"].dropna()))
         sums = _read_sums(data_folder(site, name)) if site is not None else []
         current = data_digest(name)
@@ -295,7 +299,7 @@ def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> li
 
 def is_generated(name: str) -> bool:
     """Return whether a program generates the data set, so that its results are no benchmark results."""
-    entry = load_dataset(name)
+    entry = find_dataset(name) or {"format": ""}
     return bool(entry.get("made_up")) or entry["format"] in ("patterns", "fresh")
 
 
@@ -336,7 +340,9 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
         commands.append(
             (f"git checkout {state.commit}", "the workflow, the study and the locks as they were")
         )
-    if campaign.published is None:
+    if campaign.study.imported:
+        commands.append((f"./ringside report {name}", "from the imported tables"))
+    elif campaign.published is None:
         run = cluster_commands(site.launcher, name, site_name).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(

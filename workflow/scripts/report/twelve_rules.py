@@ -103,9 +103,11 @@ def check_speedup_baselines(material: Material) -> Verdict:
     n_own = int((parallel["baseline_framework"] == parallel["framework"]).sum())
     single_device = sorted(set(parallel["baseline_framework"]) & set(baseline_frameworks(material.runs)))
     n_other = len(parallel) - n_own
+    begins_later = bool((column(parallel, "baseline_replicas") > 1).any())
+    smallest = "its fewest replicas" if begins_later else "one replica"
     kinds = [
         f"{n_other} a single-device baseline ({', '.join(single_device)})" if n_other else "",
-        f"{n_own} the same framework on one replica" if n_own else "",
+        f"{n_own} the same framework on {smallest}" if n_own else "",
     ]
     seconds = column(parallel, "baseline_epoch_time_s")
     return Verdict(
@@ -133,6 +135,9 @@ def check_subsets(material: Material) -> Verdict:
     failed = failed[failed["status"] != OUT_OF_MEMORY]
     silent = sum(entry.reason is None for entry in excluded)
     unexplained = int((failed["reason"].map(one_line) == "").sum())
+    if study.imported:
+        text = "what the source measured and left out is not known."
+        return Verdict(NOT_MET, Note("subset-unknown", text), links)
     max_nodes = max(study.factors["nodes"])
     reasons = [
         f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}"
@@ -427,9 +432,9 @@ def check_setup(material: Material) -> Verdict:
         return Verdict(
             NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links
         )
-    factors = (
-        f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
-    )
+    factors = f"{len(varying(runs))} factors vary"
+    if not material.study.imported:
+        factors += f", and every level of all {len(material.study.factors)} is listed"
     missing = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
     missing_texts = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in missing.items()]
     unnamed = "cpu" in distinct_names(ok, "devices")

@@ -24,6 +24,7 @@ from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
+from plan.design import refuse_imported
 from plan.scheduling import allocation_options
 from sites import slurm
 from sites.readiness import check_launch, node_paths
@@ -39,6 +40,7 @@ def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
 
 def check(campaign: Campaign) -> None:
     """Raise InputError without Slurm at the site or on this machine, or if the campaign has jobs already."""
+    refuse_imported(campaign.study)
     if campaign.site.launcher != "slurm":
         raise InputError(
             "not-possible-here",

@@ -18,7 +18,7 @@ from environments import scorep
 from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, configured, load_campaign
-from plan.design import Run
+from plan.design import Run, refuse_imported
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.scheduling import allocation_options
 from runs.attempts import attempt_folder, finished, put_aside
@@ -179,6 +179,7 @@ def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = Fa
     if bound and not site:
         config["site"] = bound["site"]
     campaign = load_campaign({**config, "records": "campaign"}, probe=True)
+    refuse_imported(campaign.study)
     run, level = find_run(campaign, run_pattern), "full" if full else "phases"
     existing = (
         finished_trace(Path(campaign.records[run.run_id]).parent)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declared.factors import scale_of, treatments_of
+from declared.factors import DEVICES, scale_of, treatments_of
 
 MIN_HEAT_MAP_CELLS = 12
 
@@ -27,7 +27,7 @@ class Traits:
         next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
         residuals_testable: Cells have replicates, and there are enough runs for tests of residuals.
         regression_predicts: There are more cells than coefficients, so that cells predict each other.
-        has_baseline: Some cell may train on one device, so that there are speed-ups.
+        has_baseline: Some cell may train on one device, so that there are speed-ups over it.
         fit_can_be_checked: Cells on several nodes can be left out of a fit.
         strategies_searched: The study asks for strategies of layers that are searched.
         heterogeneous: Ranks or nodes may differ in speed.
@@ -41,6 +41,9 @@ class Traits:
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
         replay_steps_recorded: replay_steps.csv can be had.
+        planned_here: Runs were planned here, in random order, not measured elsewhere.
+        accuracy_recorded: Runs have accuracies.
+        energy_recorded: Runs may have energy.
     """
 
     varied: Sequence[str]
@@ -67,6 +70,9 @@ class Traits:
     costs_timed: bool = False
     trace_steps_recorded: bool = False
     replay_steps_recorded: bool = False
+    planned_here: bool = True
+    accuracy_recorded: bool = True
+    energy_recorded: bool = True
 
     def hold_all(self, names: Sequence[str]) -> bool:
         """Return whether all traits with these names hold."""
@@ -74,7 +80,7 @@ class Traits:
 
     @property
     def scale(self) -> str:
-        """Nodes, or devices of a node where only these vary."""
+        """All devices, nodes, or devices of a node (`declared.factors.scale_of`)."""
         return scale_of(self.varied)
 
     @property
@@ -85,12 +91,37 @@ class Traits:
     @property
     def nodes_vary(self) -> bool:
         """Cells differ in their number of nodes."""
+        return "nodes" in self.varied or DEVICES in self.varied
+
+    @property
+    def only_nodes_vary(self) -> bool:
+        """Cells differ in nodes, but not in devices of a node in turn with them."""
         return "nodes" in self.varied
+
+    @property
+    def nodes_and_devices_vary(self) -> bool:
+        """Cells differ in nodes and in devices of a node, which grow in turn: 1x1, 1x8, 2x8, 4x8."""
+        return DEVICES in self.varied
 
     @property
     def only_devices_vary(self) -> bool:
         """Cells differ in devices of a node, but not in nodes."""
         return self.scale == "devices_per_node"
+
+    @property
+    def has_speedups(self) -> bool:
+        """Cells have a baseline: one device or, measured elsewhere, the fewest devices of a series."""
+        return self.has_baseline or (not self.planned_here and self.scale_varies)
+
+    @property
+    def computation_measured(self) -> bool:
+        """Epoch times tell computation from communication, though runs do not record more than these."""
+        return not self.planned_here and self.has_baseline
+
+    @property
+    def accumulation_varies(self) -> bool:
+        """Cells differ in gradient accumulation, or the study was planned here and says why it has none."""
+        return self.planned_here or "sync_every" in self.varied
 
     @property
     def batch_size_varies(self) -> bool:

@@ -1,0 +1,143 @@
+"""Say where the measurements of a study come from that were made elsewhere, from its import.yaml.
+
+Report and paper say it in place of site, software, order of the runs and digests, of which nothing is known.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis import conditions
+from analysis.measured import distinct_names
+from common.notes import Note
+from common.text import end_sentence, number_of
+from declared.imported import Imported
+from declared.products.figures import KINDS
+from declared.products.tables import TABLES
+from plan.campaign import Campaign
+from report.setting import SHOWN_DIGITS, Grid
+
+if TYPE_CHECKING:
+    from declared.study import Study
+
+# Traits of a study (declared.products.traits) that imported measurements may lack, and what that means.
+ABSENT_BECAUSE = {
+    "planned_here": "order and duration of the runs are not known",
+    "reference_timed": "no reference benchmark ran beside the runs",
+    "settings_recorded": "trainers did not report their settings",
+    "accuracy_recorded": "no accuracy was imported",
+    "energy_recorded": "no energy was imported",
+    "has_collective_benchmark": "no benchmark of the network was imported",
+    "accumulation_varies": "gradient accumulation does not vary",
+    "target_accuracy": "the study names no target accuracy",
+    "device_varies": "all cells have one kind of device",
+}
+NOT_PLANNED = Note(
+    "not-planned",
+    "Ringside did not plan or check these runs: their order, what else used the machines, code and "
+    "environment are not known. Cells are compared as independent groups.",
+)
+
+
+def source_note(imported: Imported) -> Note:
+    """Return who measured, under which licence, and with which version the numbers were imported."""
+    stated = imported.description.stated
+    address = f" ({stated.url})" if stated.url else ""
+    when = f", measured {stated.measured}" if stated.measured else ""
+    text = (
+        f"Measured elsewhere: {stated.source}{address}{when}. Licence of the measurements: {stated.licence}. "
+        f"Imported by Ringside {imported.description.ringside} from "
+        f"{number_of(len(imported.description.files), 'file')}."
+    )
+    return Note("source", text, source=stated.source, licence=stated.licence)
+
+
+def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return names and texts that describe source, machines and links."""
+    stated = imported.description.stated
+    inside = sorted(set(runs["inside_bandwidth_bytes_s"].dropna()))
+    pairs = [
+        ("source", stated.source),
+        ("address", stated.url or ""),
+        ("licence", stated.licence),
+        ("citation", stated.citation or ""),
+        ("measured", stated.measured or ""),
+        ("imported by", f"Ringside {imported.description.ringside}"),
+        ("devices", conditions.join_names(distinct_names(runs, "devices"))),
+        ("circumstances", conditions.circumstances_note(runs)),
+        ("links in a node", " or ".join(f"{rate / 1e9:g} GB/s" for rate in inside)),
+        ("libraries", conditions.join_names(distinct_names(runs, "library_version"))),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def files(imported: Imported) -> Grid:
+    """Return the imported files with their digests."""
+    header = ["file", "read as", "runs", "SHA-256"]
+    rows = [
+        [file.name, file.format, "" if file.rows is None else str(file.rows), file.sha256[:SHOWN_DIGITS]]
+        for file in imported.description.files
+    ]
+    caption = "Files that were imported; import.yaml has all digits of their SHA-256."
+    return Grid(caption, header, rows, ("file", "read as", "SHA-256"))
+
+
+def accepted(imported: Imported) -> Grid:
+    """Return what the checks found at import and was accepted; without rows if nothing was."""
+    header = ["code", "finding"]
+    rows = [[finding.code, finding.finding] for finding in imported.description.accepted]
+    return Grid("What checks found at import, and was accepted.", header, rows, tuple(header))
+
+
+def absent_products(campaign: Campaign) -> str:
+    """Return which figures and tables the imported columns have nothing for, with reasons."""
+    traits = campaign.study.traits(
+        reference_timed=campaign.referenced,
+        settings_recorded=campaign.settings_recorded,
+        has_collective_benchmark=campaign.record_file("network").exists(),
+    )
+    names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}
+    needed = {kind.name: kind.when for kind in KINDS.values()}
+    needed |= {table.name: table.when for table in TABLES.values() if not table.csv_only}
+    for name, when in needed.items():
+        if missing := [trait for trait in when if not traits.hold_all([trait])]:
+            names.get(ABSENT_BECAUSE.get(missing[0], ""), []).append(name)
+    parts = [
+        f"{', '.join(dict.fromkeys(of_reason))} ({reason})"
+        for reason, of_reason in names.items()
+        if of_reason
+    ]
+    return f"Not made: {'; '.join(parts)}." if parts else ""
+
+
+def accepted_notes(imported: Imported) -> Iterator[str]:
+    """Yield a sentence for each finding that was accepted."""
+    for finding in imported.description.accepted:
+        text = f"When the measurements were imported, a check found: {end_sentence(finding.finding)}"
+        yield Note("accepted-finding", text, finding=finding.code)
+
+
+def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
+    """Return what an epoch is, since the source may have timed steps only."""
+    samples = sorted({int(count) for count in runs["samples_per_epoch"].dropna()})
+    stated = imported.description.stated.samples_per_epoch
+    chosen = "" if stated else ", which is the largest global batch"
+    count = " or ".join(f"{number:,}" for number in samples)
+    text = (
+        f"An epoch is the time of {count} samples{chosen}, computed from the times or rates that the source "
+        "gives."
+        if samples
+        else "Epoch times are those that the source gives."
+    )
+    return Note("epoch-of-samples", text, samples=samples)
+
+
+def model_size(study: "Study", model: str) -> str:
+    """Return the stated size of a model that is not registered; "" if none was stated."""
+    size = study.imported.description.stated.models.get(model) if study.imported else None
+    if size is None:
+        return ""
+    if size.parameters:
+        return f"{model}: {size.parameters:,.0f} parameters"
+    return f"{model}: {size.gradient_bytes:,.0f} bytes of gradients"
