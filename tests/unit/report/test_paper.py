@@ -435,7 +435,8 @@ def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> No
 def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     runs, epochs = campaign(replicates=1)
     runs.loc[runs.index[0], "node_memory_bytes"] = 6 * 2**30
-    runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
+    recorded = runs.assign(drivers="nvidia 580.65.06", node_cores=12)
+    runs_csv, _ = write_frames(tmp_path, recorded, epochs)
     notes = notes_of(facts_of(runs_csv))
     memory = find_note(notes, "node-memory")
     assert (
@@ -443,6 +444,8 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     )
     systems = ["Debian GNU/Linux 12 (bookworm), Linux 6.1.0", "nvidia 580.65.06"]
     assert find_note(notes, "systems").facts["systems"] == systems
+    devices = find_note(notes, "devices")
+    assert devices.facts["node_cores"] == [12] and "12 cores" in devices
 
 
 def test_methods_say_which_cells_ran_out_of_memory(tmp_path: Path) -> None:
@@ -504,7 +507,7 @@ def test_methods_state_what_was_done() -> None:
     assert stated["excluded"]["levels"] == {"training_loop": ["fit"], "sync_every": [4]}
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
     assert stated["all-succeeded"] == {"runs": 270}
-    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
+    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": []}
     for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert sentence and to_latex(sentence) in notes
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes

@@ -664,26 +664,39 @@ def _machine(facts: Facts) -> Iterator[str]:
             "devices",
             f"Ranks train on {to_latex(join_words(devices))}{unnamed}, each with "
             f"{' or '.join(f'{count:.0f}' for count in cores)} {threads} for "
-            f"computation.{_cores_sentence(facts.site)}",
+            f"computation.{_cores_sentence(facts)}",
             devices=devices,
             threads=cores,
-            placement=facts.site.placement if facts.site else None,
+            node_cores=_recorded_cores(ok),
         )
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
-def _cores_sentence(site: Site | None) -> str:
-    """Return whose cores the ranks use, according to the site's file; empty without one."""
-    if site is None:
+def _recorded_cores(ok: pd.DataFrame) -> list[int]:
+    """Return the distinct numbers of cores of the runs' nodes; empty if not recorded."""
+    return sorted({int(count) for count in ok["node_cores"].dropna()})
+
+
+def _cores_sentence(facts: Facts) -> str:
+    """Return whose cores the ranks use, and how many by the records, else by the site's file.
+
+    Empty if nodes were not alike.
+    """
+    placements = set(facts.ok["placement"].dropna())
+    if len(placements) != 1:
         return ""
-    cores = load_yaml(site.file)["cores"]  # Site.cores resolves auto on the machine that writes the paper
-    count = "the cores" if cores == "auto" else number_of(cores, "core")
+    recorded = _recorded_cores(facts.ok)
+    # Site.cores resolves auto on the machine that writes the paper.
+    declared = load_yaml(facts.site.file)["cores"] if facts.site else "auto"
+    count = "the cores" if declared == "auto" else number_of(declared, "core")
+    if recorded:
+        count = f"{' or '.join(map(str, recorded))} {'core' if recorded == [1] else 'cores'}"
     by_placement = {
         "emulated": f"All ranks of a run share {count} of one machine.",
         "virtual": "All nodes share the cores of one machine.",
         "distinct-nodes": f"The ranks of a node share {count} of it.",
     }
-    return f" {by_placement[site.placement]}"
+    return f" {by_placement[placements.pop()]}"
 
 
 def _compared_subject(runs: pd.DataFrame) -> str:
