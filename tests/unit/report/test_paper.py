@@ -22,7 +22,7 @@ from common.tables import read_table
 from declared.figures import Declared
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
-from declared.responses import RESPONSES
+from declared.responses import EPOCH_TIME, RESPONSES
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -307,9 +307,12 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
     effect = Note("effect", "", factor="nodes")
     by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
-    assert [effect_of_figure(figure, [effect]) for figure in by_nodes] == [effect, None]
+    for response, expected in ((EPOCH_TIME, [effect, None]), (RESPONSES["throughput"], [None, effect])):
+        assert [effect_of_figure(figure, [effect], response) for figure in by_nodes] == expected
     by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
+    finding = find_finding(by_framework, replace(evidence, response=RESPONSES["throughput"]))
+    assert finding is not None and (finding.facts["share"], finding.facts["p"]) == (row["share"], row["p"])
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None

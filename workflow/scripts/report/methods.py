@@ -32,6 +32,7 @@ from analysis.measured import (
     unsuccessful,
     varying,
 )
+from analysis.pooling import measured_response
 from analysis.settings import names_differing
 from common.errors import InputError
 from common.files import load_yaml
@@ -44,6 +45,7 @@ from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
 from declared.records import WARNING_SEPARATOR
+from declared.responses import RESPONSES
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
@@ -685,12 +687,13 @@ def _cores_sentence(facts: Facts) -> str:
     placements = set(facts.ok["placement"].dropna())
     if len(placements) != 1:
         return ""
-    recorded = _recorded_cores(facts.ok)
-    # Site.cores resolves auto on the machine that writes the paper.
-    declared = load_yaml(facts.site.file)["cores"] if facts.site else "auto"
-    count = "the cores" if declared == "auto" else number_of(declared, "core")
-    if recorded:
-        count = f"{' or '.join(map(str, recorded))} {'core' if recorded == [1] else 'cores'}"
+    counts = _recorded_cores(facts.ok)
+    if not counts and facts.site:
+        # Site.cores resolves auto on the machine that writes the paper.
+        declared = load_yaml(facts.site.file)["cores"]
+        counts = [] if declared == "auto" else [declared]
+    number = f"{' or '.join(map(str, counts))} {'core' if counts == [1] else 'cores'}"
+    count = number if counts else "the cores"
     by_placement = {
         "emulated": f"All ranks of a run share {count} of one machine.",
         "virtual": "All nodes share the cores of one machine.",
@@ -798,11 +801,15 @@ def _statistics(facts: Facts) -> Iterator[str]:
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "
         f"its baseline in seconds{cite('hoefler2015')}{facts.see_here('speedup')}.",
     )
+    compared = measured_response(facts.runs, RESPONSES[facts.study.response])
     by_table = {
         "effects": (
             f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}"
         ),
-        "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
+        "anova": (
+            "Shares of variation are type-II sums of squares of the logarithm of "
+            f"{compared.title}{cite('jain1991')}"
+        ),
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
         "regression": (
             f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}"

@@ -20,7 +20,9 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.answers import NOTE, Answer, answer_sentences
-from analysis.measured import read_timing_runs, varying
+from analysis.measured import Records, varying
+from analysis.pooling import measured_response
+from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import write_text, written_whole
@@ -256,7 +258,7 @@ def find_findings(
     for name in paper.captions:
         if name not in drawn:
             continue
-        if note := effect_of_figure(drawn[name], further):
+        if note := effect_of_figure(drawn[name], further, evidence.response):
             further.remove(note)
             findings[name] = refer_to_figure(note)
         elif finding := find_finding(drawn[name], evidence):
@@ -282,10 +284,17 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         [name for name, table in tables_by_name.items() if not content.why_empty(table)],
     )
     contents = choose_contents(facts, selection, tables_by_name)
-    evidence = Evidence(facts.runs, {name: table.data for name, table in tables_by_name.items()})
+    response = RESPONSES[facts.study.response]
+    evidence = Evidence(
+        facts.runs,
+        {name: table.data for name, table in tables_by_name.items()},
+        measured_response(facts.runs, response),
+    )
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     study = facts.study
-    answer = answer_sentences(facts.runs, data["effects"], data["anova"], study.answer, study.margin)
+    answer = answer_sentences(
+        facts.runs, data["effects"], data["anova"], study.answer, study.margin, response
+    )
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
@@ -321,6 +330,7 @@ def main(
     study: str,
     site: str,
     runs: Path,
+    epochs: Path,
     network: Sequence[Path] = (),
     figures: Sequence[Path] = (),
     tables: Sequence[Path] = (),
@@ -332,19 +342,23 @@ def main(
         study: name of a file in config/studies/
         site: name of a file in config/sites/, where the records name none
         runs: runs.csv of the study
+        epochs: epochs.csv of the study
         network: network.csv, where there is one
         figures: files without their suffix
         tables: files without their suffix
         out: the paper's folder
     """
-    measured = read_timing_runs(runs)
+    declared, records = load_study(study), Records(runs, epochs)
+    measured = with_response(
+        records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
+    )
     try:
         site_of_runs = load_site(site_name(measured, site))
     except InputError:  # the site of published tables may be unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
-        study=load_study(study),
+        study=declared,
         site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,
