@@ -60,6 +60,20 @@ MEANS_COLUMNS = (
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
+\usepackage{multicol}
+\makeatletter
+% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
+\setlength{\parindent}{0pt}
+\renewenvironment{fittedfigure}[1]{%%
+  \sbox{\ringsidebox}{\includegraphics{#1}}%%
+  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
+  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%%
+  \vspace{14pt}\end{minipage}}
+\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
+\renewenvironment{table}{\placedtable}{\endplacedtable}
+\renewenvironment{table*}{\placedtable}{\endplacedtable}
+\newenvironment{sideways}{\landscape\begingroup\let\landscape\relax\let\endlandscape\relax}{\endgroup\endlandscape}
+\makeatother
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -104,6 +118,7 @@ class Contents:
         paper: Figures and tables of the paper.
         supplement: Those of its supplement.
         long: Names of tables that do not float.
+        landscape: Names of those of them that are wider than a page.
         means: The paper's short table of means of cells; None without one.
         findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
         notes: Notes of captions and tables that are printed apart, by name.
@@ -112,6 +127,7 @@ class Contents:
     paper: Selection
     supplement: Selection
     long: Sequence[str] = ()
+    landscape: Sequence[str] = ()
     means: Table | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -138,12 +154,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "supplement.tex": SUPPLEMENT
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
-            (
-                show_figures(supplement.captions) + input_tables(supplement.tables, contents.long)
-                or NO_SUPPLEMENT
-            )
-            + constant_table(facts)
-            + caption_notes(contents.notes),
+            show_supplement(contents, constant_table(facts)),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption)
@@ -182,10 +193,26 @@ def _discuss(name: str, finding: str | None) -> str:
     return to_latex(finding).replace(FIGURE, reference)
 
 
-def show_figures(captions: Mapping[str, str]) -> str:
-    """Return figures, one after the other."""
-    parts = [f"\\input{{figures/{name}}}\\floatsfirst" for name in captions]
-    return "\n\n".join([*parts, ""]) if parts else ""
+def show_supplement(contents: Contents, constants: str) -> str:
+    """Return figures, tables, constant factors and notes, and last the tables that are wider than a page."""
+    figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
+    upright, wide = (
+        "".join(
+            f"\\input{{tables/{name}}}\n"
+            for name in contents.supplement.tables
+            if (name in contents.landscape) == is_wide
+        )
+        for is_wide in (False, True)
+    )
+    parts = [
+        f"{{\\centering\n{figures}\\par}}\n" if figures else "",
+        upright,
+        "" if figures or upright or wide else NO_SUPPLEMENT,
+        constants,
+        caption_notes(contents.notes),
+        f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def caption_notes(notes: Mapping[str, str]) -> str:
@@ -194,7 +221,10 @@ def caption_notes(notes: Mapping[str, str]) -> str:
     Empty without notes.
     """
     paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in notes.items()]
-    return "\n\n".join([r"\section*{Notes on figures and tables}", *paragraphs, ""]) if paragraphs else ""
+    if not paragraphs:
+        return ""
+    heading = r"\section*{Notes on figures and tables}"
+    return "\n\n".join([heading, r"\begin{multicols}{2}\small", *paragraphs, r"\end{multicols}", ""])
 
 
 def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
@@ -245,7 +275,8 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     long = [
         name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
     ]
-    return Contents(paper, selection.remainder(paper), long, means)
+    landscape = [name for name in long if tables.is_landscape(tables_by_name[name])]
+    return Contents(paper, selection.remainder(paper), long, landscape, means)
 
 
 def find_findings(
