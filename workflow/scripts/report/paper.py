@@ -62,7 +62,7 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
 \usepackage{multicol}
 \makeatletter
-% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
+%% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
 \setlength{\parindent}{0pt}
 \renewenvironment{fittedfigure}[1]{%%
   \sbox{\ringsidebox}{\includegraphics{#1}}%%
@@ -72,7 +72,7 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 \newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
 \renewenvironment{table}{\placedtable}{\endplacedtable}
 \renewenvironment{table*}{\placedtable}{\endplacedtable}
-\newenvironment{sideways}{\landscape\begingroup\let\landscape\relax\let\endlandscape\relax}{\endgroup\endlandscape}
+\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
 \makeatother
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
