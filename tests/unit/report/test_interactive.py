@@ -15,8 +15,8 @@ import pytest
 from analysis.measured import cell_words, successful
 from analysis.pooling import pooled
 from analysis.tables import interval
-from figures import panels, style
-from report.charts import LIGHT_INK, HeatMap, build_charts
+from figures import panels
+from report.charts import DARK_INK, LIGHT_INK, HeatMap, build_charts
 from report.dark import contrast, dark_colour
 from support.accessibility import violations
 from support.opened_page import element, painted, resize, texts, undisturbed, wait
@@ -229,7 +229,7 @@ def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> No
     assert all(field.label == panels.NO_SUCCESS for field in fields if field.value is None)
     assert sum(len(field.runs) for field in fields) == len(successful(campaign_files.runs))
     dark, light = heat_map.palette[: heat_map.n_dark], heat_map.palette[heat_map.n_dark :]
-    contrasts = [contrast(LIGHT_INK, one) for one in dark] + [contrast(style.INK, one) for one in light]
+    contrasts = [contrast(LIGHT_INK, one) for one in dark] + [contrast(DARK_INK, one) for one in light]
     assert min(contrasts) >= 4.5, "WCAG 2, level AA"
 
 

@@ -17,7 +17,7 @@ from analysis.measured import axis_label, cell_words, level_text
 from analysis.responses import with_response
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
-from figures import heat_map, lines, panels, rows, style
+from figures import heat_map, lines, panels, rows
 from figures.panels import Series
 from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios
 from figures.style import SeriesStyle
@@ -34,7 +34,7 @@ MARKERS = {
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
 RUN_DIGITS = 4  # of the value of a run
-LIGHT_INK = "#ffffff"  # of dark fields; other fields have style.INK
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; with them every colour has a contrast above 4.5
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def fields_chart(view: View, declaration: Declared) -> HeatMap:
         columns=[level_text(level) for level in columns],
         rows=[heat_map.row_text(levels) for levels in rows_levels],
         palette=palette,
-        n_dark=sum(contrast(LIGHT_INK, colour) > contrast(style.INK, colour) for colour in palette),
+        n_dark=sum(contrast(LIGHT_INK, colour) > contrast(DARK_INK, colour) for colour in palette),
         logarithmic=not view.ok.empty and heat_map.has_logarithmic_colours(view),
         panels=fields_panels,
     )

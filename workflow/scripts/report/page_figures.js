@@ -155,7 +155,7 @@ function draw_heat_map(box, map) {
   const button = (action) => box.querySelector(`[data-action=${action}]`);
   const means = map.panels.flatMap((panel) => panel.fields.flatMap(({ value }) => (value === null ? [] : [value])));
   const [least, most] = [Math.min(...means), Math.max(...means)];
-  const detail = make("p", { className: "field-detail", attributes: { "aria-live": "polite" } });
+  const detail = make("p", { className: "field-detail", textContent: "Point at a field, or press it, for its runs.", attributes: { "aria-live": "polite" } });
   let logarithmic = map.logarithmic && least > 0;
 
   function share_of(value) {
@@ -175,18 +175,18 @@ function draw_heat_map(box, map) {
     const one = make("button", { type: "button" }, make("b", { textContent: field.label }), make("span", { textContent: field.bounds }));
     one.setAttribute("aria-label", `${field.cell}: ${field.text}`);
     one.style.background = map.palette[at];
-    one.style.color = at < map.n_dark ? "#fff" : "#222";
+    one.style.color = at < map.n_dark ? "#fff" : "#000";
     ["mouseenter", "focus", "click"].forEach((event) => one.addEventListener(event, () => show_detail(field)));
     return one;
   }
 
   function table_of(panel) {
-    const head = make("tr", {}, make("td"), ...map.columns.map((level) => make("th", { scope: "col", textContent: level })));
+    const head = make("tr", {}, make("td", { className: "axis", textContent: map.axis }), ...map.columns.map((level) => make("th", { scope: "col", textContent: level })));
     const rows = map.rows.map((label, row) => {
       const fields = map.columns.map((_, column) => panel.fields.find((field) => field.row === row && field.column === column));
       return make("tr", {}, make("th", { scope: "row", textContent: label }), ...fields.map((field) => make("td", {}, ...(field ? [field_button(field)] : []))));
     });
-    const caption = make("caption", { textContent: [panel.title.replaceAll("\n", ", "), `columns: ${map.axis}`].filter(Boolean).join("; ") });
+    const caption = make("caption", { textContent: panel.title.replaceAll("\n", ", ") });
     return make("table", { className: "heat-map" }, caption, make("thead", {}, head), make("tbody", {}, ...rows));
   }
 
@@ -206,8 +206,7 @@ function draw_heat_map(box, map) {
   button("logarithmic").disabled = !(least > 0);
   button("logarithmic").addEventListener("click", () => { logarithmic = !logarithmic; draw(); });
   button("reset").hidden = true;
-  const hint = box.querySelector(".hint");
-  if (hint) hint.textContent = "Point at a field, or press it, for its runs. The picture is printed.";
+  box.querySelector(".hint")?.remove();
   button("picture").addEventListener("click", () => button("picture").setAttribute("aria-pressed", String(!box.classList.toggle("drawn-live"))));
   box.querySelector(".live").hidden = false;
   box.classList.add("drawn-live");
