@@ -241,12 +241,10 @@ def test_a_field_shows_its_runs_and_opens_one(opened: Any, campaign_files: Campa
         "const [, field] = document.querySelectorAll('.heat-map button'); field.focus();"
         "return [field.getAttribute('aria-label'), document.querySelector('.field-detail').textContent];"
     )
-    ok = successful(campaign_files.runs)
-    (cell,) = [
-        name for name, words in cell_words(campaign_files.runs).items() if named.startswith(f"{words}: ")
-    ]
-    assert interval(pooled(campaign_files.runs).cell_mean(cell)) in text
-    assert text.count("replicate") == int((ok["cell"] == cell).sum())
+    runs = campaign_files.material().runs
+    (cell,) = [name for name, words in cell_words(runs).items() if named.startswith(f"{words}: ")]
+    assert interval(pooled(runs).cell_mean(cell)) in text
+    assert text.count("replicate") == int((successful(runs)["cell"] == cell).sum())
     opened.execute_script("document.querySelector('.field-detail a').click();")
     assert opened.execute_script("return location.hash").startswith("#run=")
 
