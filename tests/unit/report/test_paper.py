@@ -252,6 +252,10 @@ def test_figures_are_discussed_and_captions_not_repeated(
     supplement = (folder / "supplement.tex").read_text()
     in_supplement = set(re.findall("tables/([a-z]+)", supplement))
     assert {"cells", "effects", "speedup"} <= in_supplement and r"\label{tab:constants}" in supplement
+    upright, _, wide = supplement.partition(r"\begin{sideways}")
+    for name in in_supplement:
+        is_wide = r"\begin{landscape}" in (folder / "tables" / f"{name}.tex").read_text()
+        assert rf"\input{{tables/{name}}}" in (wide if is_wide else upright)
 
 
 def test_long_means_are_in_the_supplement_only(

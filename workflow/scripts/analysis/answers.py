@@ -54,6 +54,7 @@ NOTE = (
     "comparisons tend to be exaggerated (selection bias)."
 )
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
+MAX_FACTOR = 100.0  # larger ones are not told apart
 MAX_PLACES = 3  # levels without an effect that a sentence names
 _NOUNS = {
     "nodes": "number of nodes",
@@ -835,11 +836,10 @@ def _count_of(n: int, n_tested: int) -> str:
 
 def _difference_text(contrast: Contrast) -> str:
     share = contrast.largest_difference
-    return (
-        f"{tables.number(100 * share, 2)} %"
-        if share < MIN_FACTOR - 1
-        else f"a factor of {tables.number(share + 1, 2)}"
-    )
+    if share < MIN_FACTOR - 1:
+        return f"{tables.number(100 * share, 2)} %"
+    factor = tables.number(share + 1, 2) if share + 1 < MAX_FACTOR else f"more than {MAX_FACTOR:g}"
+    return f"a factor of {factor}"
 
 
 def _tested(contrasts: Sequence[Contrast]) -> list[Contrast]:
