@@ -1,5 +1,5 @@
 # Paper: the study as a LaTeX document, from its tables and figures.
-#   in:  RUNS_CSV, NETWORK_CSV where the study has a collective benchmark; all tables and figures
+#   in:  RUNS_CSV, EPOCHS_CSV, NETWORK_CSV where the study has a collective benchmark; all tables and figures
 #   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
@@ -46,6 +46,7 @@ rule paper_parts:
     """Write what the paper says of the study, and gather its figures and tables."""
     input:
         runs=RUNS_CSV,
+        epochs=EPOCHS_CSV,
         network=PRODUCTS.record_files("network"),
         study=f"config/studies/{STUDY}.yaml",
         figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
@@ -72,6 +73,7 @@ rule paper_parts:
             --study {params.study:q} \
             --site {params.site:q} \
             --runs {input.runs:q} \
+            --epochs {input.epochs:q} \
             --network {input.network:q} \
             --figures {params.figures:q} \
             --tables {params.tables:q} \

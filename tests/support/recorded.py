@@ -9,7 +9,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "run_id": "a", "key": "0123456789ab", "study": "quickstart", "site": "local", "session": "s", "attempt": 1,
         "status": "ok", "reason": None, "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:09Z",
         "environment_digest": "0" * 64, "code_digest": "1" * 64, "data_digest": "2" * 64,
-        "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1,
+        "placement": "emulated", "timing_scope": "ranks", "cores_per_rank": 1, "node_cores": 16,
         "oversubscribed": False, "max_other_cpu_share": 0.05, "wall_s": 9.0, "packages": {}, "unfinished_attempts": [],
         "job": {"number": "17", "submitted_at": "2025-12-31T23:00:00.000Z", "started_at": "2025-12-31T23:59:00.000Z"},
         "measured": {"hosts": ["a"], "devices": ["NVIDIA H100 80GB HBM3"] * 2, "drivers": ["nvidia 580.65.06"],

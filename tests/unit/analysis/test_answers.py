@@ -362,3 +362,11 @@ def test_wording_of_an_effect(contrasts: list[answers.Contrast], rank: str, text
 def test_wording_of_what_is_not_told_apart(left: int, equal: int, tested: int, text: str) -> None:
     undecided = contrast("nodes", "1 → 2", tables.Estimate(1.0, 0.8, 1.25), 0.5)
     assert answers._undecided_text([undecided] * left, equal, tested, margin=0.05) == text
+
+
+@pytest.mark.parametrize(
+    ("high", "text"), [(1.25, "25 %"), (4.0, "a factor of 4.0"), (1e6, "a factor of more than 100")]
+)
+def test_wording_of_the_largest_difference(high: float, text: str) -> None:
+    wide = contrast("nodes", "1 → 2", tables.Estimate(1.0, 0.9, high), 0.5)
+    assert answers._difference_text(wide) == text

@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import cells, effects, time_to_accuracy
+from analysis import anova, answers, cells, effects, tables, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
 from analysis.measured import Records
 from analysis.pooling import pooled, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
-from declared.responses import EPOCH_TIME, RESPONSES
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 from support.synthetic import campaign, metered, write_frames
 
 BOUNDS = ["mean", "low", "high"]
@@ -112,6 +112,94 @@ def test_the_table_of_effects_has_ratios_of_the_response(runs):
     assert "throughput: ratio" in table.display
     plain = effects.table(runs)
     assert plain.data.equals(data.drop(columns=[name for name in data if name.startswith("response_")]))
+
+
+def answered(runs: pd.DataFrame, response: Response, margin: float | None = None) -> answers.Answer:
+    table, variation = effects.table(runs, margin, response).data, anova.table(runs, response).data
+    return answers.answer_sentences(runs, table, variation, ["framework"], margin, response)
+
+
+def test_answer_about_throughput_is_the_inverse_of_that_about_time(runs):
+    by_time, by_rate = (answered(runs, RESPONSES[name]) for name in ("epoch_time", "throughput"))
+    assert codes(by_rate.opening) == codes(by_time.opening)
+    for time, rate in zip(by_time.opening, by_rate.opening, strict=True):
+        for name in ("levels", "wins", "significant", "tested", "open"):
+            assert rate.facts.get(name) == time.facts.get(name)
+    time, rate = (answer.opening[0].facts["lead"] for answer in (by_time, by_rate))
+    assert rate.cells == time.cells and rate.ratio.value == pytest.approx(1 / time.ratio.value)
+    assert rate.ratio.value > 1
+    least = by_rate.opening[1].facts["least"].ratio.value
+    assert least == pytest.approx(1 / by_time.opening[1].facts["greatest"].ratio.value)
+
+
+def test_answer_is_about_the_response(frames):
+    response, runs = RESPONSES["memory"], measured(frames, "memory")
+    first = answered(runs, response).opening[0]
+    lead = first.facts["lead"]
+    data = effects.table(runs, response=response).data
+    row = data[data["from_cell"].isin(lead.cells) & data["to_cell"].isin(lead.cells)].iloc[0]
+    forward = lead.cells == (row["from_cell"], row["to_cell"])
+    ratio = row["response_ratio"] if forward else 1 / row["response_ratio"]
+    assert (lead.ratio.value, lead.p) == (pytest.approx(ratio), row["response_p_holm"])
+    assert lead.ratio.value != pytest.approx(row["ratio"] if forward else 1 / row["ratio"])
+
+
+def test_answer_without_the_response_is_about_epoch_time(runs):
+    response = RESPONSES["energy_per_sample"]
+    without = runs.assign(**{response.column: np.nan})
+    first, *others = answered(without, response).opening
+    assert (first.code, first.facts["response"]) == ("response-not-measured", response.name)
+    assert others == answered(runs, EPOCH_TIME).opening
+    assert anova.table(without, response).data.equals(anova.table(runs).data)
+
+
+def test_analysis_of_variance_is_of_the_response(frames):
+    runs = frames[0]
+    time, rate = (anova.table(runs, RESPONSES[name]) for name in ("epoch_time", "throughput"))
+    assert np.allclose(time.data["share"], rate.data["share"])
+    assert np.allclose(time.data["q"], -rate.data["q"], equal_nan=True)
+    memory = anova.table(measured(frames, "memory"), RESPONSES["memory"]).data
+    assert not np.allclose(memory["share"], time.data["share"])
+
+
+def test_equality_is_that_of_the_response(frames):
+    runs, memory = measured(frames, "memory"), RESPONSES["memory"]
+    by_time, by_memory = (effects.build_rows(runs, 0.05, response) for response in (EPOCH_TIME, memory))
+    assert (by_memory["verdict"] == effects.EQUAL).sum() > (by_time["verdict"] == effects.EQUAL).sum()
+    shown = by_memory["verdict"].isin([effects.DIFFERS, effects.DIFFERS_WITHIN])
+    tested = by_memory["response_p_holm"].notna()
+    assert (shown == (by_memory["response_p_holm"] < 0.05))[tested].all()
+
+
+@pytest.mark.parametrize(
+    ("name", "significant", "begin", "text"),
+    [
+        (
+            "throughput",
+            1,
+            "b has the highest throughput",
+            "its throughput is 2.00 [1.50, 2.50] times that of a",
+        ),
+        ("memory", 0, "No framework has a significantly lower peak memory per rank than the others", "b"),
+    ],
+)
+def test_wording_of_the_best_level(name, significant, begin, text):
+    ratio = tables.Estimate(2.0, 1.5, 2.5) if significant else tables.Estimate(0.9, 0.5, 1.5)
+    lead = answers.Contrast("framework", "a", "b", "", ratio, 0.01 if significant else 0.5, False, ("a", "b"))
+    note = answers._best_note(
+        "framework", [answers.Ranking("", ["b", "a"], ["b", "a"], lead)], None, RESPONSES[name]
+    )
+    assert note.startswith(begin) and text in note.replace("Its", "its")
+
+
+def test_wording_of_an_effect_on_a_response():
+    ratio = tables.Estimate(1.9, 1.2, 3.0)
+    change = answers.Contrast("nodes", "1", "2", "", ratio, 0.01)
+    note = answers._effect_note("nodes", [change], 1, "most", response=RESPONSES["throughput"])
+    assert note == (
+        "Training on 2 nodes instead of 1 changes throughput most: it raises throughput by a factor of 1.90 "
+        "[1.20, 3.00]. This difference is significant."
+    )
 
 
 @pytest.mark.parametrize(

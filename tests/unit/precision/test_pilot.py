@@ -117,6 +117,9 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
     assert Aim.from_study(study) == Aim((0.2,), rule) and Aim.from_study(
         replace(study, replicates=Replicates(5, 5))
     ) == Aim((0.1,))
+    for response, until in (("throughput", (0.1,)), ("memory", ())):
+        fixed = replace(study, replicates=Replicates(5, 5), response=response)
+        assert Aim.from_study(fixed).until == until, "a margin of memory is none of times"
     times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
     spread = components(run=0.02, epoch=0.01)
     plain, by_rule = (

@@ -131,6 +131,14 @@ def test_warnings_and_settings_are_columns(campaign: Campaign) -> None:
     assert split_settings(runs.settings[1]) == settings
 
 
+def test_older_record_has_no_node_cores(campaign: Campaign) -> None:
+    file = record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7]) / "record.json"
+    fields = json.loads(file.read_text())
+    del fields["node_cores"]
+    file.write_text(json.dumps(fields))
+    assert pd.isna(aggregated(campaign)[0].loc[0, "node_cores"])
+
+
 def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     runs, epochs = aggregated(campaign)
@@ -141,7 +149,7 @@ def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:
     assert pd.isna(row.perplexity) and pd.isna(row.throughput_tokens_s), "of sequences alone"
     assert (row.hosts, row.transport, row.status) == ("a", "gloo over tcp lo", "ok")
     assert row.devices == "NVIDIA H100 80GB HBM3", "of both ranks"
-    assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40
+    assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40 and row.node_cores == 16
     assert row.systems == "Rocky Linux 9.5, Linux 5.14.0; Rocky Linux 9.6, Linux 5.14.1"
     assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6)
     assert (row.energy_device_j, row.energy_package_j, row.energy_j, row.energy_scope) == (

@@ -153,6 +153,7 @@ def test_no_planted_name_is_in_the_papers_sources(
         study="quickstart",
         site="local",
         runs=files.runs_csv,
+        epochs=files.epochs_csv,
         figures=files.figures,
         tables=files.tables,
         out=out,

@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from analysis.measured import successful
+from analysis.measured import cell_words, successful
 from analysis.pooling import pooled
 from analysis.tables import interval
-from report.dark import dark_colour
+from figures import panels
+from report.charts import DARK_INK, LIGHT_INK, HeatMap, build_charts
+from report.dark import contrast, dark_colour
 from support.accessibility import violations
 from support.opened_page import element, painted, resize, texts, undisturbed, wait
 from support.reports import CampaignFiles
 from support.synthetic import campaign
 
 CAPTION = "Epoch time: markers are means. Replicates are independent runs, n = 3 per cell.\n\nA note on it."
-NAMES = ("overview", "by_batch_size", "by_nodes", "scaling", "interaction", "residuals")
+NAMES = ("overview", "by_batch_size", "by_nodes", "scaling", "interaction", "heat_map", "residuals")
 DDP_COLOUR, DDP = "#c8420a", [200, 66, 10]  # the colour of pytorch-ddp
 
 
@@ -214,6 +216,50 @@ def test_speed_up_and_efficiency_have_panels(opened: Any) -> None:
     notes = texts(opened, f"{panels} .panel-note")
     assert 0 < len(notes) < len(texts(opened, f"{panels} .panel"))
     assert all("baseline" in note and note.endswith(" s") for note in notes)
+
+
+def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> None:
+    heat_map = build_charts(campaign_files.material())["heat_map"]
+    assert isinstance(heat_map, HeatMap)
+    fields = [field for panel in heat_map.panels for field in panel.fields]
+    means = pooled(campaign_files.runs).cell_statistics["mean"]
+    assert len(fields) == campaign_files.runs["cell"].nunique()
+    measured = sorted(field.value for field in fields if field.value is not None)
+    assert measured == pytest.approx(sorted(means))
+    assert all(field.label == panels.NO_SUCCESS for field in fields if field.value is None)
+    assert sum(len(field.runs) for field in fields) == len(successful(campaign_files.runs))
+    dark, light = heat_map.palette[: heat_map.n_dark], heat_map.palette[heat_map.n_dark :]
+    contrasts = [contrast(LIGHT_INK, one) for one in dark] + [contrast(DARK_INK, one) for one in light]
+    assert min(contrasts) >= 4.5, "WCAG 2, level AA"
+
+
+def test_a_field_shows_its_runs_and_opens_one(opened: Any, campaign_files: CampaignFiles) -> None:
+    opened.execute_script("document.querySelector('#figure-heat_map').open = true;")
+    opened.execute_script("document.querySelector('#figure-heat_map').scrollIntoView();")
+    wait(opened, "document.querySelector('#figure-heat_map .heat-map button')")
+    named, text = opened.execute_script(
+        "const [, field] = document.querySelectorAll('.heat-map button'); field.focus();"
+        "return [field.getAttribute('aria-label'), document.querySelector('.field-detail').textContent];"
+    )
+    runs = campaign_files.material().runs
+    (cell,) = [name for name, words in cell_words(runs).items() if named.startswith(f"{words}: ")]
+    assert interval(pooled(runs).cell_mean(cell)) in text
+    assert text.count("replicate") == int((successful(runs)["cell"] == cell).sum())
+    opened.execute_script("document.querySelector('.field-detail a').click();")
+    assert opened.execute_script("return location.hash").startswith("#run=")
+
+
+def test_colours_of_fields_become_logarithmic(opened: Any) -> None:
+    opened.execute_script("document.querySelector('#figure-heat_map').open = true;")
+    opened.execute_script("document.querySelector('#figure-heat_map').scrollIntoView();")
+    wait(opened, "document.querySelector('#figure-heat_map .heat-map button')")
+    colours = (
+        "return [...document.querySelectorAll('.heat-map button')].map((field) => field.style.background)"
+    )
+    before = opened.execute_script(colours)
+    opened.execute_script("document.querySelector('#figure-heat_map [data-action=logarithmic]').click();")
+    after = opened.execute_script(colours)
+    assert before != after and set(before) & set(after), "the ends of the scale stay"
 
 
 def test_figures_are_numbered_in_their_order(opened: Any) -> None:

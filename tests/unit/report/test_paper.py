@@ -22,7 +22,7 @@ from common.tables import read_table
 from declared.figures import Declared
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
-from declared.responses import RESPONSES
+from declared.responses import EPOCH_TIME, RESPONSES
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -252,6 +252,10 @@ def test_figures_are_discussed_and_captions_not_repeated(
     supplement = (folder / "supplement.tex").read_text()
     in_supplement = set(re.findall("tables/([a-z]+)", supplement))
     assert {"cells", "effects", "speedup"} <= in_supplement and r"\label{tab:constants}" in supplement
+    upright, _, wide = supplement.partition(r"\begin{sideways}")
+    for name in in_supplement:
+        is_wide = r"\begin{landscape}" in (folder / "tables" / f"{name}.tex").read_text()
+        assert rf"\input{{tables/{name}}}" in (wide if is_wide else upright)
 
 
 def test_long_means_are_in_the_supplement_only(
@@ -307,9 +311,12 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
     effect = Note("effect", "", factor="nodes")
     by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
-    assert [effect_of_figure(figure, [effect]) for figure in by_nodes] == [effect, None]
+    for response, expected in ((EPOCH_TIME, [effect, None]), (RESPONSES["throughput"], [None, effect])):
+        assert [effect_of_figure(figure, [effect], response) for figure in by_nodes] == expected
     by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
+    finding = find_finding(by_framework, replace(evidence, response=RESPONSES["throughput"]))
+    assert finding is not None and (finding.facts["share"], finding.facts["p"]) == (row["share"], row["p"])
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
@@ -435,7 +442,8 @@ def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> No
 def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     runs, epochs = campaign(replicates=1)
     runs.loc[runs.index[0], "node_memory_bytes"] = 6 * 2**30
-    runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
+    recorded = runs.assign(drivers="nvidia 580.65.06", node_cores=12)
+    runs_csv, _ = write_frames(tmp_path, recorded, epochs)
     notes = notes_of(facts_of(runs_csv))
     memory = find_note(notes, "node-memory")
     assert (
@@ -443,6 +451,8 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     )
     systems = ["Debian GNU/Linux 12 (bookworm), Linux 6.1.0", "nvidia 580.65.06"]
     assert find_note(notes, "systems").facts["systems"] == systems
+    devices = find_note(notes, "devices")
+    assert devices.facts["node_cores"] == [12] and "12 cores" in devices
 
 
 def test_methods_say_which_cells_ran_out_of_memory(tmp_path: Path) -> None:
@@ -504,7 +514,7 @@ def test_methods_state_what_was_done() -> None:
     assert stated["excluded"]["levels"] == {"training_loop": ["fit"], "sync_every": [4]}
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
     assert stated["all-succeeded"] == {"runs": 270}
-    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
+    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": []}
     for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert sentence and to_latex(sentence) in notes
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes

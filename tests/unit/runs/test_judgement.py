@@ -13,14 +13,16 @@ from common.errors import MACHINE_ERRORS, InputError
 from common.files import write_json
 from common.notes import Note
 from declared.site import Site, load_site
+from declared.study import load_study
 from environments.built import read_built
 from environments.identity import environment_stamp
 from launchers.launch import Lost, Outcome
 from launchers.local import rank_cores
-from plan.identity import environment_of
+from plan.design import plan_design
+from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
+from runs.supervise import describe_run, failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
 from runs.usable import find_cause
 from support.one_run import one_run
 
@@ -221,6 +223,13 @@ def test_epochs_are_numbers_and_a_truncated_table_is_refused(tmp_path: Path) -> 
     table.write_text(table.read_text()[:-20])
     with pytest.raises(ValueError, match="cut off"):
         read_epochs(table)
+
+
+def test_record_has_the_cores_of_a_node() -> None:
+    study, site = load_study("quickstart"), replace(SITE, cores=6)
+    planned = plan_run(study, site, plan_design(study, site)[0])
+    fields = describe_run(planned, {"deployment": "venv", "packages": {}})
+    assert (fields["node_cores"], fields["cores_per_rank"]) == (6, planned.spec["cores_per_rank"])
 
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Table of the analysis of variance of log epoch time: effects of factors, interactions and blocks.
+"""Table of the analysis of variance of the log response: effects of factors, interactions and blocks.
 
 Terms are the varying factors (categorical), their two-way interactions, and block. Remaining differences
 between cells form one row, interactions of more factors. The error is the difference between runs of a cell,
@@ -21,7 +21,7 @@ from statsmodels.regression.linear_model import OLS
 from analysis import conditions, tables
 from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, is_constant, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
-from analysis.pooling import after_blocks, pooled
+from analysis.pooling import after_blocks, measured_response, pooled_response
 from common.notes import Note
 from common.text import number_of
 from declared.responses import EPOCH_TIME, Response
@@ -319,16 +319,16 @@ def analyse_runs(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> Analysi
     return analyse(y, factors, block)
 
 
-def table(runs: pd.DataFrame) -> tables.Table:
-    """Return the table of the analysis of variance of a study."""
-    heading = "Analysis of variance of the logarithm of epoch time"
-    ok = successful(runs)
-    if ok.empty:
+def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
+    """Return the table of the analysis of variance of a study, of epoch time if no run has the response."""
+    response = measured_response(runs, response)
+    heading = f"Analysis of variance of the logarithm of {response.title}"
+    if successful(runs).empty:
         empty = pd.DataFrame(columns=COLUMNS)
         return tables.Table(
             heading, empty, pd.DataFrame(columns=["term"]), [conditions.run_counts_note(runs)], ["term"]
         )
-    analysis = analyse_runs(runs)
+    analysis = analyse_runs(runs, response)
     data = analysis.rows
     display: dict[str, list[str]] = {
         "term": data["term"].tolist(),
@@ -347,7 +347,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         heading,
         data,
         pd.DataFrame(display),
-        [note for note in _notes(runs, analysis) if note],
+        [note for note in _notes(runs, analysis, response) if note],
         left_aligned=["term"],
         rules_above=[int((data["term"] == ERROR).argmax())],
     )
@@ -364,8 +364,8 @@ def _missing_cells_reason(runs: pd.DataFrame) -> str:
     return "some cells are missing or excluded"
 
 
-def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
-    ok, data = successful(runs), analysis.rows
+def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[str]:
+    ok, data = successful(runs).dropna(subset=response.column), analysis.rows
     counts = ok.groupby("cell").size()
     *terms, total = data["sum_sq"]
     listed = "; ".join(
@@ -414,7 +414,8 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
         ]
         notes.append(
             "Effect q, for terms whose factors have two levels: half the change of the logarithm from the "
-            "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: "
+            "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of "
+            f"{'times' if response == EPOCH_TIME else 'means'}: "
             f"{', '.join(changes)}."
         )
     if analysis.partly:
@@ -445,7 +446,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
                 "left out have no effect, and which have no effect q."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
-    if data["F"].notna().any() and (spread := pooled(runs)).differ:
+    if data["F"].notna().any() and (spread := pooled_response(runs, response)).differ:
         text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
             f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "

@@ -1,11 +1,12 @@
 """Answer a study's question in sentences that a colleague would say.
 
 Three parts open a report or a paper: which level of the factor that the study asks about is fastest, where
-and by how much; the effect of the second factor that it asks about, else of the one that changes epoch time
-most; and what the data cannot tell. Further sentences give the range of every factor. Factors that define the
-work, such as the model, never come first on their own: a larger model taking longer is no answer.
+and by how much; the effect of the second factor that it asks about, else of the one that changes the
+response most; and what the data cannot tell. Further sentences give the range of every factor. Factors that
+define the work, such as the model, never come first on their own: a larger model taking longer is no answer.
 
-A ratio is a mean epoch time over another one, with its simultaneous interval, which excludes 1 if and only if
+The response is epoch time unless the study names another one; "fastest" then becomes "highest" or "lowest".
+A ratio is a mean response over another one, with its simultaneous interval, which excludes 1 if and only if
 the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
 significant difference are never called equal: the sentence says which difference the interval allows.
 """
@@ -34,14 +35,16 @@ from analysis.measured import (
     title,
     varying,
 )
-from analysis.pooling import pooled
+from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
 from common.text import number_of
 from declared.factors import WORK, is_numeric
 from declared.mesh import NEEDS
+from declared.responses import EPOCH_TIME, Response
 
 ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
+NOT_MEASURED = "No run has measured {}: the answer is about epoch time."
 NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
@@ -54,6 +57,7 @@ _BRACKETS = (
 NOTE = f"All else is equal in each comparison. {_BRACKETS}"
 NOTE_ELSEWHERE = f"All else is equal in each comparison as far as the source says. {_BRACKETS}"
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
+MAX_FACTOR = 100.0  # larger ones are not told apart
 MAX_PLACES = 3  # levels without an effect that a sentence names
 _NOUNS = {
     "nodes": "number of nodes",
@@ -99,7 +103,7 @@ class Contrast:
         before: Level before the change.
         after: Level after the change.
         context: Levels of the other factors, in words.
-        ratio: Mean epoch time after the change over that before it, with its simultaneous interval.
+        ratio: Mean response after the change over that before it, with its simultaneous interval.
         p: Corrected p of the difference; NaN without a test.
         equal: Whether an equivalence test showed equality within the study's margin.
         cells: The cells before and after the change; none for a main effect.
@@ -122,8 +126,8 @@ class Contrast:
         return self.p < SIGNIFICANCE_LEVEL
 
     @property
-    def largest_slowdown(self) -> float:
-        """Return by which share the slower level may take longer, according to the interval."""
+    def largest_difference(self) -> float:
+        """Return by which share the larger mean may exceed the smaller one, according to the interval."""
         return max(self.ratio.high, 1 / self.ratio.low) - 1
 
     @property
@@ -150,14 +154,14 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Levels of a factor in one configuration of the others, fastest first.
+    """Levels of a factor in one configuration of the others, that with the best mean first.
 
     Attributes:
         context: Levels of the other factors, in words.
         levels: The levels.
         cells: Their cells.
-        lead: The fastest level in place of the next one, or of the first one to which it was compared; None
-            if it was not compared.
+        lead: The best level in place of the next one, or of the first one to which it was compared; None if
+            it was not compared.
     """
 
     context: str
@@ -172,8 +176,9 @@ def answer_sentences(
     anova: pd.DataFrame,
     asked_factors: Sequence[str] = (),
     margin: float | None = None,
+    response: Response = EPOCH_TIME,
 ) -> Answer:
-    """Return the answer of a study.
+    """Return the answer of a study, about epoch time if no run has the response.
 
     Args:
         runs: Runs of the study.
@@ -182,42 +187,51 @@ def answer_sentences(
         asked_factors: The factors that the study asks about, a sentence each; the first one of the table
             without them.
         margin: The study's equivalence margin, if it has one.
+        response: The study's response, a column of `runs` if a run has it.
     """
+    measured = measured_response(runs, response)
+    if measured != response and not successful(runs).empty:
+        answer = answer_sentences(runs, effects, anova, asked_factors, margin)
+        note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
+        return answer._replace(opening=[note, *answer.opening])
     if successful(runs).empty:
         return Answer([NO_SUCCESS, *_shortage_notes(runs, asked_factors or ["framework"])], [])
     if not varying(runs):
-        mean = pooled(runs).cell_mean(str(runs["cell"].iloc[0]))
-        text = (
-            f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
-        )
-        return Answer([Note("one-cell", text, epoch_time_s=mean)], [])
-    by_factor = contrasts_by_factor(runs, effects, anova)
+        mean = pooled_response(runs, response).cell_mean(str(runs["cell"].iloc[0]))
+        value = f"{tables.interval(mean.scaled(response.unit_multiplier))} {response.unit}"
+        result = "A mean epoch takes" if response == EPOCH_TIME else f"Its mean {response.title} is"
+        text = f"The study has one cell, so it compares nothing. {result} {value}."
+        return Answer([Note("one-cell", text, **{response.column: mean})], [])
+    by_factor = contrasts_by_factor(runs, effects, anova, response)
     n_pairs = Counter(effects["factor"] if len(effects) else ())
     first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
-    rankings = rank_levels(runs, first, by_factor[first])
+    rankings = rank_levels(runs, first, by_factor[first], response)
     overall = {name: _overall_test(name, contrasts, anova) for name, contrasts in by_factor.items()}
     effects_of = {
-        name: _effect_note(name, contrasts, n_pairs[name], overall=overall[name])
+        name: _effect_note(name, contrasts, n_pairs[name], overall=overall[name], response=response)
         for name, contrasts in by_factor.items()
     }
-    opening = [_fastest_note(first, rankings, overall[first]) if rankings else effects_of[first]]
+    opening = [_best_note(first, rankings, overall[first], response) if rankings else effects_of[first]]
     described = {first} if not rankings or len(by_factor[first]) == 1 else set()
-    opening += [_asked_effect_note(name, by_factor[name]) or effects_of[name] for name in more_factors]
+    opening += [
+        _asked_effect_note(name, by_factor[name], response) or effects_of[name] for name in more_factors
+    ]
     described.update(more_factors)
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
         rank = "most" if strongest == _strongest_factor(by_factor) else "other"
-        opening.append(_effect_note(strongest, by_factor[strongest], n_pairs[strongest], rank))
+        note = _effect_note(strongest, by_factor[strongest], n_pairs[strongest], rank, response=response)
+        opening.append(note)
         described.add(strongest)
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
-    if undecided := _undecided_note(every_contrast, margin):
+    if undecided := _undecided_note(every_contrast, margin, response):
         opening.append(undecided)
     opening += _shortage_notes(runs, [first, *more_factors])
     return Answer(opening, [note for name, note in effects_of.items() if name not in described])
 
 
 def contrasts_by_factor(
-    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame
+    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, response: Response = EPOCH_TIME
 ) -> dict[str, list[Contrast]]:
     """Return the contrasts of each varying factor: pairs of cells, or its main effect if there are none."""
     pairs = {
@@ -225,12 +239,17 @@ def contrasts_by_factor(
         for name in factors_in_order(runs)
     }
     main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
-    return {name: [*_contrasts(runs, name, rows), *main.get(name, [])] for name, rows in pairs.items()}
+    prefix = "" if response == EPOCH_TIME else "response_"  # as in the table of effects
+    return {
+        name: [*_contrasts(runs, name, rows, prefix), *main.get(name, [])] for name, rows in pairs.items()
+    }
 
 
-def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) -> list[Ranking]:
+def rank_levels(
+    runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME
+) -> list[Ranking]:
     """Return the ranking of a factor's levels in each configuration in which two or more were measured."""
-    means = pooled(runs).cell_statistics["mean"]
+    means = pooled_response(runs, response).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
     # Factors of one strategy only, such as microbatches, make no other configuration (`effects.cell_pairs`).
     other_factors = varying(runs, but=[factor, *(NEEDS if factor == "parallelism" else ())])
@@ -239,7 +258,8 @@ def rank_levels(runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast]) 
     rankings = []
     groups = rows.groupby(other_factors, dropna=False, sort=False) if other_factors else [((), rows)]
     for _, group in groups:
-        cells = means[group.index].sort_values(kind="stable").index.tolist()
+        order = means[group.index].sort_values(kind="stable", ascending=not response.is_rate)
+        cells = order.index.tolist()
         if group[factor].nunique() > 1:
             leads = (by_cells.get((rival, cells[0])) for rival in cells[1:])
             rankings.append(
@@ -259,21 +279,25 @@ def cell_contexts(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, st
     return {row["cell"]: _context(row, names) for _, row in cell_levels(runs).iterrows()}
 
 
-def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
-    """Yield a contrast for each pair of cells that differ in this factor only and have a ratio."""
-    if "ratio" not in own:
+def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame, prefix: str) -> Iterator[Contrast]:
+    """Yield a contrast for each pair of cells that differ in this factor only and have a ratio.
+
+    Columns of the ratio and of its p begin with `prefix`.
+    """
+    ratio_column = f"{prefix}ratio"
+    if ratio_column not in own:
         return
     levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
-    for row in own[own["ratio"].notna()].to_dict("records"):
+    for row in own[own[ratio_column].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])
-        low, high = (_to_float(row.get(f"ratio_{end}_simultaneous")) for end in ("low", "high"))
+        low, high = (_to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
         yield Contrast(
             factor,
             level_text(levels.at[before, factor]),
             level_text(levels.at[after, factor]),
             _context(levels.loc[after], other_factors),
-            Estimate(_to_float(row["ratio"]), low, high),
-            _to_float(row.get("p_holm")),
+            Estimate(_to_float(row[ratio_column]), low, high),
+            _to_float(row.get(f"{prefix}p_holm")),
             row.get("verdict") == EQUAL,
             (before, after),
             {name: level for name, level in levels.loc[after, other_factors].items() if not pd.isna(level)},
@@ -340,13 +364,16 @@ def _overall_test(factor: str, contrasts: Sequence[Contrast], anova: pd.DataFram
     return FTest(float(rows["F"].iloc[0]), float(rows["p"].iloc[0]), n_pairs) if len(rows) else None
 
 
-def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | None = None) -> Note:
-    """Say which level of a factor is fastest, in how many configurations, and by how much.
+def _best_note(
+    factor: str, rankings: Sequence[Ranking], overall: FTest | None = None, response: Response = EPOCH_TIME
+) -> Note:
+    """Say which level of a factor is the fastest, or has the best response, where, and by how much.
 
     Args:
         factor: The factor.
         rankings: Its levels in each configuration.
         overall: The test of its main effect, if that contradicts the comparisons of pairs.
+        response: What is compared.
     """
     wins, n = Counter(level_text(ranking.levels[0]) for ranking in rankings), len(rankings)
     count = max(wins.values())
@@ -354,10 +381,11 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | Non
     won = [ranking for ranking in rankings if level_text(ranking.levels[0]) in winners]
     leads = [ranking.lead for ranking in won if ranking.lead]
     significant = [lead for lead in leads if lead.is_significant]
-    best = min(significant or leads, key=lambda lead: lead.ratio.value, default=None)
+    extreme = max if response.is_rate else min
+    best = extreme(significant or leads, key=lambda lead: lead.ratio.value, default=None)
     shared = " each" if len(winners) > 1 else ""
     extent = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{shared}"
-    fastest = _fastest_words(factor, winners, bool(significant))
+    fastest = _best_words(factor, winners, bool(significant), response)
     text = f"{fastest}{extent if n > 1 else ''}"
     if best:
         rival = _rival_words(won)
@@ -371,14 +399,14 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | Non
             nowhere = f" in any of {n} configurations" if n > 1 else ""
             extent = " in all of them" if count == n else f" in {count} of them{shared}"
             text = (
-                f"No {_noun(factor)} is significantly the fastest{nowhere}; "
+                f"No {_noun(factor)} {_nobody_words(response)}{nowhere}; "
                 f"{fastest if factor == 'framework' else f'{fastest[0].lower()}{fastest[1:]}'}"
                 f"{extent if n > 1 else ''}"
             )
         elif _tested(leads) and not significant:
             text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
         qualifier = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
-        size = f"{qualifier}{_lead_words(best, is_named=len(winners) == 1)}"
+        size = f"{qualifier}{_lead_words(best, len(winners) == 1, response)}"
         text += f". {size[0].upper()}{size[1:]}"
     if overall:
         subject = "Frameworks differ" if factor == "framework" else f"The {_noun(factor)} has an effect"
@@ -399,8 +427,22 @@ def _fastest_note(factor: str, rankings: Sequence[Ranking], overall: FTest | Non
     )
 
 
-def _fastest_words(factor: str, levels: Sequence[str], is_certain: bool) -> str:
-    """Return the beginning of a sentence that names the fastest levels."""
+def _nobody_words(response: Response) -> str:
+    """Return the predicate of a sentence that says of a factor that none of its levels is the best."""
+    if response == EPOCH_TIME:
+        return "is significantly the fastest"
+    return f"has a significantly {response.comparative} {response.title} than the others"
+
+
+def _best_words(factor: str, levels: Sequence[str], is_certain: bool, response: Response) -> str:
+    """Return the beginning of a sentence that names the levels with the best response."""
+    if response != EPOCH_TIME:
+        quantity = response.title if is_certain else f"mean {response.title}"
+        if factor == "framework":
+            verb = "has" if len(levels) == 1 else "have"
+            return f"{' and '.join(levels)} {verb} the {response.superlative} {quantity}"
+        names = " and ".join(f"with {_level_words(factor, level)}" for level in levels)
+        return f"{quantity[0].upper()}{quantity[1:]} is {response.superlative} {names}"
     if factor != "framework":
         names = " and ".join(f"with {_level_words(factor, level)}" for level in levels)
         return f"{'Epochs are shortest' if is_certain else 'Mean epoch time is lowest'} {names}"
@@ -420,10 +462,16 @@ def _rival_words(rankings: Sequence[Ranking]) -> str:
     return f" over {' or '.join(dict.fromkeys(_level_words(lead.factor, lead.before) for lead, _ in leads))}"
 
 
-def _lead_words(lead: Contrast, is_named: bool) -> str:
-    """Return how long the fastest level takes; `is_named` if the sentence names no other fastest level."""
+def _lead_words(lead: Contrast, is_named: bool, response: Response) -> str:
+    """Return how the best level compares to its rival; `is_named` if the sentence names no other best one."""
     context = f" ({lead.context})" if lead.context else ""
     ratio = tables.ratio(lead.ratio)
+    if response != EPOCH_TIME:
+        after, before = (_level_words(lead.factor, level) for level in (lead.after, lead.before))
+        if lead.factor == "framework":
+            subject = f"its {response.title}" if is_named else f"the {response.title} of {after}"
+            return f"{subject} is {ratio} times that of {before}{context}"
+        return f"{'it is' if is_named else f'with {after} it is'} {ratio} times that with {before}{context}"
     if lead.factor == "framework":
         epochs = "its epochs" if is_named else f"epochs of {lead.after}"
         return f"{epochs} take {ratio} times as long as those of {lead.before}{context}"
@@ -453,7 +501,12 @@ def _context(levels: pd.Series | Mapping[str, Any], other_factors: Sequence[str]
 
 
 def _effect_note(
-    factor: str, contrasts: Sequence[Contrast], n_pairs: int, rank: str = "", overall: FTest | None = None
+    factor: str,
+    contrasts: Sequence[Contrast],
+    n_pairs: int,
+    rank: str = "",
+    overall: FTest | None = None,
+    response: Response = EPOCH_TIME,
 ) -> Note:
     """Give the range of a factor's ratios, and how many comparisons are significant.
 
@@ -461,8 +514,9 @@ def _effect_note(
         factor: The factor.
         contrasts: Its contrasts.
         n_pairs: Number of pairs of cells that differ in it only, measured or not.
-        rank: "most" if it changes epoch time most, "other" if it does so apart from the first one, else "".
+        rank: "most" if it changes the response most, "other" if it does so apart from the first one, else "".
         overall: The test of its main effect, if that contradicts the comparisons of pairs.
+        response: What is compared.
     """
     if not contrasts:
         why = "no comparison has runs on both sides" if n_pairs else "no two cells differ in it alone"
@@ -474,14 +528,14 @@ def _effect_note(
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
     tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
     subject = _subject(factor, contrasts)
-    verb, extent, places = _predicate(factor, ordered)
+    verb, extent, places = _predicate(factor, ordered, response)
     if overall:
         verb = f"has an effect overall ({overall.text}), but no significant one"
     if rank == "other":
         subject = f"Of the other factors, {subject[0].lower()}{subject[1:]}"
     if rank and (significant or not tested):
-        text = f"{subject} changes epoch time most"
-        text += f", {extent}" if verb == "changes epoch time" else f": it {verb} {extent}"
+        text = f"{subject} changes {response.title} most"
+        text += f", {extent}" if verb == f"changes {response.title}" else f": it {verb} {extent}"
     else:
         text = f"{subject} {verb} {extent}"
     text += places
@@ -502,12 +556,15 @@ def _effect_note(
     )
 
 
-def _asked_effect_note(factor: str, contrasts: Sequence[Contrast]) -> Note | None:
+def _asked_effect_note(
+    factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME
+) -> Note | None:
     """Say where a change has a significant effect and how large it is there, and where it has none.
 
     Args:
         factor: The factor.
         contrasts: Its contrasts.
+        response: What is compared.
 
     Returns:
         The note; None if the contrasts have different levels of the factor, if none is significant, or if all
@@ -534,7 +591,7 @@ def _asked_effect_note(factor: str, contrasts: Sequence[Contrast]) -> Note | Non
     )
     subject = _subject(factor, contrasts)
     place = f"{_place_words(common)}, " if common else ""
-    verb, extent, places = _predicate(factor, ordered)
+    verb, extent, places = _predicate(factor, ordered, response)
     count = f" in {_count_of(len(significant), n_alike)}" if n_alike > 1 else ""
     text = f"{place}{subject[0].lower() if place else subject[0]}{subject[1:]} {verb} {extent}{count}"
     never = _ineffective_levels(tested)
@@ -609,7 +666,7 @@ def _subject(factor: str, contrasts: Sequence[Contrast]) -> str:
     return f"Using {_article(factor, after)}{_level_words(factor, after)} instead of {before}"
 
 
-def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str, str]:
+def _predicate(factor: str, ordered: Sequence[Contrast], response: Response) -> tuple[str, str, str]:
     """Return verb and extent of a factor's effect, and the end of a text that says where its extremes are.
 
     This end is "" if the extent has the places of the extremes, which it has if they are short.
@@ -617,6 +674,7 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str, str]
     Args:
         factor: The factor.
         ordered: Its contrasts by ratio.
+        response: What is compared.
     """
     least, greatest, n = ordered[0], ordered[-1], len(ordered)
     is_one_change = len({(contrast.before, contrast.after) for contrast in ordered}) == 1
@@ -631,10 +689,13 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str, str]
         return f"{text} ({place})" if place and not is_apart else text
 
     low, high = (value(contrast, tables.ratio(contrast.ratio)) for contrast in (least, greatest))
+    is_time = response == EPOCH_TIME
+    change = f"changes {response.title}"
     if _tested(ordered) and not any(contrast.is_significant for contrast in ordered):
+        means = "epoch times" if is_time else "means"
         if n == 1:
-            return "has no significant effect:", f"the ratio of epoch times is {low}", ""
-        extent = f"in any of {n} comparisons: ratios of epoch times are {low} to {high}"
+            return "has no significant effect:", f"the ratio of {means} is {low}", ""
+        extent = f"in any of {n} comparisons: ratios of {means} are {low} to {high}"
         return "has no significant effect", extent, places
     if factor == "framework" and not is_one_change:
         candidates = [contrast for contrast in ordered if contrast.is_significant] or ordered
@@ -643,14 +704,16 @@ def _predicate(factor: str, ordered: Sequence[Contrast]) -> tuple[str, str, str]
             key=lambda contrast: contrast.ratio.value,
         )
         place = "; ".join(filter(None, (f"{slow.after} against {slow.before}", slow.context)))
-        return "changes epoch time", f"by up to a factor of {tables.ratio(slow.ratio)} ({place})", ""
+        return change, f"by up to a factor of {tables.ratio(slow.ratio)} ({place})", ""
     if is_one_change and greatest.ratio.value < 1:
         low, high = (value(contrast, _percent(contrast.ratio)) for contrast in (least, greatest))
-        extent = f"to {low} of its time" if n == 1 else f"to between {low} and {high} of its time"
-        return "shortens an epoch", extent, places
+        whole = " of its time" if is_time else ""
+        extent = f"to {low}{whole}" if n == 1 else f"to between {low} and {high}{whole}"
+        return "shortens an epoch" if is_time else f"lowers {response.title}", extent, places
     if is_one_change and least.ratio.value > 1:
-        return "lengthens an epoch", f"by a factor of {low}" + (f" to {high}" if n > 1 else ""), places
-    return "changes epoch time", f"by factors from {low} to {high}", places
+        verb = "lengthens an epoch" if is_time else f"raises {response.title}"
+        return verb, f"by a factor of {low}" + (f" to {high}" if n > 1 else ""), places
+    return change, f"by factors from {low} to {high}", places
 
 
 def _place_of_change(contrast: Contrast, is_one_change: bool) -> str:
@@ -703,7 +766,9 @@ def _differ(rows: pd.DataFrame, ran_out: pd.DataFrame, factor: str) -> bool:
     return bool((shares / rows.groupby(factor).size()).nunique() > 1)
 
 
-def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note | None:
+def _undecided_note(
+    contrasts: Sequence[Contrast], margin: float | None, response: Response = EPOCH_TIME
+) -> Note | None:
     """Describe the comparisons without a significant difference; None without comparisons."""
     if not contrasts:
         return None
@@ -713,21 +778,27 @@ def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note
     undecided = [contrast for contrast in tested if not contrast.is_significant]
     ordered = sorted(
         (contrast for contrast in undecided if not contrast.equal),
-        key=lambda contrast: contrast.largest_slowdown,
+        key=lambda contrast: contrast.largest_difference,
     )
     n_equal = len(undecided) - len(ordered)
     return Note(
         "not-told-apart",
-        _undecided_text(ordered, n_equal, len(tested), margin),
+        _undecided_text(ordered, n_equal, len(tested), margin, response),
         tested=len(tested),
         equal=n_equal,
         open=len(ordered),
-        slowdowns=[contrast.largest_slowdown for contrast in (ordered[0], ordered[-1])] if ordered else [],
+        slowdowns=[contrast.largest_difference for contrast in (ordered[0], ordered[-1])] if ordered else [],
         none_equal=margin is not None and not n_equal,
     )
 
 
-def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, margin: float | None) -> str:
+def _undecided_text(
+    ordered: Sequence[Contrast],
+    n_equal: int,
+    n_tested: int,
+    margin: float | None,
+    response: Response = EPOCH_TIME,
+) -> str:
     """Describe comparisons without a significant difference.
 
     Args:
@@ -735,6 +806,7 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ma
         n_equal: Number of those shown to be equal within the margin.
         n_tested: Number of all tested comparisons.
         margin: The equivalence margin, if the study has one.
+        response: What is compared.
     """
     are = "is" if n_equal == 1 else "are"
     within = f"within the study's margin of {margin_text(margin)}" if margin is not None else ""
@@ -746,20 +818,24 @@ def _undecided_text(ordered: Sequence[Contrast], n_equal: int, n_tested: int, ma
         if n_tested == 1:
             return f"The one comparison is {rule}."
         return f"{_count_of(n_tested, n_tested).capitalize()} are {rule}."
-    n, tightest, widest = len(ordered), *(_slowdown(contrast) for contrast in (ordered[0], ordered[-1]))
+    n, tightest, widest = (
+        len(ordered),
+        *(_difference_text(contrast) for contrast in (ordered[0], ordered[-1])),
+    )
     none_equal = f", and none is equal {within}" if within and not n_equal else ""
     subject = "The one comparison" if n_tested == 1 else f"{n} of {n_tested} comparisons"
     conclusion = f"{'shows' if n == 1 else 'show'} no significant difference after Holm correction"
     text = f"{subject} {conclusion}{none_equal}"
     if n_equal:
         text = f"{equal}, and {n} {conclusion}"
+    difference = "slowdown" if response == EPOCH_TIME else "difference"
     if n > 1:
         return (
-            f"{text}. The data are compatible with slowdowns of up to {tightest} in the tightest of them and "
-            f"{widest} in the widest."
+            f"{text}. The data are compatible with {difference}s of up to {tightest} in the tightest of them "
+            f"and {widest} in the widest."
         )
     place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if n_tested > 1 else ""
-    return f"{text}{place}. The data are compatible with a slowdown of up to {tightest}."
+    return f"{text}{place}. The data are compatible with a {difference} of up to {tightest}."
 
 
 def _count_of(n: int, n_tested: int) -> str:
@@ -769,13 +845,12 @@ def _count_of(n: int, n_tested: int) -> str:
     return "both comparisons" if n == 2 else f"all {n} comparisons"
 
 
-def _slowdown(contrast: Contrast) -> str:
-    share = contrast.largest_slowdown
-    return (
-        f"{tables.number(100 * share, 2)} %"
-        if share < MIN_FACTOR - 1
-        else f"a factor of {tables.number(share + 1, 2)}"
-    )
+def _difference_text(contrast: Contrast) -> str:
+    share = contrast.largest_difference
+    if share < MIN_FACTOR - 1:
+        return f"{tables.number(100 * share, 2)} %"
+    factor = tables.number(share + 1, 2) if share + 1 < MAX_FACTOR else f"more than {MAX_FACTOR:g}"
+    return f"a factor of {factor}"
 
 
 def _tested(contrasts: Sequence[Contrast]) -> list[Contrast]:

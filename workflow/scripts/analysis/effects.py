@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from analysis import adjusted, conditions, intervals, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
-from analysis.pooling import Pooling, Values, pooled, pooled_response
+from analysis.pooling import Pooling, Values, measured_response, pooled, pooled_response
 from common.notes import Note
 from declared.mesh import NEEDS, idle
 from declared.responses import EPOCH_TIME, Response
@@ -167,10 +167,10 @@ def build_rows(
 
     Args:
         runs: Runs of the study.
-        margin: Share of epoch time by which equal cells may differ. If given, rows have p_equal (that the
+        margin: Share of the response by which equal cells may differ. If given, rows have p_equal (that the
             pair differs by more), p_equal_holm per factor, and a verdict (`verdicts`).
         response: If it is not epoch time, a column of `runs`; rows then have those of
-            `_response_ratios`.
+            `_response_ratios`. Equality is that of epoch time if no run has the response.
     """
     varied, paired = varying(runs), cell_pairs(runs)
     if paired.empty:
@@ -206,11 +206,12 @@ def build_rows(
         data["response_p_holm"] = _holm_by_factor(data, "response_p")
         _add_simultaneous_bounds(data, "response_")
     if margin is not None:
-        data["p_equal"] = pooled(runs).equivalence_p(
+        judged = measured_response(runs, response)
+        data["p_equal"] = pooled_response(runs, judged).equivalence_p(
             data["to_cell"].tolist(), data["from_cell"].tolist(), margin
         )
         data["p_equal_holm"] = _holm_by_factor(data, "p_equal")
-        data["verdict"] = verdicts(data)
+        data["verdict"] = verdicts(data, "p_holm" if judged == EPOCH_TIME else "response_p_holm")
     return data
 
 
@@ -249,11 +250,11 @@ def _holm_by_factor(data: pd.DataFrame, name: str) -> "pd.Series[float]":
     return data.groupby("factor", sort=False)[name].transform(lambda p: intervals.holm(p.tolist()))
 
 
-def verdicts(data: pd.DataFrame) -> np.ndarray:
-    """Return the verdict [pairs] on p_holm and p_equal_holm; None without p."""
-    differs, equal = data["p_holm"] < SIGNIFICANCE_LEVEL, data["p_equal_holm"] < SIGNIFICANCE_LEVEL
+def verdicts(data: pd.DataFrame, p_differs: str = "p_holm") -> np.ndarray:
+    """Return the verdict [pairs] on p_equal_holm and the column `p_differs`; None without p."""
+    differs, equal = data[p_differs] < SIGNIFICANCE_LEVEL, data["p_equal_holm"] < SIGNIFICANCE_LEVEL
     verdict = np.select([differs & equal, differs, equal], [DIFFERS_WITHIN, DIFFERS, EQUAL], OPEN)
-    return np.where(data["p_holm"].isna(), None, verdict)  # type: ignore[call-overload]
+    return np.where(data[p_differs].isna(), None, verdict)  # type: ignore[call-overload]
 
 
 def table(runs: pd.DataFrame, margin: float | None = None, response: Response = EPOCH_TIME) -> tables.Table:
@@ -312,7 +313,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         ),
         _correction_note(data),
         _p_values_note(data),
-        _equality_note(data, margin),
+        _equality_note(data, margin, measured_response(runs, response)),
         EVERY_PAIR_COMPARED if "framework" in set(data["factor"]) else "",
         no_shared_session_note(data),
         cells_without_runs_note(data, runs),
@@ -408,8 +409,8 @@ def _p_values_note(data: pd.DataFrame) -> Note:
     return Note("p-of-ratios", text, comparisons=counts)
 
 
-def _equality_note(data: pd.DataFrame, margin: float | None) -> str:
-    """Say what the table shows about equality."""
+def _equality_note(data: pd.DataFrame, margin: float | None, judged: Response) -> str:
+    """Say what the table shows about equality of the response `judged`."""
     if not data["p"].notna().any():
         return ""
     if margin is None:
@@ -418,8 +419,9 @@ def _equality_note(data: pd.DataFrame, margin: float | None) -> str:
             "excluded."
         )
         return Note("large-p-is-not-equal", text)
+    quantity = "" if judged == EPOCH_TIME else f"in {judged.title} "
     text = (
-        "p equal: two one-sided t tests that two cells differ by more than the study's margin, "
+        f"p equal: two one-sided t tests that two cells differ {quantity}by more than the study's margin, "
         f"{margin_text(margin)} (ratio between {1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in "
         f"the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} (p equal below "
         f"{SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."

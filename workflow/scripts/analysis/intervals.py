@@ -7,7 +7,7 @@ mean epoch times.
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,10 @@ class Estimate:
     high: float = math.nan
     n: int = 0
     cv: float = math.nan
+
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the estimate in another unit, `factor` times as large in numbers."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 
 def columns(name: str, estimate: Estimate) -> dict[str, float]:

@@ -447,6 +447,12 @@ def pooled_response(runs: pd.DataFrame, response: Response) -> Pooling:
     return pool_column(measured, response.column, is_rate=response.is_rate)
 
 
+def measured_response(runs: pd.DataFrame, response: Response) -> Response:
+    """Return the response, or epoch time if no successful run has it."""
+    is_measured = response.column in runs and successful(runs)[response.column].notna().any()
+    return response if is_measured else EPOCH_TIME
+
+
 def pool_column(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> Pooling:
     """Return the pooling of a column of positive values without a missing one."""
     values = Values.from_runs(runs, column)

@@ -79,6 +79,10 @@ class Study:
         table = effects.table(self.runs_with_response, self.margin, self.response)
         tables.write(table, self.out / "effects")
 
+    def write_anova(self) -> None:
+        """Write the table, of the study's response."""
+        tables.write(anova.table(self.runs_with_response, self.response), self.out / "anova")
+
     def write_regression(self) -> None:
         """Write the table, and the models' predictions of all cells."""
         fits = regression.fit_all(self.runs)
@@ -136,7 +140,6 @@ class Study:
 
 RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "scaling": scaling.table,
-    "anova": anova.table,
     "speedup": speedup.table,
     "strategies": strategies.table,
     "settings": settings.table,

@@ -326,6 +326,11 @@ def fits_float(table: Table, max_rows: int) -> bool:
     return not layout.is_landscape and _count_lines(table, layout) <= max_rows
 
 
+def is_landscape(table: Table) -> bool:
+    """Return whether a table is wider than a page, so that LaTeX prints it in landscape."""
+    return _layout(table).is_landscape
+
+
 def _page_width_em(is_landscape: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
     """Return the width in em that a page leaves for the columns."""
     return ((LANDSCAPE_PT if is_landscape else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt

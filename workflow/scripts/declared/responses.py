@@ -53,6 +53,16 @@ class Response:
         return self.minimum > 0 or self.maximum < math.inf
 
     @property
+    def comparative(self) -> str:
+        """The adjective of a better value."""
+        return "higher" if self.is_rate else "shorter" if self.unit in ("s", "ms") else "lower"
+
+    @property
+    def superlative(self) -> str:
+        """The adjective of the best value."""
+        return f"{self.comparative[:-1]}st"
+
+    @property
     def heading(self) -> str:
         """Title as the start of a sentence."""
         return self.title[:1].upper() + self.title[1:]

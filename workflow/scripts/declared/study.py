@@ -214,8 +214,8 @@ class QuestionKeys(Keys):
         le=1,
     )
     margin: Maybe[Annotated[float, Written(Margin, as_share)]] = optional(
-        "difference of mean epoch times that does not matter, as '5 %'; at most 50 %. The table of effects "
-        "then tests which cells are equal within it"
+        "difference of means of the response that does not matter, as '5 %'; at most 50 %. The table of "
+        "effects then tests which cells are equal within it"
     )
     answer: Annotated[tuple[str, ...], Written(AnsweredFactors, as_names)] = key(
         "factor, or list of at most two, that the question is about: the answer of report and paper opens "

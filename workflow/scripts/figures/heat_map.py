@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.colors import ListedColormap, LogNorm, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -54,18 +54,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
     x = str(declaration.x)
-    columns = levels_in_order(view.runs, x)
+    view, columns, names = arrange(view, x)
     panel_in = len(columns) * MIN_FIELD_WIDTH_IN
-    view, names = _place_factors(view, panel_in)
-    row_levels = _ordered_rows(view, names)
-    labels = [_row_text(levels) for levels in row_levels]
+    row_levels = ordered_rows(view, names)
+    labels = [row_text(levels) for levels in row_levels]
     height_in = len(row_levels) * FIELD_INCHES
     label_in = CHARACTER_INCHES * max(map(len, labels))
     across = _panels_across(label_in, panel_in)
     view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
     panel_levels = view.panels
-    row_levels = _ordered_rows(view, names)  # those of panels that are left out are gone
-    labels, height_in = [_row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
+    row_levels = ordered_rows(view, names)  # those of panels that are left out are gone
+    labels, height_in = [row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
     n_columns = min(len(panel_levels), across)
     n_rows = math.ceil(len(panel_levels) / n_columns)
     is_wide = label_in + n_columns * panel_in > style.COLUMN_INCHES
@@ -74,11 +73,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         width, n_rows * (height_in + panels.titles_height(panel_levels)) + AROUND_FIELDS_INCHES
     )
     axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels))
-    norm = _norm(view)
-    colours = ScalarMappable(
-        norm, ListedColormap(matplotlib.colormaps[COLOURS](np.linspace(*COLOUR_ENDS, 256)))
-    )
-    is_logarithmic = isinstance(norm, LogNorm)
+    is_logarithmic = has_logarithmic_colours(view)
+    norm = (LogNorm if is_logarithmic else Normalize)(*_range_of_means(view))
+    colours = ScalarMappable(norm, ListedColormap(palette()))
     for ax, levels in zip(axes, panel_levels, strict=True):
         planned = panels.rows_at(view.runs, levels)
         for y, row in enumerate(row_levels):
@@ -111,6 +108,19 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
 
 
+def arrange(view: View, x: str) -> tuple[View, list[Any], list[str]]:
+    """Return the view with its panels, the levels of the columns, and the factors of the rows."""
+    columns = levels_in_order(view.runs, x)
+    view, names = _place_factors(view, len(columns) * MIN_FIELD_WIDTH_IN)
+    return view, columns, names
+
+
+def palette() -> list[str]:
+    """Return the colours of fields, that of the smallest value first."""
+    colours = matplotlib.colormaps[COLOURS](np.linspace(*COLOUR_ENDS, 256))
+    return [to_hex(colour) for colour in colours]
+
+
 def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     """Return the view with its panels, and the factors whose combinations are rows.
 
@@ -121,9 +131,9 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     names = [name for name in view.colour if name in varying(view.runs)]
     facet, fixed = list(view.facet), view.declaration.facet or WORK
     while movable := [name for name in facet if name not in fixed]:
-        rows = _ordered_rows(view, names)
-        label_in = CHARACTER_INCHES * max((len(_row_text(row)) for row in rows), default=0)
-        n_rows = len(_ordered_rows(view, [*names, movable[-1]]))
+        rows = ordered_rows(view, names)
+        label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)
+        n_rows = len(ordered_rows(view, [*names, movable[-1]]))
         is_one_row = view.runs.groupby(facet, dropna=False).ngroups <= _panels_across(label_in, panel_in)
         if is_one_row or n_rows * FIELD_INCHES > panels.PAGE_PANELS_INCHES:
             break
@@ -137,22 +147,27 @@ def _panels_across(label_in: float, panel_in: float) -> int:
     return max(1, int((style.PAGE_INCHES - label_in - 0.15) / panel_in))
 
 
-def _ordered_rows(view: View, names: Sequence[str]) -> list[dict[str, Any]]:
+def ordered_rows(view: View, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the levels of each row, in the order of tables."""
     return [dict(row) for row in cell_levels(view.runs)[list(names)].drop_duplicates().to_dict("records")]
 
 
-def _row_text(levels: dict[str, Any]) -> str:
+def row_text(levels: dict[str, Any]) -> str:
+    """Return the label of a row."""
     framework = levels.get("framework", "")
     treatment = treatment_text({name: level for name, level in levels.items() if name != "framework"})
     return ", ".join(part for part in (framework, treatment) if part)
 
 
-def _norm(view: View) -> Normalize:
-    """Return the scale of colours of the drawn means; logarithmic if these span LOG_FROM_RATIO."""
+def has_logarithmic_colours(view: View) -> bool:
+    """Return whether the drawn means span LOG_FROM_RATIO."""
+    least, largest = _range_of_means(view)
+    return largest / least > LOG_FROM_RATIO
+
+
+def _range_of_means(view: View) -> tuple[float, float]:
     means = [view.estimate(cell).value for cell in dict.fromkeys(view.ok["cell"])]
-    least, largest = min(means), max(means)
-    return (LogNorm if largest / least > LOG_FROM_RATIO else Normalize)(least, largest)
+    return min(means), max(means)
 
 
 def _draw_field(

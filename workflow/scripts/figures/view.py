@@ -162,8 +162,7 @@ class View:
 
     def estimate(self, cell: str) -> Estimate:
         """Return the mean response of a cell in its displayed unit, with its interval."""
-        mean, unit = self.pooling.cell_mean(cell), self.response.unit_multiplier
-        return replace(mean, value=unit * mean.value, low=unit * mean.low, high=unit * mean.high)
+        return self.pooling.cell_mean(cell).scaled(self.response.unit_multiplier)
 
     def values(self, runs: pd.DataFrame) -> pd.Series:
         """Return the response of runs in its displayed unit."""

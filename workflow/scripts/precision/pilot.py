@@ -33,6 +33,7 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from common.text import duration
+from declared.responses import EPOCH_TIME, RESPONSES
 from declared.study import Replicates, Study
 from plan.campaign import measured_campaign
 from precision.stopping import needed
@@ -103,10 +104,11 @@ class Aim:
 
     @classmethod
     def from_study(cls, study: Study) -> "Aim":
-        """Return a study's target: its precision, else its margin; none for ratios."""
-        rule = study.replicates
+        """Return a study's target: its precision, else its margin if that is of times; none for ratios."""
+        rule, response = study.replicates, RESPONSES[study.response]
         if rule.until is None:
-            return cls((study.margin,) if study.margin else ())
+            is_inverse = response == EPOCH_TIME or response.is_rate  # so its intervals are as wide
+            return cls((study.margin,) if study.margin and is_inverse else ())
         return cls(() if rule.contrasts else (rule.until,), rule)
 
     def runs(self, sd: float, until: float, cells: int) -> float:

@@ -57,7 +57,7 @@ MEASURED_COLUMNS = (
 )  # fmt: skip
 RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
-    "cores_per_rank", "oversubscribed", "max_other_cpu_share", "wall_s",
+    "cores_per_rank", "node_cores", "oversubscribed", "max_other_cpu_share", "wall_s",
 )  # fmt: skip
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
@@ -194,7 +194,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
     job = record["job"] or {}
     before = "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"])
     return {
-        **{name: record[name] for name in RECORDED_COLUMNS},
+        **{name: record.get(name) for name in RECORDED_COLUMNS},
         **{name: measured.get(name) for name in MEASURED_COLUMNS},
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
         **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},

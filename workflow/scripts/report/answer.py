@@ -13,6 +13,7 @@ from analysis.intervals import ESTIMATE_COLUMNS, Estimate
 from analysis.measured import level_text, title, varying
 from common.notes import Note
 from declared.factors import WORK
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 from report.material import Material, column
 from report.setting import Grid
 
@@ -41,17 +42,19 @@ class Answer:
 
 def find_answer(material: Material) -> Answer:
     """Return the answer, as far as the study gives one."""
-    runs, ok, study = material.runs, material.ok, material.study
+    runs, ok, study = material.runs_with_response, material.ok, material.study
     effects, anova = material.data("effects"), material.data("anova")
-    answer = answers.answer_sentences(runs, effects, anova, study.answer, study.margin)
+    response = RESPONSES[study.response]
+    answer = answers.answer_sentences(runs, effects, anova, study.answer, study.margin, response)
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
     details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
-    contrasts = answers.contrasts_by_factor(runs, effects, anova)
+    response = material.response
+    contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     grids = [
         *(
-            ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name]))
+            ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
             for name in study.answer[:1]
             if name in contrasts
         ),
@@ -66,13 +69,14 @@ def find_answer(material: Material) -> Answer:
 
 
 def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ranking]) -> Grid | None:
-    """Return the fastest level of a factor in each configuration of the others; None for a single one."""
+    """Return the best level of a factor in each configuration of the others; None for a single one."""
     if len(rankings) < 2:
         return None
+    response, (best, _) = material.response, _words_of_extremes(material.response)
     header = [
         "configuration",
-        f"fastest {title(factor)}",
-        "epoch time (s)",
+        f"{best} {title(factor)}",
+        response.label,
         "compared with",
         "ratio",
         "p (Holm)",
@@ -81,7 +85,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         [
             ranking.context,
             level_text(ranking.levels[0]),
-            tables.interval(material.pooling.cell_mean(ranking.cells[0])),
+            _mean_text(material, ranking.cells[0]),
             ranking.lead.before if ranking.lead else tables.DASH,
             tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
             tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,
@@ -90,48 +94,58 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
-        f"Fastest {title(factor)} in each configuration of the other factors, compared with the next "
-        "fastest one to "
-        "which the table effects compares it."
+        f"{best.capitalize()} {title(factor)} in each configuration of the other factors, compared with the "
+        f"next {best} one to which the table effects compares it."
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
     return Grid(caption, header, rows, (header[0], header[1], header[3]))
 
 
 def extremes(material: Material) -> Grid | None:
-    """Return the fastest and the slowest cell of each model and data set; None for a single cell."""
-    pooling = material.pooling
+    """Return the best and the worst cell of each model and data set; None for a single cell."""
+    response, pooling = material.response, material.response_pooling
     if len(pooling.samples) < 2:
         return None
     work = [name for name in WORK if name in varying(material.runs)]
     words = answers.cell_contexts(material.runs, but=work)
-    first_runs = material.ok.drop_duplicates("cell").set_index("cell")
+    measured = material.ok[material.ok["cell"].isin(pooling.samples)]
+    first_runs = measured.drop_duplicates("cell").set_index("cell")
+    best, worst = _words_of_extremes(response)
     header = [
         *(title(name) for name in work),
         "rank",
         "configuration",
         "n",
-        "epoch time (s)",
-        "ratio to the fastest",
+        response.label,
+        f"ratio to the {best}",
     ]
     rows = []
     for levels, cells in first_runs.groupby(work) if work else [((), first_runs)]:
-        means = pooling.cell_statistics.loc[list(cells.index), "mean"].sort_values(kind="stable")
-        fastest, slowest = str(means.index[0]), str(means.index[-1])
-        for rank, cell in (("fastest", fastest), ("slowest", slowest)):
-            mean = pooling.cell_mean(cell)
-            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[ESTIMATE_COLUMNS].iloc[0])
-            ratio = "1" if cell == fastest else tables.difference(to_fastest)
-            rows.append(
-                [*map(level_text, levels), rank, words[cell], str(mean.n), tables.interval(mean), ratio]
-            )
+        means = pooling.cell_statistics.loc[list(cells.index), "mean"]
+        means = means.sort_values(kind="stable", ascending=not response.is_rate)
+        best_cell, worst_cell = str(means.index[0]), str(means.index[-1])
+        for rank, cell in ((best, best_cell), (worst, worst_cell)):
+            to_best = Estimate(*pooling.ratios([cell], [best_cell])[ESTIMATE_COLUMNS].iloc[0])
+            ratio = "1" if cell == best_cell else tables.difference(to_best)
+            n = str(pooling.cell_mean(cell).n)
+            rows.append([*map(level_text, levels), rank, words[cell], n, _mean_text(material, cell), ratio])
             if len(means) == 1:
                 break
     caption = (
-        "Fastest and slowest configuration by mean epoch time, with a 95 % interval for each row alone. "
-        f"{SELECTION_NOTE}"
+        f"{best.capitalize()} and {worst} configuration by mean {response.title}, with a 95 % interval for "
+        f"each row alone. {SELECTION_NOTE}"
     )
     return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
+
+
+def _words_of_extremes(response: Response) -> tuple[str, str]:
+    """Return what the best and the worst cell are called."""
+    return ("fastest", "slowest") if response == EPOCH_TIME else ("best", "worst")
+
+
+def _mean_text(material: Material, cell: str) -> str:
+    mean = material.response_pooling.cell_mean(cell)
+    return tables.interval(mean.scaled(material.response.unit_multiplier))
 
 
 def variation(material: Material) -> Note | None:
@@ -153,7 +167,8 @@ def variation(material: Material) -> Note | None:
     ]
     return Note(
         "variation",
-        f"Shares of the variation of log epoch time (analysis of variance): {', '.join(parts)}.",
+        f"Shares of the variation of log {material.response.title} (analysis of variance): "
+        f"{', '.join(parts)}.",
         shares=shares,
     )
 

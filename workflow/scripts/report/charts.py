@@ -18,11 +18,12 @@ from analysis.responses import with_response
 from declared.factors import SCALES
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
-from figures import lines, panels, rows
+from figures import heat_map, lines, panels, rows
 from figures.panels import Series
 from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios, replica_counts
 from figures.style import SeriesStyle
 from figures.view import View, build_view
+from report.dark import contrast
 from report.material import Material
 
 # Marker and line of a style in Matplotlib, and as BokehJS calls them.
@@ -34,6 +35,7 @@ MARKERS = {
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
 RUN_DIGITS = 4  # of the value of a run
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; with them every colour has a contrast above 4.5
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,81 @@ class Chart:
         return asdict(self)
 
 
-def build_charts(material: Material) -> dict[str, Chart]:
+@dataclass(frozen=True)
+class Field:
+    """A field of a heat map: a cell of the study.
+
+    Attributes:
+        column: Index of its column.
+        row: Index of its row.
+        cell: The cell in words.
+        value: Its mean; None without one.
+        label: The mean as the field shows it, or why there is none.
+        bounds: Its interval; empty without one.
+        text: Value and interval with their unit.
+        runs: Name, replicate and value, as text, of each run.
+    """
+
+    column: int
+    row: int
+    cell: str
+    value: float | None
+    label: str
+    bounds: str = ""
+    text: str = ""
+    runs: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FieldsPanel:
+    """A panel of a heat map: its title and its fields."""
+
+    title: str
+    fields: list[Field]
+
+    @property
+    def points(self) -> list[Field]:
+        """The fields with a value."""
+        return [one for one in self.fields if one.value is not None]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A heat map.
+
+    Attributes:
+        quantity: What colours show.
+        axis: What the columns show.
+        columns: Label of each column.
+        rows: Label of each row.
+        palette: Colours from the smallest value to the largest.
+        n_dark: Number of them, from the first on, that need light ink.
+        logarithmic: The scale of colours is logarithmic at first, as in the picture.
+        panels: The panels.
+        source: The table with the same numbers.
+        series: Empty: the legend is the scale of colours.
+    """
+
+    quantity: str
+    axis: str
+    columns: list[str]
+    rows: list[str]
+    palette: list[str]
+    n_dark: int
+    logarithmic: bool
+    panels: list[FieldsPanel]
+    source: str = "cells"
+    series: list[Line] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the heat map as the page's program reads it."""
+        return asdict(self)
+
+
+def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
     """Return the charts of the pictures whose kind has one, by name."""
     drawn = {figure.name: figure for figure in material.study.drawn()}
-    charts = {}
+    charts: dict[str, Chart | HeatMap] = {}
     for picture in material.pictures:
         declaration = drawn.get(picture.name)
         if declaration is None or declaration.kind not in BUILDERS:
@@ -282,6 +355,55 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
     )
 
 
+def fields_chart(view: View, declaration: Declared) -> HeatMap:
+    """Return a field per cell, as `figures.heat_map` draws it."""
+    x, words = str(declaration.x), cell_words(view.study)
+    view, columns, names = heat_map.arrange(view, x)
+    rows_levels = heat_map.ordered_rows(view, names)
+    fields_panels = [
+        FieldsPanel(
+            panels.panel_title(levels),
+            [
+                _field(view, (column, row), planned, words)
+                for row, row_levels in enumerate(rows_levels)
+                for column, level in enumerate(columns)
+                if len(planned := panels.rows_at(view.runs, {**levels, **row_levels, x: level}))
+            ],
+        )
+        for levels in view.panels
+    ]
+    palette = heat_map.palette()
+    return HeatMap(
+        quantity=view.response.label,
+        axis=axis_label(view.runs, x),
+        columns=[level_text(level) for level in columns],
+        rows=[heat_map.row_text(levels) for levels in rows_levels],
+        palette=palette,
+        n_dark=sum(contrast(LIGHT_INK, colour) > contrast(DARK_INK, colour) for colour in palette),
+        logarithmic=not view.ok.empty and heat_map.has_logarithmic_colours(view),
+        panels=fields_panels,
+    )
+
+
+def _field(view: View, place: tuple[int, int], planned: pd.DataFrame, words: Mapping[str, str]) -> Field:
+    """Return the field of the planned runs of a cell."""
+    measured, cell = view.measured(planned), str(planned["cell"].iloc[0])
+    if measured.empty:
+        return Field(*place, words[cell], None, view.absence_reason(planned))
+    point = _mean_point(view, 0, 0.0, measured, words)
+    label, _, bounds = tables.interval(view.estimate(cell)).partition(" [")
+    is_single = len(measured) == 1
+    return Field(
+        *place,
+        point.cell,
+        point.value,
+        f"{label}{heat_map.SINGLE_RUN if is_single else ''}",
+        f"[{bounds}" if bounds and not is_single else "",
+        point.text,
+        [(run, replicate, text) for run, replicate, _, text in point.runs],
+    )
+
+
 def _is_wide(chart_panels: Sequence[Panel]) -> bool:
     """Return whether runs differ so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
@@ -363,9 +485,10 @@ def _dash(style: SeriesStyle) -> tuple[float, ...]:
     return tuple(round(PIXELS_PER_POINT * length, 1) for length in style.line[1])
 
 
-BUILDERS: Mapping[str, Callable[[View, Declared], Chart]] = {
+BUILDERS: Mapping[str, Callable[[View, Declared], Chart | HeatMap]] = {
     "overview": cells_chart,
     "by_factor": factor_chart,
     "interaction": factor_chart,
     "scaling": scaling_chart,
+    "heat_map": fields_chart,
 }

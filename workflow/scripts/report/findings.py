@@ -23,7 +23,7 @@ from analysis.measured import (
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.figures import Declared
-from declared.responses import EPOCH_TIME, RESPONSES
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
@@ -38,10 +38,12 @@ class Evidence:
     Attributes:
         runs: All runs of the design.
         tables: Values of the study's tables by name.
+        response: What the answer and the table `anova` are about.
     """
 
     runs: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
+    response: Response = EPOCH_TIME
 
     def table(self, name: str, *columns: str) -> pd.DataFrame:
         """Return the rows of a table that have a value in each of these columns; empty without the table."""
@@ -59,14 +61,16 @@ def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
     if successful(evidence.runs).empty:
         return None
-    if _is_of_another_response(figure):
+    if figure.kind == "interaction":
+        return _interaction(figure, evidence)
+    if _response(figure) != EPOCH_TIME:
         return _range_of_response(figure, evidence) if figure.kind in ONE_VALUE_PER_CELL else None
     return FINDINGS[figure.kind](figure, evidence) if figure.kind in FINDINGS else None
 
 
-def effect_of_figure(figure: Declared, notes: Sequence[Note]) -> Note | None:
-    """Return the sentence of the answer, which is about epoch time, on the factor that a figure shows."""
-    if figure.kind != "by_factor" or _is_of_another_response(figure):
+def effect_of_figure(figure: Declared, notes: Sequence[Note], response: Response) -> Note | None:
+    """Return the sentence of the answer, which is about `response`, on the factor that a figure shows."""
+    if figure.kind != "by_factor" or _response(figure) != response:
         return None
     return next((note for note in notes if note.facts.get("factor") == figure.x), None)
 
@@ -76,8 +80,9 @@ def refer_to_figure(note: Note) -> Note:
     return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
 
 
-def _is_of_another_response(figure: Declared) -> bool:
-    return figure.y in RESPONSES and figure.y != EPOCH_TIME.name
+def _response(figure: Declared) -> Response:
+    """Return the response that a figure shows; epoch time if its kind shows no response."""
+    return RESPONSES.get(figure.y or "", EPOCH_TIME)
 
 
 def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
@@ -149,13 +154,13 @@ def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
     titles = [title(name) for name in factors]
     rows = evidence.table("anova", "term", "share", "p")
     rows = rows[rows["term"].isin([" × ".join(titles), " × ".join(reversed(titles))])]
-    if rows.empty:
+    if rows.empty or _response(figure) != evidence.response:
         return None
     share, p = float(rows.iloc[0]["share"]), float(rows.iloc[0]["p"])
     pair = " and ".join(titles)
     text = (
         f"The effects of {pair} depend on each other: their interaction explains {100 * share:.1f} % of the "
-        f"variation of log epoch time ({p_text(p)}; {FIGURE})."
+        f"variation of log {evidence.response.title} ({p_text(p)}; {FIGURE})."
         if p < SIGNIFICANCE_LEVEL
         else f"The data show no interaction of {pair} ({p_text(p)}; {FIGURE})."
     )
@@ -323,7 +328,6 @@ FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
     "overview": _range_of_times,
     "heat_map": _range_of_times,
     "by_factor": _effect_of_factor,
-    "interaction": _interaction,
     "scaling": _speedups,
     "memory": _memory,
     "accuracy": _accuracy,

@@ -39,7 +39,7 @@ from report import (
     twelve_rules,
 )
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
-from report.charts import Chart, build_charts
+from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
 from report.every_run import Table
@@ -164,7 +164,7 @@ def render_page(
     )
 
 
-def page_data(material: Material, table: Table, charts: Mapping[str, Chart]) -> dict[str, Any]:
+def page_data(material: Material, table: Table, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
     """Return what the page's program draws: table of runs, series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
     unclocked = "order of the table" if material.study.imported else "planned order"

@@ -11,11 +11,13 @@ import pandas as pd
 
 from analysis import tables
 from analysis.measured import successful
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import Pooling, measured_response, pooled, pooled_response
+from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import display_path
 from common.schemas import schema
+from declared.responses import RESPONSES, Response
 from declared.site import Site
 from declared.study import Study
 from report.text import clean
@@ -108,6 +110,22 @@ class Material:
     def pooling(self) -> Pooling:
         """Return the pooled spread of epoch times."""
         return pooled(self.runs)
+
+    @cached_property
+    def runs_with_response(self) -> pd.DataFrame:
+        """Return the runs with the column of the study's response."""
+        target = self.study.target_accuracy
+        return with_response(self.runs, RESPONSES[self.study.response], lambda: self.epochs, target)
+
+    @cached_property
+    def response(self) -> Response:
+        """Return what the answer compares: the study's response, or epoch time if no run has it."""
+        return measured_response(self.runs_with_response, RESPONSES[self.study.response])
+
+    @cached_property
+    def response_pooling(self) -> Pooling:
+        """Return the pooled spread of that response."""
+        return pooled_response(self.runs_with_response, self.response)
 
     def data(self, name: str) -> pd.DataFrame:
         """Return the numbers of a table; an empty frame if the study has no such table."""

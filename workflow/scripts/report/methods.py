@@ -32,6 +32,7 @@ from analysis.measured import (
     unsuccessful,
     varying,
 )
+from analysis.pooling import measured_response
 from analysis.settings import names_differing
 from common.errors import InputError
 from common.files import load_yaml
@@ -45,6 +46,7 @@ from declared.imported import Imported
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import model_graph
 from declared.records import WARNING_SEPARATOR
+from declared.responses import RESPONSES
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
@@ -756,28 +758,42 @@ def _machine(facts: Facts) -> Iterator[str]:
             "devices",
             f"Ranks train on {to_latex(join_words(devices))}{unnamed}, each with "
             f"{' or '.join(f'{count:.0f}' for count in cores)} {threads} for "
-            f"computation.{_cores_sentence(facts.site)}",
+            f"computation.{_cores_sentence(facts)}",
             devices=devices,
             threads=cores,
-            placement=facts.site.placement if facts.site else None,
+            node_cores=_recorded_cores(ok),
         )
     if devices and facts.study.imported:
         yield Note("devices", f"Devices: {to_latex(join_words(devices))}.", devices=devices)
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
-def _cores_sentence(site: Site | None) -> str:
-    """Return whose cores the ranks use, according to the site's file; empty without one."""
-    if site is None:
+def _recorded_cores(ok: pd.DataFrame) -> list[int]:
+    """Return the distinct numbers of cores of the runs' nodes; empty if not recorded."""
+    return sorted({int(count) for count in ok["node_cores"].dropna()})
+
+
+def _cores_sentence(facts: Facts) -> str:
+    """Return whose cores the ranks use, and how many by the records, else by the site's file.
+
+    Empty if nodes were not alike.
+    """
+    placements = set(facts.ok["placement"].dropna())
+    if len(placements) != 1:
         return ""
-    cores = load_yaml(site.file)["cores"]  # Site.cores resolves auto on the machine that writes the paper
-    count = "the cores" if cores == "auto" else number_of(cores, "core")
+    counts = _recorded_cores(facts.ok)
+    if not counts and facts.site:
+        # Site.cores resolves auto on the machine that writes the paper.
+        declared = load_yaml(facts.site.file)["cores"]
+        counts = [] if declared == "auto" else [declared]
+    number = f"{' or '.join(map(str, counts))} {'core' if counts == [1] else 'cores'}"
+    count = number if counts else "the cores"
     by_placement = {
         "emulated": f"All ranks of a run share {count} of one machine.",
         "virtual": "All nodes share the cores of one machine.",
         "distinct-nodes": f"The ranks of a node share {count} of it.",
     }
-    return f" {by_placement[site.placement]}"
+    return f" {by_placement[placements.pop()]}"
 
 
 def _compared_subject(runs: pd.DataFrame) -> str:
@@ -879,11 +895,15 @@ def _statistics(facts: Facts) -> Iterator[str]:
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "
         f"its baseline in seconds{cite('hoefler2015')}{facts.see_here('speedup')}.",
     )
+    compared = measured_response(facts.runs, RESPONSES[facts.study.response])
     by_table = {
         "effects": (
             f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}"
         ),
-        "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
+        "anova": (
+            "Shares of variation are type-II sums of squares of the logarithm of "
+            f"{compared.title}{cite('jain1991')}"
+        ),
         "checks": (
             f"Normality, equal spread{'' if facts.study.imported else ', drift'} and outliers are checked on "
             "residuals within cells"

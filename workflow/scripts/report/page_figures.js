@@ -149,11 +149,77 @@ function mark_out_of_memory(Bokeh, figure, chart, panel, lowest) {
   figure.add_tools(new Bokeh.HoverTool({ renderers: [marks], tooltips: [["cell", "@cell"], ["runs", "out of memory"]], visible: false, show_arrow: false }));
 }
 
+// A heat map is a table whose fields are buttons: the field at the pointer, or the one that was pressed, has its values and runs below.
+function draw_heat_map(box, map) {
+  const [panels_box, legend_box] = [box.querySelector(".panels"), box.querySelector(".legend")];
+  const button = (action) => box.querySelector(`[data-action=${action}]`);
+  const means = map.panels.flatMap((panel) => panel.fields.flatMap(({ value }) => (value === null ? [] : [value])));
+  const [least, most] = [Math.min(...means), Math.max(...means)];
+  const detail = make("p", { className: "field-detail", textContent: "Point at a field, or press it, for its runs.", attributes: { "aria-live": "polite" } });
+  let logarithmic = map.logarithmic && least > 0;
+
+  function share_of(value) {
+    if (most === least) return 0.5;
+    const at = logarithmic ? Math.log : (number) => number;
+    return (at(value) - at(least)) / (at(most) - at(least));
+  }
+
+  function show_detail({ cell, text, runs }) {
+    const links = runs.flatMap(([run, replicate, shown], place) => [place ? ", " : "", make("a", { href: address_of(run), textContent: `replicate ${replicate}: ${shown}` })]);
+    detail.replaceChildren(make("b", { textContent: cell }), ` ${text}. `, ...links);
+  }
+
+  function field_button(field) {
+    if (field.value === null) return make("span", { textContent: field.label, title: field.cell });
+    const at = Math.round(share_of(field.value) * (map.palette.length - 1));
+    const one = make("button", { type: "button" }, make("b", { textContent: field.label }), make("span", { textContent: field.bounds }));
+    one.setAttribute("aria-label", `${field.cell}: ${field.text}`);
+    one.style.background = map.palette[at];
+    one.style.color = at < map.n_dark ? "#fff" : "#000";
+    ["mouseenter", "focus", "click"].forEach((event) => one.addEventListener(event, () => show_detail(field)));
+    return one;
+  }
+
+  function table_of(panel) {
+    const head = make("tr", {}, make("td", { className: "axis", textContent: map.axis }), ...map.columns.map((level) => make("th", { scope: "col", textContent: level })));
+    const rows = map.rows.map((label, row) => {
+      const fields = map.columns.map((_, column) => panel.fields.find((field) => field.row === row && field.column === column));
+      return make("tr", {}, make("th", { scope: "row", textContent: label }), ...fields.map((field) => make("td", {}, ...(field ? [field_button(field)] : []))));
+    });
+    const caption = make("caption", { textContent: panel.title.replaceAll("\n", ", ") });
+    return make("table", { className: "heat-map" }, caption, make("thead", {}, head), make("tbody", {}, ...rows));
+  }
+
+  function draw() {
+    const text_of = (value) => map.panels.flatMap((panel) => panel.fields).find((field) => field.value === value).label;
+    const scale = make("span", { className: "scale" });
+    scale.style.background = `linear-gradient(to right, ${map.palette.filter((_, place) => place % 15 === 0).join(", ")})`;
+    legend_box.replaceChildren(make("span", { className: "ideal" }, `${map.quantity}: `, text_of(least), scale, text_of(most)));
+    panels_box.replaceChildren(...map.panels.map(table_of), detail);
+    button("logarithmic").setAttribute("aria-pressed", String(logarithmic));
+  }
+
+  legend_box.removeAttribute("aria-label");
+  legend_box.removeAttribute("role");
+  panels_box.setAttribute("role", "group");
+  button("logarithmic").textContent = "Logarithmic colours";
+  button("logarithmic").disabled = !(least > 0);
+  button("logarithmic").addEventListener("click", () => { logarithmic = !logarithmic; draw(); });
+  button("reset").hidden = true;
+  box.querySelector(".hint")?.remove();
+  button("picture").addEventListener("click", () => button("picture").setAttribute("aria-pressed", String(!box.classList.toggle("drawn-live"))));
+  box.querySelector(".live").hidden = false;
+  box.classList.add("drawn-live");
+  draw();
+  return { resize() {} };
+}
+
 const drawn_figures = new Map();
 
 async function draw_figure(box) {
-  const Bokeh = await charts();
   const chart = JSON.parse(await unpack(`chart-${box.dataset.figure}`));
+  if (chart.palette) return draw_heat_map(box, chart);
+  const Bokeh = await charts();
   const live = box.querySelector(".live");
   const [panels_box, legend_box] = [live.querySelector(".panels"), live.querySelector(".legend")];
   const button = (action) => box.querySelector(`[data-action=${action}]`);

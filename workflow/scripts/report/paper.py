@@ -20,7 +20,9 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.answers import Answer, answer_sentences, reading_note
-from analysis.measured import read_timing_runs
+from analysis.measured import Records
+from analysis.pooling import measured_response
+from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import write_text, written_whole
@@ -58,6 +60,20 @@ MEANS_COLUMNS = (
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
+\usepackage{multicol}
+\makeatletter
+%% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
+\setlength{\parindent}{0pt}
+\renewenvironment{fittedfigure}[1]{%%
+  \sbox{\ringsidebox}{\includegraphics{#1}}%%
+  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
+  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%%
+  \vspace{14pt}\end{minipage}}
+\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
+\renewenvironment{table}{\placedtable}{\endplacedtable}
+\renewenvironment{table*}{\placedtable}{\endplacedtable}
+\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
+\makeatother
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -102,6 +118,7 @@ class Contents:
         paper: Figures and tables of the paper.
         supplement: Those of its supplement.
         long: Names of tables that do not float.
+        landscape: Names of those of them that are wider than a page.
         means: The paper's short table of means of cells; None without one.
         findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
         notes: Notes of captions and tables that are printed apart, by name.
@@ -110,6 +127,7 @@ class Contents:
     paper: Selection
     supplement: Selection
     long: Sequence[str] = ()
+    landscape: Sequence[str] = ()
     means: Table | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -136,12 +154,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "supplement.tex": SUPPLEMENT
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
-            (
-                show_figures(supplement.captions) + input_tables(supplement.tables, contents.long)
-                or NO_SUPPLEMENT
-            )
-            + constant_table(facts)
-            + caption_notes(contents.notes),
+            show_supplement(contents, constant_table(facts)),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption)
@@ -180,10 +193,26 @@ def _discuss(name: str, finding: str | None) -> str:
     return to_latex(finding).replace(FIGURE, reference)
 
 
-def show_figures(captions: Mapping[str, str]) -> str:
-    """Return figures, one after the other."""
-    parts = [f"\\input{{figures/{name}}}\\floatsfirst" for name in captions]
-    return "\n\n".join([*parts, ""]) if parts else ""
+def show_supplement(contents: Contents, constants: str) -> str:
+    """Return figures, tables, constant factors and notes, and last the tables that are wider than a page."""
+    figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
+    upright, wide = (
+        "".join(
+            f"\\input{{tables/{name}}}\n"
+            for name in contents.supplement.tables
+            if (name in contents.landscape) == is_wide
+        )
+        for is_wide in (False, True)
+    )
+    parts = [
+        f"{{\\centering\n{figures}\\par}}\n" if figures else "",
+        upright,
+        "" if figures or upright or wide else NO_SUPPLEMENT,
+        constants,
+        caption_notes(contents.notes),
+        f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def caption_notes(notes: Mapping[str, str]) -> str:
@@ -192,7 +221,10 @@ def caption_notes(notes: Mapping[str, str]) -> str:
     Empty without notes.
     """
     paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in notes.items()]
-    return "\n\n".join([r"\section*{Notes on figures and tables}", *paragraphs, ""]) if paragraphs else ""
+    if not paragraphs:
+        return ""
+    heading = r"\section*{Notes on figures and tables}"
+    return "\n\n".join([heading, r"\begin{multicols}{2}\small", *paragraphs, r"\end{multicols}", ""])
 
 
 def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
@@ -243,7 +275,8 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     long = [
         name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
     ]
-    return Contents(paper, selection.remainder(paper), long, means)
+    landscape = [name for name in long if tables.is_landscape(tables_by_name[name])]
+    return Contents(paper, selection.remainder(paper), long, landscape, means)
 
 
 def find_findings(
@@ -256,7 +289,7 @@ def find_findings(
     for name in paper.captions:
         if name not in drawn:
             continue
-        if note := effect_of_figure(drawn[name], further):
+        if note := effect_of_figure(drawn[name], further, evidence.response):
             further.remove(note)
             findings[name] = refer_to_figure(note)
         elif finding := find_finding(drawn[name], evidence):
@@ -282,10 +315,17 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         [name for name, table in tables_by_name.items() if not content.why_empty(table)],
     )
     contents = choose_contents(facts, selection, tables_by_name)
-    evidence = Evidence(facts.runs, {name: table.data for name, table in tables_by_name.items()})
+    response = RESPONSES[facts.study.response]
+    evidence = Evidence(
+        facts.runs,
+        {name: table.data for name, table in tables_by_name.items()},
+        measured_response(facts.runs, response),
+    )
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     study = facts.study
-    answer = answer_sentences(facts.runs, data["effects"], data["anova"], study.answer, study.margin)
+    answer = answer_sentences(
+        facts.runs, data["effects"], data["anova"], study.answer, study.margin, response
+    )
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
@@ -321,6 +361,7 @@ def main(
     study: str,
     site: str,
     runs: Path,
+    epochs: Path,
     network: Sequence[Path] = (),
     figures: Sequence[Path] = (),
     tables: Sequence[Path] = (),
@@ -332,13 +373,16 @@ def main(
         study: name of a file in config/studies/
         site: name of a file in config/sites/, where the records name none
         runs: runs.csv of the study
+        epochs: epochs.csv of the study
         network: network.csv, where there is one
         figures: files without their suffix
         tables: files without their suffix
         out: the paper's folder
     """
-    measured = read_timing_runs(runs)
-    declared = load_study(study)
+    declared, records = load_study(study), Records(runs, epochs)
+    measured = with_response(
+        records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
+    )
     try:
         site_of_runs = None if declared.imported else load_site(site_name(measured, site))
     except InputError:  # the site of published tables may be unknown here

@@ -109,6 +109,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("memory of a node", node_memory(ok)),
         ("operating system", "; ".join(distinct_names(runs, "systems"))),
         ("cores per rank", _levels(ok["cores_per_rank"])),
+        ("cores of a node", node_cores(ok, site)),
         ("links", _rates(ok)),
         ("sessions", f"{runs['session'].nunique()}, {_span(runs)}" if runs["session"].notna().any() else ""),
     ]
@@ -116,7 +117,6 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         pairs += [
             ("site's file", display_path(site.file)),
             ("nodes", f"{site.nodes}, {site.ranks_per_node} rank{'s' * (site.ranks_per_node > 1)} on each"),
-            ("cores of a node", f"{site.cores}{_share_text(site)}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
             ("launched by", (
                 f"{site.launcher}, software in "
@@ -150,6 +150,14 @@ def _site_software(runs: pd.DataFrame) -> str:
         for name, framework_runs in installed.groupby("framework")
     }
     return ", ".join(f"{name} ({loaded})" if loaded else str(name) for name, loaded in modules.items())
+
+
+def node_cores(runs: pd.DataFrame, site: Site | None) -> str:
+    """Return the cores of a node that the runs could use; without a record, those of the site's file."""
+    recorded = _levels(runs["node_cores"])
+    if not recorded and site is not None:
+        recorded = str(site.cores)
+    return f"{recorded}{_share_text(site)}" if recorded and site is not None else recorded
 
 
 def node_memory(runs: pd.DataFrame) -> str:

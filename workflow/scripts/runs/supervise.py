@@ -161,6 +161,7 @@ def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, A
         "placement": site.placement,
         "timing_scope": planned.framework.timing_scope,
         "cores_per_rank": spec["cores_per_rank"],
+        "node_cores": site.cores,
         "oversubscribed": oversubscribed(site, spec),
         "max_other_cpu_share": site.max_other_cpu_share,
         "deployment": environment["deployment"],
