@@ -77,6 +77,12 @@ def test_run_that_was_submitted_twice_is_found_and_left_out() -> None:
     assert without_repetitions(public("dlperf_runs.csv")) == public("dlperf_runs.csv")
 
 
+def test_series_that_stands_twice_in_a_report_is_found() -> None:
+    runs = public("dlperf_batches.csv")
+    assert codes(runs) == ["same-run-twice"] and len(without_repetitions(runs)) == len(runs) - 4
+    assert codes(runs[:-2]) == [], "two equal rows may be chance"
+
+
 def test_log_that_was_copied_is_found() -> None:
     steps = tuple(Step(n, 0.4 + n / 1000) for n in range(5))
     assert codes([run("a.log", steps), run("b.log", steps)]) == ["same-run-twice"]
