@@ -144,6 +144,12 @@ def test_runs_are_numbered_and_an_epoch_has_the_largest_batch() -> None:
     assert rows[0]["epoch_time_s"] == 50.0
 
 
+def test_count_beyond_the_table_names_its_place() -> None:
+    with pytest.raises(InputError) as refused:
+        to_rows([run(global_batch=2.0**24 * 8, nodes=1)], "s", stated())
+    assert refused.value.code == "out-of-range" and refused.value.key == "batch_size"
+
+
 def test_sizes_and_rates_are_the_files_else_stated() -> None:
     keys = {"models": {"m": ModelSize(parameters=1e9)}, "bandwidth_bytes_s": 12.5e9}
     rows, _ = to_rows(

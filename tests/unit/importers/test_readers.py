@@ -84,6 +84,16 @@ def test_log_leaves_out_the_warm_up_that_it_shows() -> None:
     assert refused.value.code == "out-of-range"
 
 
+def test_precision_that_is_no_level_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    text = (LOGS / "megatron.log").read_text()
+    file.write_text(text.replace(" None", " hybrid"))
+    with pytest.raises(InputError) as refused:
+        read_log_run(file, "megatron", Reading())
+    assert refused.value.code == "bad-value"
+    assert "precision" not in read_log_run(file, "megatron", Reading(columns={"precision": ""})).run.values
+
+
 def test_mean_of_a_whole_training_is_a_finding() -> None:
     (finding,) = read_log_run(LOGS / "trainer_state.json", "trainer", Reading()).findings
     assert finding.code == "warm-up"

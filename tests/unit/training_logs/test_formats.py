@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from training_logs.formats import FORMATS, read_log, recognize
-from training_logs.log import LogError
+from training_logs.log import FACT_NAMES, LogError
 
 LOGS = Path(__file__).parent / "logs"
 FILES = {
@@ -25,7 +25,8 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_format_is_recognized(name: str) -> None:
     assert recognize(LOGS / name) == FILES[name]
-    assert read_log(LOGS / name, FILES[name]).steps
+    log = read_log(LOGS / name, FILES[name])
+    assert log.steps and set(log.facts) <= set(FACT_NAMES)
 
 
 def test_a_table_of_something_else_is_no_log(tmp_path: Path) -> None:
@@ -69,6 +70,19 @@ def test_torchtitan_reads_one_rank() -> None:
     assert (log.facts["model"], log.facts["parameters"]) == ("llama3-8b", 8_030_261_248)
     assert (log.facts["accumulation"], log.facts["restarts"], log.facts["damaged_lines"]) == (2, 1, 1)
     assert log.facts["device"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_torchtitans_older_header_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    clock = "[rank0]:2025-01-01 10:00:{:02d},000 - root - INFO - "
+    file.write_text(
+        clock.format(0) + "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n"
+        + clock.format(1) + "Training starts at step 1, with local batch size 2, global batch size 8, sequence "
+        "length 1024, total steps 10 (warmup 2)\n"
+        + clock.format(9) + "step:  1  loss: 12.1  memory: 33.81GiB(35.59%)  wps: 128  mfu: 2.14%\n"
+    )  # fmt: skip
+    (step,) = read_log(file, "torchtitan").steps
+    assert step.seconds == 8 * 1024 / (128 * 8) and step.n_steps == 1
 
 
 def test_torchtitan_without_a_header_uses_clocks(tmp_path: Path) -> None:

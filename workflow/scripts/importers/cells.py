@@ -22,6 +22,7 @@ from importers.values import SUCCESS, iso_time
 USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
 # Factors whose level a file may say by a value of the same name.
 NAMED_LEVELS = ("framework", "model", "dataset", "precision")
+COUNTS = ("nodes", "devices_per_node", "batch_size", "sync_every", "microbatches")
 UNSTATED = "unstated"
 GBIT_BYTES = 125e6
 WHOLE_TOLERANCE = 1e-6
@@ -271,6 +272,7 @@ def to_rows(
     counts: dict[str, int] = defaultdict(int)
     for run in runs:
         levels = {**run.levels, **_batch_levels(run, scopes[run.series])}
+        _check_limits(levels, run.measurement.place)
         cell = levels_name(levels)
         counts[cell] += 1
         run_id = f"{cell}.r{counts[cell]}"
@@ -314,6 +316,15 @@ def to_rows(
         if epoch_s:
             epochs.append({"run_id": run_id, "epoch": 1, "warm_up": False, "epoch_time_s": epoch_s})
     return rows, epochs
+
+
+def _check_limits(levels: Mapping[str, Any], place: str) -> None:
+    """Raise InputError if a number is larger than the table of runs can hold."""
+    for name in COUNTS:
+        largest = factor_table()[name]["maximum"]
+        if levels[name] > largest:
+            problem = f"{levels[name]:,} is more than {largest:,}"
+            raise InputError("out-of-range", problem, file=place, key=name, got=levels[name])
 
 
 def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float | None:

@@ -73,7 +73,7 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
         )
         notes.append(Note("batch-changes", text, steps=len(steps)))
         log = replace(log, steps=steps, facts={k: v for k, v in log.facts.items() if k != "global_batch"})
-    values = _values(log)
+    values = _values(log, reading, place)
     if format_name == "mllog":
         values = {**_system_description(path), **values}
     values = {name: value for name, value in values.items() if reading.columns.get(name) != ""}
@@ -176,22 +176,26 @@ def median_seconds(steps: Sequence[Step]) -> float:
     raise ValueError("no steps")
 
 
-def _values(log: Log) -> dict[str, Any]:
+def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
     """Return the facts of a log as values, and batch and sequence length of its steps."""
     values: dict[str, Any] = {}
     for fact, content in log.facts.items():
         name = FACT_VALUES.get(fact, fact)
         if name not in VALUES:
             continue
-        if isinstance(content, (int, float)):
-            values[name] = content
-            continue
         try:
-            values[name] = VALUES[name].parse(content)
-        except ValueError:
-            if name not in ("precision",):
-                continue
-            values[name] = content
+            values[name] = VALUES[name].parse(str(content))
+        except ValueError as error:
+            if name == "precision" and "precision" not in reading.columns:
+                hint = "--column precision= --precision amp counts it as mixed precision"
+                raise InputError(
+                    "bad-value",
+                    f"{content} is no precision",
+                    file=place,
+                    got=content,
+                    expected=str(error),
+                    hint=hint,
+                ) from None
     samples = {step.samples for step in log.steps if step.samples}
     if "global_batch" not in values and len(samples) == 1:
         values["global_batch"] = samples.pop()

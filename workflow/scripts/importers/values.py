@@ -83,7 +83,7 @@ def to_precision(text: str) -> str:
     for level, names in PRECISIONS.items():
         if name in names:
             return level
-    raise ValueError("fp32, tf32, amp, bf16 or fp16; --column precision= leaves the column out")
+    raise ValueError("fp32, tf32, amp, bf16 or fp16")
 
 
 def to_moment(text: str) -> float:

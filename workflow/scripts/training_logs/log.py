@@ -17,7 +17,8 @@ FACT_NAMES = (
     "benchmark", "framework", "model", "parameters", "device", "devices", "nodes", "devices_per_node",
     "global_batch", "local_batch", "accumulation", "sequence_length", "precision", "data_parallel",
     "sharded_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel", "samples_per_epoch",
-    "started_at", "run_seconds", "evaluations", "status", "organization", "restarts", "damaged_lines",
+    "started_at", "run_seconds", "evaluations", "status", "organization", "platform",
+    "train_samples", "seed", "restarts", "damaged_lines",
 )  # fmt: skip
 # What torchrun, srun --label, mpirun and Ray write before each line of a rank, and colours of terminals.
 _PREFIX = re.compile(

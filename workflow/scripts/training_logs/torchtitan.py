@@ -33,7 +33,7 @@ _STEP = re.compile(r"\bstep:\s*(\d+)\s+loss:\s*(-?[\d.]+|nan|-?inf)\b(.*)", re.D
 _RATE = re.compile(r"\b[tw]ps:\s*([\d,]+)(?=\s)")
 _CLOCK = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3,6})")
 _TRAINER = re.compile(
-    r"Trainer is initialized with local batch size (\d+), global batch size (\d+)"
+    r"\bwith local batch size (\d+), global batch size (\d+)"
     r"(?:, gradient[ _]accumulation[ _]steps:? (\d+))?.{0,100}?sequence length (\d+)"
 )
 _MESH = re.compile(r"Building device mesh with parallelism: ((?:\w+=\d{1,9}(?:, )?)+)")
@@ -79,10 +79,10 @@ def read(lines: Iterable[str]) -> Log:
                 )
                 if ranks[rank].collector.add(step):
                     ranks[rank].rates.append(positive(rate[1].replace(",", "")) or 0.0)
-        elif match := _START.search(text):
-            ranks[rank].collector.restart(int(match[1]) - 1)
         else:
             facts = _header(text) | facts
+            if match := _START.search(text):
+                ranks[rank].collector.restart(int(match[1]) - 1)
     read_ranks = {rank: steps for rank, steps in ranks.items() if len(steps.collector)}
     if not read_ranks:
         raise LogError(0, f"has no step in {last} lines", "lines with 'step: N  loss: L  ...  tps: T'")
