@@ -140,6 +140,7 @@ def test_runs_are_numbered_and_an_epoch_has_the_largest_batch() -> None:
     assert [row["replicate"] for row in rows] == [1, 2, 1]
     assert {row["samples_per_epoch"] for row in rows} == {128}
     assert [epoch["epoch_time_s"] for epoch in epochs] == [1.0, 1.0, 0.5]
+    assert [(row["steps"], row["n_allreduces"]) for row in rows] == [(2, 2), (2, 2), (1, 1)]
     rows, _ = to_rows([run()], "s", stated(samples_per_epoch=6400, devices_per_node=8))
     assert rows[0]["epoch_time_s"] == 50.0
 

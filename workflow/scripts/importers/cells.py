@@ -310,6 +310,7 @@ def to_rows(
                 "throughput_samples_s": rate,
                 "throughput_tokens_s": rate * sequence if rate and sequence else None,
                 "samples_per_epoch": samples,
+                **_step_counts(run, samples),
                 **_step_columns(run),
             }
         )
@@ -330,6 +331,14 @@ def _check_limits(levels: Mapping[str, Any], place: str) -> None:
 def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float | None:
     read = values.get(f"{name}_gbit_s")
     return read * GBIT_BYTES if read else getattr(statement, f"{name}_bytes_s")
+
+
+def _step_counts(run: Run, samples: int) -> dict[str, Any]:
+    """Return the numbers of batches and of optimizer steps of an epoch, if they are whole."""
+    if run.is_to_target or run.status != "ok" or samples % run.effective_batch:
+        return {}
+    n_steps = samples // run.effective_batch
+    return {"samples_trained": samples, "steps": n_steps * run.sync_every, "n_allreduces": n_steps}
 
 
 def _step_columns(run: Run) -> dict[str, Any]:
