@@ -149,7 +149,7 @@ def test_without_the_links_rate_no_share_is_shown(network):
 def test_disturbed_benchmarks_give_no_numbers(network):
     table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
     assert table.data["latency_s"].isna().all()
-    assert table.display["latency (ms)"].tolist() == ["–"] * 4
+    assert table.display["latency (µs)"].tolist() == ["–"] * 4
 
 
 @pytest.mark.parametrize("case", ["no benchmark", "all failed"])

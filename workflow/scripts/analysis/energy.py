@@ -9,16 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.intervals import Estimate
 from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
 from analysis.pooling import pool_column
 from analysis.speedup import baseline_cells
 from common.notes import Note
 from common.text import number_of
+from common.units import ENERGIES, choose_unit
 
 TITLE = "Energy of an epoch over replicates with 95 % intervals"
 WIDEST_FIRST = ("node", "package", "device")
@@ -33,7 +32,6 @@ WHY_NO_ENERGY = (
     "record.json)."
 )
 NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
-UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 METHOD_NOTE = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × "
     "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the baseline."
@@ -197,12 +195,6 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     )
 
 
-def choose_unit(values: pd.Series) -> tuple[float, str]:
-    """Return the largest unit in which the largest of some joules is 1 or more."""
-    largest = float(np.nanmax(values.astype(float)))
-    return next((unit for unit in UNITS if largest >= unit[0]), UNITS[-1])
-
-
 def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> tables.Table:
     """Return the table of a study; it has no rows without energy."""
     data = summarize(runs, epochs, target)
@@ -221,16 +213,16 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         ("energy_to_accuracy_j", "to accuracy"),
     ):
         if name in data and data[name].notna().any():
-            unit, unit_name = choose_unit(data[name])
-            texts = _texts(data, name, unit)
-            display[f"{heading} ({unit_name})"] = [
+            unit = choose_unit(data[name], ENERGIES)
+            texts = _texts(data, name, unit.size)
+            display[f"{heading} ({unit.name})"] = [
                 "not by all runs" if text == tables.DASH else text for text in texts
             ]
     display["power (W)"] = _texts(data, "power_w")
     if data["idle_w"].notna().any():
         display["idle (W)"] = data["idle_w"].map(tables.number)
-    unit, unit_name = choose_unit(data["energy_delay_js"])
-    display[f"energy × time ({unit_name} s)"] = _texts(data, "energy_delay_js", unit)
+    unit = choose_unit(data["energy_delay_js"], ENERGIES)
+    display[f"energy × time ({unit.name} s)"] = _texts(data, "energy_delay_js", unit.size)
     display["ratio to baseline"] = _texts(data, "ratio")
     without_energy = [
         cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])
@@ -281,5 +273,4 @@ def other_scope_note(scope: EnergyScope) -> str:
 
 
 def _texts(data: pd.DataFrame, name: str, unit: float = 1.0) -> list[str]:
-    bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float) / unit
-    return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
+    return tables.interval_texts(data, name, 1 / unit)

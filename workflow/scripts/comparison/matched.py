@@ -26,6 +26,7 @@ from analysis.measured import (
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
+from common.units import LINK_RATES, in_one_unit
 
 # Columns that must agree in both campaigns for a cell to be compared, with the reason.
 MUST_MATCH = {
@@ -58,7 +59,7 @@ EXPLAINS = {
     "transport": "transport of the gradients",
     "cores_per_rank": "cores per rank",
     "cpu_share": "share of the cores",
-    "bandwidth_bytes_s": "links in MB/s",
+    "bandwidth_bytes_s": "links",
     "placement": "placement",
     "oversubscribed": "threads on crowded cores",
 }
@@ -179,7 +180,9 @@ class Compared:
     def _compared_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         ok = successful(runs)
         ok = ok[ok["cell"].isin(self.common)]
-        return ok.assign(bandwidth_bytes_s=ok["bandwidth_bytes_s"] / 1e6)
+        rates = ok["bandwidth_bytes_s"]
+        texts = rates.map(lambda rate: in_one_unit([rate], LINK_RATES), na_action="ignore")
+        return ok.assign(bandwidth_bytes_s=texts)
 
 
 def read(base: str, contender: str) -> Compared:

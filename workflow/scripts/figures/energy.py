@@ -15,6 +15,7 @@ from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records, size_factor_name, title
 from analysis.pooling import pool_column
 from common.notes import Note
+from common.units import ENERGIES, choose_unit
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -62,7 +63,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if view.ok.empty:
             return panels.empty_figure(view.runs)
         return panels.empty_figure(view.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
-    unit, unit_name = energies.choose_unit(energy["value"])
+    unit, unit_name, _ = choose_unit(energy["value"], ENERGIES)
     points = _points(view, energy, unit)
     measured_panels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
     view = view.fit_to_page(

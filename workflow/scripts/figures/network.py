@@ -12,10 +12,12 @@ from matplotlib.ticker import NullLocator
 
 from analysis.measured import Records, combination_text
 from common.notes import Note
+from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import Declared
 from figures import panels, style
 from figures.scaling import MAX_FIT_DEVIATION
 from models.collectives import ALL_REDUCE, COLLECTIVES
+from network.bus import bus_bandwidth
 from network.fit import (
     Fit,
     achieved,
@@ -96,13 +98,14 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         width, rows * (PANEL_INCHES + panels.titles_height(titled_panels)) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
+    unit = _rate_unit(ok)
     unfitted: list[str] = []
     deviations: list[float] = []
     deviating: dict[str, float] = {}  # the largest deviation of fits that are not drawn, by framework
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_rows = panels.rows_at(ok, levels)
         for framework, benchmark in panel_rows.groupby("framework"):
-            if (law := _draw_framework(ax, benchmark, str(framework))) is None:
+            if (law := _draw_framework(ax, benchmark, str(framework), unit)) is None:
                 unfitted.append(f"{framework} on {combination_text(levels)}")
             elif law.deviation > MAX_FIT_DEVIATION:
                 deviating[str(framework)] = max(law.deviation, deviating.get(str(framework), 0.0))
@@ -110,14 +113,14 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
                 deviations.append(law.deviation)
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
         for limit in {bound(*link) for link in limits.itertuples(index=False)}:
-            ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
+            ax.axhline(limit / unit.size, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
         if panel_rows.empty:
             panels.write_remark(ax, NO_SUCCESSFUL_BENCHMARK)
         if titled_panels:
             ax.set_title(panels.panel_title(levels))
         _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if titled_panels else TICK_FACTOR)
     for ax in axes[::columns]:
-        ax.set_ylabel("bus bandwidth (MB/s)")
+        ax.set_ylabel(f"bus bandwidth ({unit.name})")
     figure.supxlabel("message size", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, frameworks, extra)
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
@@ -143,6 +146,12 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     return figure, panels.split_caption(sentences, notes)
 
 
+def _rate_unit(ok: pd.DataFrame) -> Unit:
+    """Return the unit of the axis of bus bandwidth."""
+    rows = ok[["bytes", "seconds", "ranks", "collective"]].itertuples(index=False)
+    return choose_unit([bus_bandwidth(*row) for row in rows], DATA_RATES)
+
+
 def _deviations_note(deviations: Sequence[float]) -> str:
     """Say how far the fits are from the measured times; "" without a fit."""
     if not deviations:
@@ -161,7 +170,7 @@ def _deviating_note(deviating: Mapping[str, float]) -> str:
     return Note("fits-not-drawn", text, deviations=dict(deviating))
 
 
-def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | None:
+def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, unit: Unit) -> Fit | None:
     """Draw one framework's bus bandwidth by message size, and its fit unless it deviates too much.
 
     Return the fit, None without one.
@@ -169,13 +178,13 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | 
     framework_style = style.framework_style(framework)
     by_size = achieved(benchmark)
     for size, estimate in by_size.items():
-        bars = [estimate.low / 1e6, estimate.high / 1e6]
+        bars = [estimate.low / unit.size, estimate.high / unit.size]
         ax.plot(
             [size] * 2, bars, color=framework_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3
         )
     ax.plot(
         list(by_size),
-        [estimate.value / 1e6 for estimate in by_size.values()],
+        [estimate.value / unit.size for estimate in by_size.values()],
         zorder=4,
         **panels.marker_style(framework)
         | {"linestyle": framework_style.line, "linewidth": JOINING_LINE_WIDTH},
@@ -193,7 +202,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str) -> Fit | 
         * sizes
         / np.where(seconds > 0, seconds, np.nan)
     )
-    ax.plot(sizes, rate / 1e6, color=framework_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
+    ax.plot(sizes, rate / unit.size, color=framework_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
     return law
 
 

@@ -26,6 +26,7 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from common.text import number_of
+from common.units import DATA_RATES, LINK_RATES, TIMES, Unit, choose_unit, in_one_unit
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import KEYS
@@ -232,8 +233,8 @@ def link_rates_text(network: pd.DataFrame) -> Note:
     rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
     if not rates:
         return Note("no-link-rate", "The site names no rate of its links.")
-    rates_text = ", ".join(tables.number(rate / 1e6) for rate in rates)
-    return Note("link-rates", f"Rate of the links, as the site states it: {rates_text} MB/s.", bytes_s=rates)
+    rates_text = in_one_unit(rates, LINK_RATES, between=", ")
+    return Note("link-rates", f"Rate of the links, as the site states it: {rates_text}.", bytes_s=rates)
 
 
 def bytes_text(size: float) -> str:
@@ -310,13 +311,13 @@ def table(network: pd.DataFrame) -> tables.Table:
     if (data["status"] != "ok").any():
         columns_shown["status"] = data["status"]
     columns_shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
-    columns_shown["latency (ms)"] = _format_intervals(data, "latency_s", 1e3)
-    columns_shown["bandwidth (MB/s)"] = _format_intervals(data, "bandwidth_bytes_s", 1e-6)
+    columns_shown |= _interval_column(data, "latency_s", "latency", TIMES)
+    columns_shown |= _interval_column(data, "bandwidth_bytes_s", "bandwidth", DATA_RATES)
     largest = data["largest_bytes"].dropna()
     position = f"at {bytes_text(largest.iloc[0])}" if largest.nunique() == 1 else "at the largest message"
-    columns_shown[f"{position} (MB/s)"] = _format_intervals(data, "achieved_bytes_s", 1e-6)
+    columns_shown |= _interval_column(data, "achieved_bytes_s", position, DATA_RATES)
     if data["link_bytes_s"].notna().any():
-        columns_shown["share of the link (%)"] = _format_intervals(data, "share", 100)
+        columns_shown["share of the link (%)"] = tables.interval_texts(data, "share", 100)
     columns_shown["deviation (%)"] = [tables.percent(share, 0) for share in data["deviation"]]
     columns_shown["n"] = data["n"].map(str)
     notes = [
@@ -368,9 +369,12 @@ def _too_fast(data: pd.DataFrame) -> str:
     return Note("faster-than-link", text, benchmarks=names) if names else ""
 
 
-def _format_intervals(data: pd.DataFrame, name: str, factor: float) -> list[str]:
-    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
+def _interval_column(
+    data: pd.DataFrame, name: str, heading: str, units: tuple[Unit, ...]
+) -> dict[str, list[str]]:
+    """Return a column of estimates in the unit that suits the largest, with its heading."""
+    unit = choose_unit(data[name], units)
+    return {f"{heading} ({unit.name})": tables.interval_texts(data, name, 1 / unit.size)}
 
 
 def main(*, network: Path, out: Path) -> None:

@@ -13,6 +13,7 @@ from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
 from common.notes import Note
+from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.environments import VARIANTS, Environment, read
@@ -214,9 +215,12 @@ def network(benchmarks: pd.DataFrame) -> str:
     measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
-    latency, rate = column(measured, "latency_s") * 1e3, column(measured, "bandwidth_bytes_s").dropna() / 1e6
-    text = f"Collective benchmark of all-reduce in {len(measured)} settings: latency {_range(latency)} ms"
-    return text + (f", bus bandwidth {_range(rate)} MB/s." if len(rate) else ".")
+    latency, rate = column(measured, "latency_s"), column(measured, "bandwidth_bytes_s").dropna()
+    ends = in_one_unit((latency.min(), latency.max()), TIMES, digits=3)
+    text = f"Collective benchmark of all-reduce in {len(measured)} settings: latency {ends}"
+    if rate.empty:
+        return f"{text}."
+    return f"{text}, bus bandwidth {in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)}."
 
 
 def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
@@ -392,7 +396,7 @@ def _levels(values: pd.Series) -> str:
 
 def _rates(ok: pd.DataFrame) -> str:
     rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
-    return f"{' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s in each direction" if rates else ""
+    return f"{in_one_unit(rates, LINK_RATES, between=' or ')} in each direction" if rates else ""
 
 
 def _span(runs: pd.DataFrame) -> str:

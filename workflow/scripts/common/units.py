@@ -1,0 +1,54 @@
+"""Choose the unit in which people read a quantity, so that no number needs an exponent."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class Unit(NamedTuple):
+    """A unit: its size, its name, and the least value that is written in it, `size` by default."""
+
+    size: float
+    name: str
+    at_least: float | None = None
+
+
+# Of each quantity the largest unit first; values in s, J and bytes/s.
+TIMES = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "µs"))
+ENERGIES = (Unit(1e6, "MJ"), Unit(1e3, "kJ"), Unit(1.0, "J"), Unit(1e-3, "mJ"), Unit(1e-6, "µJ"))
+DATA_RATES = (Unit(1e9, "GB/s"), Unit(1e6, "MB/s"))
+LINK_RATES = (Unit(1e9 / 8, "Gbit/s", 1e9), Unit(1e6, "MB/s"))
+
+
+def choose_unit(values: ArrayLike, units: tuple[Unit, ...]) -> Unit:
+    """Return the largest of `units` that suits the largest of some values; without values the smallest."""
+    numbers = np.asarray(values, dtype=float)
+    largest = float(np.nanmax(numbers)) if np.isfinite(numbers).any() else 0.0
+    for unit in units:
+        if largest >= (unit.size if unit.at_least is None else unit.at_least):
+            return unit
+    return units[-1]
+
+
+def in_one_unit(
+    values: Iterable[float], units: tuple[Unit, ...], digits: int = 6, between: str = " to "
+) -> str:
+    """Return values in the unit that suits the largest of them, equal ones once: `31.2 to 125 MB/s`.
+
+    Args:
+        values: One value or more.
+        units: Units of the quantity, such as LINK_RATES.
+        digits: Significant digits, at most.
+        between: What separates values.
+    """
+    numbers = list(values)
+    unit = choose_unit(numbers, units)
+    texts = dict.fromkeys(_significant(number / unit.size, digits) for number in numbers)
+    return f"{between.join(texts)} {unit.name}"
+
+
+def _significant(number: float, digits: int) -> str:
+    """Return a number with at most `digits` significant digits, but with all of its integer part."""
+    return f"{number:.{digits}g}" if abs(number) < 10**digits else f"{number:.0f}"
