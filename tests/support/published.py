@@ -1,4 +1,6 @@
-"""Data sets with published analyses: R's datasets package, NIST StRD, Jain (1991) and Montgomery (2013)."""
+"""Published numbers: of R's datasets package, NIST StRD, Jain (1991), Montgomery (2013), and MLPerf."""
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -108,3 +110,12 @@ FIBRES = {
     "2": [(40, 22), (48, 28), (39, 22), (45, 30), (44, 28)],
     "3": [(35, 21), (37, 23), (42, 26), (34, 21), (32, 15)],
 }
+
+
+def mlperf_runs() -> pd.DataFrame:
+    """Return runs of MLPerf Training v5.1 (github.com/mlcommons/training_results_v5.1 441d65f4, Apache-2.0).
+
+    All cells with ten successful runs of three benchmarks. Columns: benchmark, cell (organization and system),
+    evals (number of evaluations), run_s (time to train, s), step_s (median step time, s; NaN if not logged).
+    """
+    return pd.read_csv(Path(__file__).with_name("mlperf_runs.csv"))

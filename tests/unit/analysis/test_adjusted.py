@@ -356,7 +356,7 @@ def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
         find_note(table.notes, "slopes").facts["slopes"][REFERENCE],
         find_note(table.notes, "slopes"),
     )
-    assert slope.low < slope.value < slope.high and tables.difference(slope) in note, (
+    assert slope.low < slope.value < slope.high and tables.interval(slope) in note, (
         "the slope with its interval"
     )
     compared = effects.table(of_campaign)

@@ -14,7 +14,7 @@ from statsmodels.stats.power import TTestIndPower
 from analysis import checks, study
 from analysis.pooling import pooled
 from common.notes import Note, codes, find_note
-from support.published import PLANT_GROWTH
+from support.published import PLANT_GROWTH, mlperf_runs
 
 
 def table_of(runs):
@@ -319,3 +319,48 @@ def test_a_verdict_is_a_clause(assumption, text, read):
     runs = read(failures={})
     finding = verdict(runs[runs["cell"].isin(runs["cell"].unique()[:2])], assumption)
     assert isinstance(finding, Note) and finding == text
+
+
+def runs_to_train(runs, benchmark="llama2_70b_lora"):
+    """Return runs whose epoch times are MLPerf's times to train."""
+    measured = mlperf_runs().query("benchmark == @benchmark").reset_index(drop=True)
+    frame = pd.concat([runs[runs["status"] == "ok"][:1]] * len(measured), ignore_index=True)
+    return frame.assign(
+        cell=measured["cell"],
+        run_id=[f"{cell}.r{number}" for number, cell in enumerate(measured["cell"])],
+        replicate=measured.groupby("cell").cumcount() + 1,
+        block=np.arange(len(measured)) + 1,
+        order_key=np.arange(len(measured)) + 1.0,
+        session=None,
+        epoch_time_s=measured["run_s"],
+    )
+
+
+def test_the_second_value_of_a_lattice_is_no_outlier(runs):
+    trained = runs_to_train(runs)
+    data = checks.residuals(trained)
+    listed = [row for row in checks.run_checks(data, pooled(trained)) if row.assumption == checks.OUTLIER]
+    outliers, cells = {row.run_id: row.size_percent for row in listed}, data.groupby("cell")
+    assert data["step_s"].notna().all()
+    steps = 100 * (cells["step_s"].first() / np.exp(cells["fitted_log"].first())).min()
+    assert 0 < len(outliers) < 10 and max(map(abs, outliers.values())) < steps, "runs apart from their value"
+    normal = verdict(trained, checks.NORMAL)
+    assert normal.code == "lattice" and len(normal.facts["cells"]) == 15
+    assert set(normal.facts["points"].values()) == {2, 3, 4, 5}
+    assert cells["step_s"].first().to_dict() == normal.facts["steps_s"]
+    assert codes(checks.table(trained).notes).count("lattices") == 1
+
+
+def test_a_run_apart_from_its_value_is_an_outlier(runs):
+    trained = runs_to_train(runs)
+    data = checks.residuals(trained).set_index("run_id")
+    late = data.index[(data["cell"] == "Nebius nebius_b200_n4") & (data["place"] == 1)][0]
+    assert not data.loc[late, "outlier"]
+    trained.loc[trained["run_id"] == late, "epoch_time_s"] += 0.15 * data.loc[late, "step_s"]
+    assert checks.residuals(trained).set_index("run_id").loc[late, "outlier"]
+
+
+def test_checks_without_a_lattice_do_not_name_one(runs):
+    data = checks.residuals(runs)
+    assert data["step_s"].isna().all() and (data["place"] == 0).all() and checks.lattice_note(data) is None
+    assert "lattices" not in codes(checks.table(runs).notes)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -58,26 +59,50 @@ def test_numbers_are_rounded_for_people(value, text):
     assert tables.number(value) == text
 
 
-def test_an_interval_has_the_decimals_of_its_value():
-    assert tables.interval(Estimate(0.6204, 0.60911, 1.2)) == "0.620 [0.609, 1.200]"
-    assert tables.interval(Estimate(0.6204)) == "0.620"
-
-
 @pytest.mark.parametrize(
     ("value", "low", "high", "text"),
     [
+        (0.62041, 0.60911, 0.63142, "0.620 [0.609, 0.631]"),
+        (0.513, 0.267, 0.987, "0.51 [0.27, 0.99]"),
+        (0.194121, 0.194081, 0.194162, "0.19412 [0.19408, 0.19416]"),
+        (0.194121, 0.194091, 0.194151, "0.194121 [0.194091, 0.194151]"),
+        (36_012.4, 36_001.6, 36_023.2, "36012 [36002, 36023]"),
+        (36_012.41, 36_012.01, 36_012.81, "36012.4 [36012.0, 36012.8]"),
+        (1.0, 0.02, 50.0, "1.0 [0.0, 50.0]"),
+        (1_536_215.0, 1_531_002.0, 1_541_430.0, "1.536e+06 [1.531e+06, 1.541e+06]"),
+        (4.41e-6, 4.4e-6, 4.42e-6, "4.410e−06 [4.400e−06, 4.420e−06]"),
+        (6.3e-5, -1.4e-4, 2.6e-4, "0.00006 [−0.00014, 0.00026]"),
+        (6.3e-6, -1.4e-5, 2.6e-5, "0.000006 [−0.000014, 0.000026]"),
+        (2.1e6, 4e5, 3.9e6, "2.1e+06 [0.4e+06, 3.9e+06]"),
+        (10.7, 10.69, 10.71, "10.700 [10.690, 10.710]"),
+        (1 / 3, 1 / 3 - 1e-12, 1 / 3 + 1e-12, "0.33333333 [0.33333333, 0.33333333]"),
         (-0.000817, -0.012359, 0.010724, "−0.001 [−0.012, 0.011]"),
         (-2.5234, -2.6412, -2.4103, "−2.52 [−2.64, −2.41]"),
-        (10.7, 10.69, 10.71, "10.7 [10.7, 10.7]"),
         (-0.0001, -0.5, 0.5, "0.00 [−0.50, 0.50]"),
-        (120.0, -900.0, 1140.0, "120 [−900, 1140]"),
         (0.0, -0.5, 0.5, "0.00 [−0.50, 0.50]"),
+        (120.0, -900.0, 1140.0, "120 [−900, 1140]"),
+        (float("inf"), 5.0, float("inf"), "inf [5.00, inf]"),
         (1.5, float("nan"), float("nan"), "1.50"),
         (1.5, 1.5, 1.5, "1.50 [1.50, 1.50]"),
     ],
 )
-def test_difference_has_decimals_of_its_interval(value, low, high, text):
-    assert tables.difference(Estimate(value, low, high)) == text
+def test_digits_follow_the_width_of_the_interval(value, low, high, text):
+    assert tables.interval(Estimate(value, low, high)) == text
+
+
+def test_means_are_as_precise_as_their_ratio():
+    rows = pd.DataFrame({"from_s": [0.194121, 2.0], "ratio": [1.0004, 1.5], "ratio_low": [1.0002, np.nan]})
+    rows["ratio_high"] = [1.0006, np.nan]
+    assert tables.mean_texts(rows, "from_s", "ratio") == ["0.19412", "2.00"]
+    assert tables.mean_texts(rows, "from_s", "ratio", 1e3) == ["194.12", "2000"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0312, "3.1"), (0.00031, "0.031"), (-0.0004, "−0.040"), (0.0, "0.0"), (-1e-17, "0.0"), (0.34, "34.0")],
+)
+def test_small_changes_keep_two_digits(share, text):
+    assert tables.change(share) == text
 
 
 def test_p_values_do_not_claim_too_much():

@@ -13,7 +13,7 @@ from analysis.measured import Records
 from analysis.pooling import MAX_PRIOR_DF, after_blocks, estimate_prior, pooled
 from declared.figures import Declared
 from figures import overview
-from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
+from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS, mlperf_runs
 from support.simulated import DEPENDENCES, SPREADS, coverage, simulated
 
 
@@ -220,6 +220,25 @@ def test_intervals_have_nominal_coverage_also_of_noisy_cells(name, n):
     assert 0.93 < of_cells < 0.975
     assert 0.93 < of_ratios < 0.975
     assert of_noisiest > (0.85 if name == "one with three times" else 0.88)
+
+
+@pytest.mark.parametrize("time", ["run_s", "step_s"])
+@pytest.mark.simulation
+def test_random_halves_of_real_runs_differ_as_often_as_p_says(time):
+    """Compare random halves of ten runs of MLPerf: times to train, which lie on a lattice, and step times.
+
+    A share of 5 % has a standard error of 0.5 % at least, because halves of the same runs depend on each other.
+    """
+    rng, p_values = np.random.default_rng(20261128), []
+    for _, runs in mlperf_runs().dropna(subset=time).groupby("benchmark"):
+        cells_ = {cell: own[time].to_numpy() for cell, own in runs.groupby("cell")}
+        for _ in range(60):
+            drawn = {cell: rng.permutation(times) for cell, times in cells_.items()}
+            halves = [{f"{cell}.{half}": times[half::2] for cell, times in drawn.items()} for half in (0, 1)]
+            runs_of_halves = runs_of(halves[0] | halves[1]).assign(block=pd.NA)
+            pooling = pooled(runs_of_halves)
+            p_values += pooling.ratios(list(halves[0]), list(halves[1]))["p"].tolist()
+    assert 0.03 < np.mean(np.array(p_values) < 0.05) < 0.07
 
 
 def test_tables_and_figures_show_the_same_intervals(runs, csv):

@@ -220,3 +220,25 @@ def test_one_replica_is_the_baseline_at_every_rate_of_the_links(runs):
     assert {cell: baselines[f"{cell}.bandwidth=250"] for cell in set(parallel["cell"]) & set(before)} == {
         cell: before[cell] for cell in set(parallel["cell"]) & set(before)
     }
+
+
+def test_a_narrow_interval_says_what_it_does_not_contain(read):
+    narrow = read(failures={}, noise=0.0003)
+    note = find_note(cells.table(narrow).notes, "one-allocation")
+    assert note.facts == {"half_width": pooled(narrow).half_widths.median(), "recorded": True}
+    assert note.facts["half_width"] < 0.001
+    elsewhere = conditions.one_allocation_note(narrow.assign(session=None))
+    assert elsewhere.facts == note.facts | {"recorded": False} and elsewhere != note
+    by_block = narrow.assign(session=narrow["block"].astype(str))
+    wide, single = read(failures={}, noise=0.05), read(failures={}, replicates=1)
+    for runs in (by_block, wide, single, narrow.assign(status="failed")):
+        assert conditions.one_allocation_note(runs) is None
+
+
+def test_steps_of_single_runs_are_no_replicates(read):
+    runs = read(failures={}, replicates=2).assign(step_time_median_s=0.1)
+    assert conditions.single_run_steps_note(runs) is None
+    alone = runs[(runs["replicate"] == 1) | (runs["cell"] != DDP_64_2)]
+    assert conditions.single_run_steps_note(alone).facts == {"cells": 1}
+    assert "steps-of-single-runs" in codes(cells.table(alone).notes)
+    assert conditions.single_run_steps_note(alone.assign(step_time_median_s=np.nan)) is None

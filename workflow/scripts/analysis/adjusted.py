@@ -500,7 +500,7 @@ def slopes_note(result: Adjustment) -> str:
         LOST_CPU_TIME: "1 % of CPU time lost to other processes or a hypervisor",
     }
     alone = [
-        f"{longer[name]} goes with an epoch that takes {tables.difference(slopes.estimates[0])} % longer "
+        f"{longer[name]} goes with an epoch that takes {tables.interval(slopes.estimates[0])} % longer "
         f"(correlation {tables.number(slopes.correlation, 2)})"
         for name, slopes in result.alone.items()
     ]

@@ -342,7 +342,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     }
     if data["q"].notna().any():
         estimates = data[["q", "q_low", "q_high"]].itertuples(index=False)
-        display["effect q"] = [tables.difference(Estimate(*row)) for row in estimates]
+        display["effect q"] = [tables.interval(Estimate(*row)) for row in estimates]
     return tables.Table(
         heading,
         data,

@@ -145,15 +145,13 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
             texts = [tables.interval(Estimate(*row), listed.digits) for row in bounds.itertuples(index=False)]
             display[listed.label] = pd.Series(texts, data.index).mask(ran_out, OUT_OF_MEMORY_MARK).tolist()
         if listed == EPOCH_TIME and f"{TIME}_cv" in data:
-            middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
-            display["median (s)"] = [
-                tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)
-            ]
-            display["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
+            display["median (s)"] = _median_texts(data)
+            display["CV (%)"] = [tables.number(100 * cv, 2) for cv in data[f"{TIME}_cv"]]
     notes = [
         conditions.paragraph(
             "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
         ),
+        conditions.one_allocation_note(runs),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Accuracy and "
         "perplexity have t intervals from the runs of their own cell alone, cut at the range that is "
         "possible; other responses have intervals as epoch time has. CV (standard deviation divided by mean) "
@@ -162,6 +160,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         (STEPS_ELSEWHERE if measured_elsewhere(runs) else STEP_QUANTILES)
         if "step_time_median_s_mean" in data
         else "",
+        conditions.single_run_steps_note(runs),
         conditions.setting_note(runs),
     ]
     return tables.Table(
@@ -171,6 +170,18 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         notes=[note for note in notes if note],
         left_aligned=[title("framework"), title("model"), title("dataset")],
     )
+
+
+def _median_texts(data: pd.DataFrame) -> list[str]:
+    """Return the median of each cell with its interval; without one, as precise as the cell's mean."""
+    texts = tables.interval_texts(data, f"{TIME}_median")
+    means = data[[f"{TIME}_{part}" for part in ("mean", "low", "high")]].itertuples(index=False)
+    return [
+        tables.with_error(middle, tables.half_width(Estimate(*mean))) if math.isnan(low) else text
+        for text, middle, low, mean in zip(
+            texts, data[f"{TIME}_median"], data[f"{TIME}_median_low"], means, strict=True
+        )
+    ]
 
 
 def _median_note(data: pd.DataFrame) -> Note:

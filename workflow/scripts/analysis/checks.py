@@ -18,8 +18,10 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
 from analysis.measured import measured_elsewhere, successful
 from analysis.pooling import Pooling, pooled
+from common.lattice import find_lattices
 from common.notes import Note
 from common.text import number_of
+from common.units import TIMES, in_one_unit
 
 MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
 MIN_RESIDUALS = 8
@@ -41,6 +43,14 @@ INDEPENDENT = "no run depends on the one before it"
 NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
 HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"
 NO_EVIDENCE = Note("nothing-against", "no evidence against it")
+LATTICES = Note(
+    "lattices",
+    "A cell is on a lattice if its runs lie on few values, multiples of a step apart, nearer to them than "
+    "chance explains. Times to train are: an offset plus a number of evaluations times their interval. Times "
+    "of machines with two speeds look alike. No such sample is normal, and a run is an outlier if it differs "
+    "from others of its value. Intervals and tests hold: of random halves of such runs, 4 to 6 % differ "
+    "with p < 5 %.",
+)
 LABELS = "residuals of the logarithm of epoch time within cells"
 
 ORDER_TESTED = (
@@ -78,8 +88,10 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: run_id, cell, session, block, order (1, 2, ...), by_clock, fitted_log (the cell's mean of ln
     seconds), residual, studentized (externally), normal_quantile, p_outlier and outlier (see
-    `_find_outliers`). Runs alone in their cell have residual 0 and NaN afterwards. The order is that of
-    started_at if `by_clock`, else the planned one.
+    `_find_outliers`), step_s and place (of a cell on a lattice: its step, and the point that the run lies on;
+    else NaN and 0). Runs alone in their cell have residual 0 and NaN afterwards. The order is that of
+    started_at if `by_clock`, else the planned one. In cells on a lattice, outliers are judged among the runs
+    of one point, apart from other cells.
     """
     ok = successful(runs)
     by_clock = bool(len(ok)) and bool(ok["started_at"].notna().all())
@@ -94,13 +106,51 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     data["residual"] = np.where(differ, log - data["fitted_log"], 0.0)
     data["n"] = n.astype(int)
     data["studentized"], _ = _studentized(data["residual"].to_numpy(), n)
-    data["p_outlier"], data["outlier"] = _find_outliers(log.to_numpy(float), pd.factorize(ok["cell"])[0])
+    data["step_s"], data["place"] = _lattice_columns(ok)
+    data["p_outlier"], data["outlier"] = math.nan, False
+    on_lattice = data["step_s"].notna()
+    for part in (data.index[on_lattice], data.index[~on_lattice]):  # their spreads have little in common
+        peers = pd.factorize(_peers(data).loc[part])[0]
+        p, outlier = _find_outliers(log.loc[part].to_numpy(float), peers)
+        data.loc[part, "p_outlier"], data.loc[part, "outlier"] = p, outlier
     is_studentized = data["studentized"].notna().to_numpy()
     place = (data["studentized"][is_studentized].rank() - 0.375) / (
         is_studentized.sum() + 0.25
     )  # Blom (1958)
     data.loc[is_studentized, "normal_quantile"] = stats.norm.ppf(place)
     return data
+
+
+def _lattice_columns(ok: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the step (s) of the lattice of each run's cell, NaN without one, and the run's point, or 0."""
+    step, place = np.full(len(ok), math.nan), np.zeros(len(ok), dtype=int)
+    seconds = ok["epoch_time_s"].to_numpy(float)
+    rows_by_cell = ok.groupby("cell", sort=False).indices
+    for cell, lattice in find_lattices({name: seconds[rows] for name, rows in rows_by_cell.items()}).items():
+        step[rows_by_cell[cell]], place[rows_by_cell[cell]] = lattice.step, lattice.places
+    return step, place
+
+
+def _peers(data: pd.DataFrame) -> "pd.Series[int]":
+    """Return a code of the runs that each run is compared with: those of its cell at the same point."""
+    return data.groupby(["cell", "place"], sort=False).ngroup()
+
+
+def lattice_note(data: pd.DataFrame) -> Note | None:
+    """Say which cells lie on a lattice, as a clause; None if none does. `data` are `residuals`."""
+    cells = data[data["step_s"].notna()].groupby("cell")
+    if not len(cells):
+        return None
+    points, steps = cells["place"].nunique(), cells["step_s"].first()
+    n_cells = data["cell"].nunique()
+    apart = in_one_unit((steps.min(), steps.max()), TIMES, digits=3)
+    values = " to ".join(dict.fromkeys(str(n) for n in (points.min(), points.max())))
+    text = (
+        f"in {len(points)} of {number_of(n_cells, 'cell')} the runs lie on {values} values, multiples of a "
+        f"step apart ({apart}), as times do that count evaluations"
+    )
+    facts = {"cells": list(points.index), "of": n_cells, "steps_s": steps.to_dict()}
+    return Note("lattice", text, **facts, points=points.to_dict())
 
 
 def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float]:
@@ -207,7 +257,10 @@ def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
         test = f"Shapiro-Wilk, n = {len(x)}"
         statistic, p = stats.shapiro(x)
     verdict = NO_EVIDENCE
-    if p < SIGNIFICANCE_LEVEL:
+    if (lattice := lattice_note(data)) is not None:
+        finding = "not normal" if p < SIGNIFICANCE_LEVEL else f"{NO_EVIDENCE}, but it does not hold"
+        verdict = Note("lattice", f"{finding}: {lattice}", **lattice.facts)
+    elif p < SIGNIFICANCE_LEVEL:
         kurtosis, skewness = float(stats.kurtosis(x)), float(stats.skew(x))
         text = (
             f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
@@ -355,16 +408,22 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
     """Yield a row that counts outliers, then one for each, largest first."""
     outliers = data[data["outlier"]].sort_values("p_outlier", kind="stable")
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
-    n_judged = int(data["studentized"].notna().sum())
-    count = Note(
-        "outliers", f"{len(outliers) or 'none'} of {n_judged} runs", outliers=len(outliers), runs=n_judged
-    )
-    yield Check(name, test, count)
-    for row in outliers.itertuples():
-        # Relative to the mean of the cell's other runs.
+    n_judged = int(data["p_outlier"].notna().sum())
+    is_lattice = bool(data["step_s"].notna().any())
+    among = ", each among those of its value: another value is none" if is_lattice else ""
+    text = f"{len(outliers) or 'none'} of {n_judged} runs{among}"
+    yield Check(name, test, Note("outliers", text, outliers=len(outliers), runs=n_judged))
+    on_lattice = data[data["step_s"].notna()]
+    peers = on_lattice["residual"].groupby(_peers(on_lattice))
+    residual = on_lattice["residual"] - peers.transform("mean")
+    studentized, _ = _studentized(residual.to_numpy(), peers.transform("size").to_numpy(float))
+    among_peers = on_lattice.assign(residual=residual, n=peers.transform("size"), studentized=studentized)
+    for row in pd.concat([among_peers, data.drop(on_lattice.index)]).loc[outliers.index].itertuples():
+        # Relative to the mean of the other runs.
         size = 100 * math.expm1(row.residual * row.n / (row.n - 1))
         direction = "slower" if size > 0 else "faster"
-        text = f"{tables.number(abs(size), 2)} % {direction} than its cell's others; kept"
+        text = f"{tables.number(abs(size), 2)} % {direction} than its cell's others"
+        text += " of this value; kept" if pd.notna(row.step_s) else "; kept"
         yield Check(
             OUTLIER,
             test,
@@ -479,6 +538,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "cells together, so runs of a cell with a large spread are found first. No outlier is removed."
         + ("" if is_elsewhere else OTHER_PROCESSES)
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
+        LATTICES if data["step_s"].notna().any() else "",
         _other_replicates_note(pooling),
         conditions.setting_note(runs),
     ]

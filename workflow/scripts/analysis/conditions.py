@@ -20,6 +20,7 @@ from analysis.measured import (
 )
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
 from common.notes import Note
+from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import is_registered, notes_of, trains_alone
 from declared.mesh import divides_more
@@ -29,8 +30,12 @@ MAX_LISTED_NAMES = 10
 SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
 NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
 NOTABLE_STEAL_SHARE = 0.05
+# Differences of step times, as shares, in MLPerf Training v4.0 to v5.1 (mlcommons/training_results_v5.1 and
+# earlier): between sites with nominally the same GPUs, batch and round, and standard deviation within a cell.
+SITES_APART, RUNS_APART = 0.017, 0.0014
 NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
 NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
+CORES = (Unit(1.0, "core"),)
 PER_CELL = "per cell"
 RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
@@ -246,14 +251,15 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
 
 def _bracketed_node_limits(runs: pd.DataFrame) -> str:
     """Return limits of nodes as a range in brackets, such as ` (0.6 core, 31 to 125 MB/s)`; "" for none."""
-    columns = ((runs["cpu_share"], 1.0, "core"), (runs["bandwidth_bytes_s"], 1e6, "MB/s"))
+    columns = ((runs["cpu_share"], CORES), (runs["bandwidth_bytes_s"], LINK_RATES))
     parts = (
         [f"heterogeneous: {max(shares, key=len)} core"] if len(shares := runs["cpu_shares"].dropna()) else []
     )
-    for values, unit, name in columns:
-        if values.notna().any():
-            ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
-            parts.append(f"{' to '.join(ends)} {name}")
+    parts += [
+        in_one_unit((values.min(), values.max()), units, digits=3)
+        for values, units in columns
+        if values.notna().any()
+    ]
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -419,6 +425,42 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     return Note("intervals-of-contrasts", f"{text}.", **of_ratios.facts)
 
 
+def one_allocation_note(runs: pd.DataFrame) -> Note | None:
+    """Say that narrow intervals contain no days, nodes and sites; None if they are wide, or may contain them.
+
+    They do not if no cell has runs of two sessions, nor if no session is recorded, as of runs measured
+    elsewhere.
+    """
+    cells = successful(runs).groupby("cell")
+    replicated = cells.size()[lambda n: n > 1].index
+    halves = pooled(runs).half_widths.reindex(replicated).dropna()
+    n_sessions = cells["session"].nunique().reindex(replicated).max()
+    if halves.empty or halves.median() >= SITES_APART or n_sessions > 1:
+        return None
+    why = "are of one session" if n_sessions else "have no recorded session"
+    text = (
+        f"Intervals contain no differences between days, nodes or sites: the runs of a cell {why}. Half "
+        f"widths are {100 * halves.median():.2g} % (median); in MLPerf Training, sites with the same GPUs "
+        f"differ by {_percent(SITES_APART)}, runs by {_percent(RUNS_APART)}."
+    )
+    return Note("one-allocation", text, half_width=float(halves.median()), recorded=bool(n_sessions))
+
+
+def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
+    """Say that steps are no replicates, where step times of single runs are known; else return None."""
+    ok = successful(runs)
+    single = ok.groupby("cell")["step_time_median_s"].agg(["size", "count"])
+    n_cells = int((single == 1).all(axis="columns").sum())
+    if not n_cells:
+        return None
+    text = (
+        "Steps are no replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
+        f"steps of one of them say. So {_count(n_cells, 'cell')} with step times of a single run "
+        f"{'has' if n_cells == 1 else 'have'} no interval of {'its' if n_cells == 1 else 'their'} own."
+    )
+    return Note("steps-of-single-runs", text, cells=n_cells)
+
+
 def few_runs_warning(runs: pd.DataFrame) -> str:
     """Return a warning, with a leading space, if some cell has exactly two successful runs."""
     if (successful(runs).groupby("cell").size() == 2).any():
@@ -499,9 +541,9 @@ def _full_node_limits(runs: pd.DataFrame) -> str:
     shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
     heterogeneous = max(runs["cpu_shares"].dropna(), key=len, default="")
     parts = [
-        *([f"each with {' or '.join(f'{share:g}' for share in shares)} core"] if shares else []),
+        *([f"each with {in_one_unit(shares, CORES, between=' or ')}"] if shares else []),
         *([f"heterogeneous, with {heterogeneous.replace('/', ', ')} core"] if heterogeneous else []),
-        *([f"links of {' or '.join(f'{rate / 1e6:g}' for rate in rates)} MB/s"] if rates else []),
+        *([f"links of {in_one_unit(rates, LINK_RATES, between=' or ')}"] if rates else []),
     ]
     return "".join(f", {part}" for part in parts)
 

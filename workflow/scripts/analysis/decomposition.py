@@ -231,8 +231,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TOTAL if part == TOTAL else f"{before} → {after}"
         for part, before, after in data[["part", "from", "to"]].itertuples(index=False)
     ]
-    display["difference (s)"] = tables.difference_texts(data, "difference_s")
-    display["ratio"] = tables.difference_texts(data, "ratio")
+    display["difference (s)"] = tables.interval_texts(data, "difference_s")
+    display["ratio"] = tables.interval_texts(data, "ratio")
     total = _total_note(data) if has_total else ""
     notes = [
         conditions.paragraph(
@@ -252,7 +252,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         display["network alone (s)"] = _accumulation_texts(data, "network_s")
         display["beyond the network (s)"] = _accumulation_texts(data, "beyond_network_s")
     if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = tables.difference_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
         explains = "It can help to explain a difference in seconds, but it is not a part of the sum."
         notes.append(conditions.paragraph("throttling-explains", [THROTTLED, explains]))
     notes += [
@@ -270,7 +270,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
 
 
 def _accumulation_texts(data: pd.DataFrame, name: str) -> list[str]:
-    texts = tables.difference_texts(data, name)
+    texts = tables.interval_texts(data, name)
     return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
 
 

@@ -272,21 +272,21 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         for name in varying(runs)
     }
     if response != EPOCH_TIME and data["response_ratio"].notna().any():
-        display[response.label] = [
-            f"{tables.number(start)} → {tables.number(end)}"
-            for start, end in response.unit_multiplier
-            * data[["response_from", "response_to"]].to_numpy(float)
+        ends = [
+            tables.mean_texts(data, f"response_{end}", "response_ratio", response.unit_multiplier)
+            for end in ("from", "to")
         ]
+        display[response.label] = [f"{start} → {end}" for start, end in zip(*ends, strict=True)]
         display[f"{response.title}: ratio"] = _ratio_texts(data, "response_ratio")
         display[f"{response.title}: p (Holm)"] = data["response_p_holm"].map(tables.p_value)
-    display["from (s)"] = data["from_s"].map(tables.number)
-    display["to (s)"] = data["to_s"].map(tables.number)
+    for end in ("from", "to"):
+        display[f"{end} (s)"] = tables.mean_texts(data, f"{end}_s", "ratio")
     display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
     display["ratio"] = _ratio_texts(data, "ratio")
     if data["ratio_adjusted"].notna().any():
-        display[ADJUSTED_RATIO] = tables.difference_texts(data, "ratio_adjusted")
+        display[ADJUSTED_RATIO] = tables.interval_texts(data, "ratio_adjusted")
     display["difference (s)"] = [
-        text.partition(" [")[0] for text in tables.difference_texts(data, "difference_s")
+        text.partition(" [")[0] for text in tables.interval_texts(data, "difference_s")
     ]  # its own interval, which is in the CSV, could exclude 0 where the ratio's includes 1
     display["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
@@ -324,7 +324,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
     if (data["shared_sessions"] == 0).any():
         display["same session"] = data["shared_sessions"].map(_shared_session_text)
     if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = tables.difference_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
         notes.insert(-4, THROTTLED)
     if data[["from_sent_bytes", "to_sent_bytes"]].notna().any(axis=None):
         display["sent (MB)"] = [

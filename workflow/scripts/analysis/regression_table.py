@@ -29,6 +29,7 @@ SHOWN_STATISTICS = [
         for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
     ),
 ]
+MAX_DECIMALS, MIN_PLAIN = 6, 0.001  # smaller coefficients that need more decimals have an exponent
 LARGE_VIF = 10
 MIN_SPARE_CELLS = 4  # cells beyond coefficients; fewer get no stars
 
@@ -127,7 +128,7 @@ def coefficient_text(estimate: float, error: float, by_cell: float, p: float, st
     if not error > 0:
         return tables.number(estimate)
     decimals = max(0, 1 - math.floor(math.log10(float(f"{error:.1e}"))))
-    if decimals > 6:
+    if decimals > MAX_DECIMALS and abs(estimate) < MIN_PLAIN:
         numbers = [tables.number(value, 2) for value in (estimate, error, by_cell)]
     else:
         numbers = [
@@ -154,7 +155,8 @@ def _statistic(name: str, statistics: dict[str, float]) -> str:
     if name == "lack of fit: p":
         return tables.p_value(value)
     if name.endswith("(%)"):
-        return f"{value:+.1f}".replace("-", "−") if "worst" in name else f"{value:.1f}"
+        text = tables.change(value / 100)
+        return f"+{text}" if "worst" in name and value > 0 else text
     return f"{value:.3f}" if name.endswith("R²") else tables.number(value)
 
 

@@ -266,12 +266,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
     display["replicas"] = data["replicas"]
     display["n"] = data["n"].map(str)
-    display["baseline (s)"] = tables.difference_texts(data, "baseline_epoch_time_s")
-    display["serial fraction f"] = tables.difference_texts(data, "serial_fraction")
-    display["limit 1/f"] = [text.replace("inf", "∞") for text in tables.difference_texts(data, "limit")]
-    display["largest speed-up"] = tables.difference_texts(data, "speedup")
+    display["baseline (s)"] = tables.interval_texts(data, "baseline_epoch_time_s")
+    display["serial fraction f"] = tables.interval_texts(data, "serial_fraction")
+    display["limit 1/f"] = [text.replace("inf", "∞") for text in tables.interval_texts(data, "limit")]
+    display["largest speed-up"] = tables.interval_texts(data, "speedup")
     display["on replicas"] = data["speedup_replicas"].map(str)
-    display["efficiency"] = tables.difference_texts(data, "efficiency")
+    display["efficiency"] = tables.interval_texts(data, "efficiency")
     display["Karp–Flatt"] = [
         " → ".join(tables.number(value, 2) for value in dict.fromkeys(fractions))
         for fractions in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.intervals import Estimate
+from analysis.intervals import ROUNDING, Estimate
 from common.errors import InputError
 from common.files import display_path, write_text
 from common.latex import latex_text
@@ -35,6 +35,9 @@ WRAPPED_SHARE = 0.45  # wrapped columns get at least this share of their width
 NOTE_EM = 65  # width of a line of notes
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
+MAX_TWO_DIGITS = 3.54  # an error from 1 to this has two digits at least, a larger one one digit
+MAX_DIGITS = 8  # of a value, however narrow its interval is
+MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond have an exponent
 MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
 RULE = "---"  # in Markdown, separates the notes below a table from the others
 NO_ROWS = Note("no-rows", "There are no rows.")
@@ -381,47 +384,95 @@ def number(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     rounded = float(f"{value:.{digits - 1}e}")
     exponent = math.floor(math.log10(abs(rounded)))
-    if not -5 < exponent < 6:
+    if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
         return f"{value:.{digits - 1}e}".replace("-", "−")
     return f"{value:.{max(digits - 1 - exponent, 0)}f}".replace("-", "−")
 
 
 def interval(estimate: Estimate, digits: int = 3) -> str:
-    """Return `value [low, high]` with equal decimals; the value alone without an interval."""
-    text = number(estimate.value, digits)
+    """Return `value [low, high]`, all with the decimals that the width of the interval gives (`decimals`).
+
+    Without an interval, or with one of width 0, the value has `digits` significant digits.
+    """
+    parts = [estimate.value, estimate.low, estimate.high]
     if math.isnan(estimate.low):
-        return text
-    if "e" in text:
-        return f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
-    decimals = len(text.partition(".")[2])
-    low, high = (f"{bound:.{decimals}f}".replace("-", "−") for bound in (estimate.low, estimate.high))
-    return f"{text} [{low}, {high}]"
-
-
-def difference(estimate: Estimate, digits: int = 3) -> str:
-    """Return `value [low, high]` with no more decimals than two significant digits of half the interval."""
-    half = (estimate.high - estimate.low) / 2
-    if not half > 0 or not math.isfinite(half):
-        return interval(estimate, digits)
-    decimals = max(0, 1 - math.floor(math.log10(float(f"{half:.1e}"))))
-    if estimate.value:
-        decimals = min(decimals, max(0, digits - 1 - math.floor(math.log10(abs(estimate.value)))))
-    value, low, high = (
-        f"{round(number, decimals) + 0.0:.{decimals}f}".replace("-", "−")
-        for number in (estimate.value, estimate.low, estimate.high)
-    )
+        return number(estimate.value, digits)
+    error = half_width(estimate)
+    if error is None:
+        value, low, high = _with_equal_decimals(parts, digits)
+    else:
+        value, low, high = _with_common_exponent(parts, decimals(estimate.value, error, digits))
     return f"{value} [{low}, {high}]"
 
 
+def half_width(estimate: Estimate) -> float | None:
+    """Return half the width of an interval, the value at most if it has one sign; None without a width."""
+    half = (estimate.high - estimate.low) / 2
+    if not 0 < half < math.inf:
+        return None
+    has_one_sign = estimate.low * estimate.high > 0 and estimate.value
+    return min(half, abs(estimate.value)) if has_one_sign else half
+
+
+def decimals(value: float, error: float, digits: int = 3) -> int:
+    """Return the decimals of a value with an error above 0, such as half its interval; below 0 for tens.
+
+    The value has `digits` significant digits, as far as the error then has two at most (GUM, JCGM 100:2008,
+    7.2.6), and one or two at least: two from 100 to 354 of its first three, else one (Review of Particle
+    Physics, Introduction, 5.3). So `0.51 [0.27, 0.99]`, and `0.19412 [0.19408, 0.19416]`.
+    """
+    most = 1 - math.floor(math.log10(float(f"{error:.1e}")))
+    first_three, exponent = f"{error:.2e}".split("e")
+    least = 1 - int(exponent) - (float(first_three) > MAX_TWO_DIGITS)
+    scale = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    wanted = digits - 1 - scale if value else most
+    return min(max(least, min(wanted, most)), MAX_DIGITS - 1 - scale)
+
+
+def with_error(value: float, error: float | None, digits: int = 3) -> str:
+    """Return a number with the `decimals` that its error gives; a dash for NaN.
+
+    Args:
+        value: The number.
+        error: Half the width of its interval, or of another that says how precise it is (`half_width`).
+        digits: Significant digits of the number without an error.
+    """
+    if pd.isna(value) or error is None:
+        return number(value, digits)
+    return _with_common_exponent([value], decimals(value, error, digits))[0]
+
+
+def _with_common_exponent(values: Sequence[float], n_decimals: int) -> list[str]:
+    """Return numbers with equal decimals, below 0 for tens; where these are many, with a common exponent."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    exponent = math.floor(math.log10(largest)) if largest else 0
+    if exponent <= MAX_EXPONENT and n_decimals <= MAX_DECIMALS:
+        return [_with_decimals(value, max(0, n_decimals)) for value in values]
+    mantissas = [_with_decimals(value / 10.0**exponent, max(0, exponent + n_decimals)) for value in values]
+    return [f"{mantissa}e{exponent:+03d}".replace("-", "−") for mantissa in mantissas]
+
+
+def _with_equal_decimals(values: Sequence[float], digits: int) -> list[str]:
+    """Return numbers with the decimals that the first has with `digits` significant digits."""
+    text = number(values[0], digits)
+    if "e" in text or not math.isfinite(values[0]):
+        return [number(value, digits) for value in values]
+    return [_with_decimals(value, len(text.partition(".")[2])) for value in values]
+
+
+def _with_decimals(value: float, decimals: int) -> str:
+    return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+
+
 def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
-    """Return `difference` of a ratio, with a round bracket at a bound that excludes 1 but rounds to it.
+    """Return `interval` of a ratio, with a round bracket at a bound that excludes 1 but rounds to it.
 
     Args:
         estimate: The ratio.
-        digits: Significant digits, at most.
+        digits: Significant digits, if the interval's width allows.
         unit: What 1 is shown as, such as 100 for per cent.
     """
-    text = difference(Estimate(unit * estimate.value, unit * estimate.low, unit * estimate.high), digits)
+    text = interval(Estimate(unit * estimate.value, unit * estimate.low, unit * estimate.high), digits)
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
@@ -433,14 +484,29 @@ def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
     """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
-    bounds = factor * data[[name, f"{name}_low", f"{name}_high"]].astype(float)
+    bounds = factor * _bounds(data, name)
     return [interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
 
 
-def difference_texts(data: pd.DataFrame, name: str) -> list[str]:
-    """Return `difference` of the columns name, name_low and name_high, by row."""
-    bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
-    return [difference(Estimate(*row)) for row in bounds.itertuples(index=False)]
+def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -> list[str]:
+    """Return the column `name` times `factor`, whose values have no interval, as precise as that of `ratio`.
+
+    Args:
+        data: Rows with a ratio, its bounds, and a mean behind it.
+        name: Column of the means.
+        ratio: Column of the ratios; its bounds end in _low and _high.
+        factor: Factor to the unit shown.
+    """
+    ratios = [Estimate(*row) for row in _bounds(data, ratio).itertuples(index=False)]
+    means = factor * data[name].astype(float)
+    return [
+        with_error(mean, error and error * mean / estimate.value)
+        for mean, estimate, error in zip(means, ratios, map(half_width, ratios), strict=True)
+    ]
+
+
+def _bounds(data: pd.DataFrame, name: str) -> pd.DataFrame:
+    return data[[name, f"{name}_low", f"{name}_high"]].astype(float)
 
 
 def p_value(p: float) -> str:
@@ -451,12 +517,14 @@ def p_value(p: float) -> str:
 
 
 def change(share: float) -> str:
-    """Return a relative change in per cent, without the sign %, with one decimal."""
-    return DASH if pd.isna(share) else f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
+    """Return a relative change in per cent, without the sign %: one decimal, two digits if it is small."""
+    if pd.isna(share):
+        return DASH
+    return number(100 * share, 2) if ROUNDING < abs(share) < 0.01 else _with_decimals(100 * share, 1)
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Return a share in per cent, without the sign %."""
+    """Return a share of a whole in per cent, without the sign %; `number` fits shares that may be tiny."""
     return DASH if pd.isna(share) else f"{100 * share:.{digits}f}"
 
 

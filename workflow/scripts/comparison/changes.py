@@ -72,10 +72,10 @@ def table(compared: Compared) -> tables.Table:
     varied = [name for name in data if name in varying(compared.cells)]
     columns = {title(name): data[name].map(level_text) for name in varied} or {"cell": data["cell"]}
     columns |= {
-        f"{a} (s)": data["from_s"].map(tables.number),
-        f"{b} (s)": data["to_s"].map(tables.number),
+        f"{a} (s)": tables.mean_texts(data, "from_s", "ratio"),
+        f"{b} (s)": tables.mean_texts(data, "to_s", "ratio"),
         "n": [f"{x}, {y}" for x, y in zip(data["from_n"], data["to_n"], strict=True)],
-        "ratio": _ratios(data),
+        "ratio": tables.interval_texts(data, "ratio"),
         "p (Holm)": data["p_holm"].map(tables.p_value),
         "change": data["change"],
     }
@@ -173,13 +173,6 @@ def not_compared(compared: Compared) -> str:
 def _enumerate_cells(cells: Sequence[str]) -> str:
     n_more = len(cells) - MAX_LISTED_CELLS
     return ", ".join(cells[:MAX_LISTED_CELLS]) + (f" and {n_more} more" if n_more > 0 else "")
-
-
-def _ratios(data: pd.DataFrame) -> list[str]:
-    rows = data[["ratio", "ratio_low", "ratio_high"]].itertuples(index=False)
-    return [
-        tables.difference(intervals.Estimate(float(row[0]), float(row[1]), float(row[2]))) for row in rows
-    ]
 
 
 def _cells(count: int) -> str:

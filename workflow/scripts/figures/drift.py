@@ -230,7 +230,7 @@ def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adju
     lines = [100 * np.expm1(value * logs) for value in (slope.value, slope.low, slope.high)]
     ax.plot(x, lines[0], color=style.INK, linewidth=1.0, zorder=4)
     ax.fill_between(x, lines[1], lines[2], color=style.INK, alpha=style.BAND_ALPHA, linewidth=0, zorder=1)
-    ax.set_title(f"slope {tables.difference(slope)}")
+    ax.set_title(f"slope {tables.interval(slope)}")
     ax.grid(True)
 
 

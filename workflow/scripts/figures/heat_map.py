@@ -37,7 +37,7 @@ LOG_FROM_RATIO = 5
 FIELD_INCHES = 0.31
 AROUND_FIELDS_INCHES = 0.75  # height of the axis below the fields and of the scale of colours
 MIN_FIELD_WIDTH_IN = 0.9
-CHARACTER_INCHES = 0.06
+CHARACTER_INCHES, SMALL_CHARACTER_INCHES = 0.06, 0.055
 DARK_BELOW = 0.5  # luminance of a field whose text is white
 LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
@@ -55,7 +55,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs, view.missing_cause)
     x = str(declaration.x)
     view, columns, names = arrange(view, x)
-    panel_in = len(columns) * MIN_FIELD_WIDTH_IN
+    panel_in = len(columns) * _field_width(view)
     row_levels = ordered_rows(view, names)
     labels = [row_text(levels) for levels in row_levels]
     height_in = len(row_levels) * FIELD_INCHES
@@ -111,7 +111,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 def arrange(view: View, x: str) -> tuple[View, list[Any], list[str]]:
     """Return the view with its panels, the levels of the columns, and the factors of the rows."""
     columns = levels_in_order(view.runs, x)
-    view, names = _place_factors(view, len(columns) * MIN_FIELD_WIDTH_IN)
+    view, names = _place_factors(view, len(columns) * _field_width(view))
     return view, columns, names
 
 
@@ -119,6 +119,14 @@ def palette() -> list[str]:
     """Return the colours of fields, that of the smallest value first."""
     colours = matplotlib.colormaps[COLOURS](np.linspace(*COLOUR_ENDS, 256))
     return [to_hex(colour) for colour in colours]
+
+
+def _field_width(view: View) -> float:
+    """Return the width in inches that the longest interval needs."""
+    texts = (tables.interval(view.estimate(cell)) for cell in dict.fromkeys(view.ok["cell"]))
+    return max(
+        MIN_FIELD_WIDTH_IN, SMALL_CHARACTER_INCHES * max(len(text.partition(" ")[2]) for text in texts)
+    )
 
 
 def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from analysis import conditions, intervals
+from analysis import conditions, intervals, tables
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import Declared
@@ -142,7 +142,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     has_intervals = any("[" in heading for heading in headings)
     sentences = [
         f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
-        Note("noise", f"Shaded: noise of the means ({100 * spread:.1f} %).", share=spread)
+        Note("noise", f"Shaded: noise of the means ({tables.number(100 * spread, 2)} %).", share=spread)
         if np.isfinite(spread)
         else "",
         Note("predictions-beyond-axis", f"Arrows: {n_beyond} beyond the axis.", predictions=n_beyond)
@@ -167,9 +167,7 @@ def _heading(method_rows: pd.DataFrame) -> str:
     mape = intervals.bootstrap_mean(
         100 * method_rows["error"].abs().to_numpy(), method_rows["cell"].to_numpy()
     )
-    if np.isnan(mape.low):
-        return f"{mape.value:.1f}"
-    return f"{mape.value:.1f}\n[{mape.low:.1f}, {mape.high:.1f}]"
+    return tables.interval(mape, digits=2).replace(" [", "\n[")
 
 
 def _set_axes(ax: Axes, names: list[str], top: float) -> None:

@@ -141,7 +141,7 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     mape = fit.statistics.get("without cell: MAPE (%)", math.nan)
     p = fit.statistics.get("lack of fit: p", math.nan)
     statistics = [
-        *([f"MAPE {mape:.1f} %"] if not math.isnan(mape) else []),
+        *([f"MAPE {tables.number(mape, 2)} %"] if not math.isnan(mape) else []),
         *([f"p {tables.p_value(p) if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
     ]
     return f"{response.name}, {model}" + (f"\n{', '.join(statistics)}" if statistics else "")

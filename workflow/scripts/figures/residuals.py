@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.checks import residuals
+from analysis.checks import lattice_note, residuals
 from analysis.measured import Records, successful
 from common.notes import Note
 from common.text import number_of
@@ -104,6 +104,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         runs,
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
+        _lattice_sentence(data),
         notes=[how_to_read, SEARCH_NOTE],
         with_intervals=False,
     )
@@ -173,6 +174,12 @@ def _bands_phrase(data: pd.DataFrame, column: str) -> str:
     if _stretches(data, column).max() > MAX_BANDS:
         return f"{column}s change too often to be drawn."
     return f"every other {column} is shaded, and a line is at the mean of each."
+
+
+def _lattice_sentence(data: pd.DataFrame) -> str:
+    """Say that residuals cannot be normal where runs lie on a lattice; "" if they do not."""
+    lattice = lattice_note(data)
+    return Note("lattice", f"On a lattice, not normal: {lattice}.", **lattice.facts) if lattice else ""
 
 
 def _outliers_note(data: pd.DataFrame) -> str:

@@ -102,6 +102,7 @@ _RC_PARAMS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,  # tick labels of a narrow axis are the numbers themselves
     "axes.titlepad": 3,
     "axes.labelpad": 2,
     "xtick.major.width": 0.6,

@@ -126,7 +126,7 @@ def extremes(material: Material) -> Grid | None:
         best_cell, worst_cell = str(means.index[0]), str(means.index[-1])
         for rank, cell in ((best, best_cell), (worst, worst_cell)):
             to_best = Estimate(*pooling.ratios([cell], [best_cell])[ESTIMATE_COLUMNS].iloc[0])
-            ratio = "1" if cell == best_cell else tables.difference(to_best)
+            ratio = "1" if cell == best_cell else tables.interval(to_best)
             n = str(pooling.cell_mean(cell).n)
             rows.append([*map(level_text, levels), rank, words[cell], n, _mean_text(material, cell), ratio])
             if len(means) == 1:

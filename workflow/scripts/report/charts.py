@@ -34,7 +34,7 @@ MARKERS = {
 }  # fmt: skip
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
-RUN_DIGITS = 4  # of the value of a run
+RUN_DIGITS = 4  # of the value of a run whose cell has no interval
 LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; with them every colour has a contrast above 4.5
 
 
@@ -446,13 +446,14 @@ def _mean_point(
     """Return the mean response of a cell, with its runs."""
     cell = str(cell_runs["cell"].iloc[0])
     unit = f" {view.response.unit}" if view.response.unit else ""
+    estimate = view.estimate(cell)
+    error = tables.half_width(estimate)
     runs = [
-        (str(run_id), int(replicate), float(value), f"{tables.number(value, RUN_DIGITS)}{unit}")
+        (str(run_id), int(replicate), float(value), f"{tables.with_error(value, error, RUN_DIGITS)}{unit}")
         for run_id, replicate, value in zip(
             cell_runs["run_id"], cell_runs["replicate"], view.values(cell_runs), strict=True
         )
     ]
-    estimate = view.estimate(cell)
     point = _point(series, place, estimate, unit, words[cell], is_single=estimate.n == 1)
     return replace(point, runs=runs)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import tables
 from analysis.measured import (
     has_words,
     level_text,
@@ -151,7 +152,7 @@ def run_table(material: Material) -> Table:
     for response in MEASUREMENTS:
         values = runs[response.column].astype(float) * response.scale
         if values.notna().any():
-            decimals = _decimals(values)
+            decimals = _decimals(values, values.groupby(runs["cell"]).std().median())
             columns.append(
                 (
                     Column(response.column, response.heading, "number", decimals),
@@ -324,10 +325,13 @@ def _numbers(column: pd.Series, decimals: int) -> list[float | int | None]:
     return [None if math.isnan(x) else int(x) if decimals == 0 else x for x in values.tolist()]
 
 
-def _decimals(values: pd.Series) -> int:
-    """Return the decimals that give the median DIGITS digits."""
+def _decimals(values: pd.Series, spread: float) -> int:
+    """Return the decimals that give the median DIGITS digits, and more if runs of a cell spread little."""
     middle = float(values.abs().median())
-    return max(0, DIGITS - 1 - math.floor(math.log10(middle))) if middle > 0 else DIGITS - 1
+    if not middle > 0:
+        return DIGITS - 1
+    by_size = DIGITS - 1 - math.floor(math.log10(middle))
+    return max(0, by_size, tables.decimals(middle, spread, DIGITS) if spread > 0 else 0)
 
 
 def _curves(epochs: pd.DataFrame) -> dict[str, dict[str, list[Any]]]:

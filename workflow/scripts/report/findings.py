@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import shares, tables
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
+from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, p_text
 from analysis.measured import (
     cell_words,
     combination_text,
@@ -22,6 +22,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.notes import Note
+from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 
@@ -103,13 +104,14 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
         return None
     fastest, slowest = str(means.index[0]), str(means.index[-1])
     low, high = (f"{tables.interval(pooling.cell_mean(cell))} s" for cell in (fastest, slowest))
+    ratio = Estimate(*pooling.ratios([slowest], [fastest])[ESTIMATE_COLUMNS].iloc[0])
     return Note(
         "epoch-time-range",
         f"Mean epoch times range from {low} ({evidence.cell(fastest)}) to {high} ({evidence.cell(slowest)}), "
-        f"a factor of {means.iloc[-1] / means.iloc[0]:.1f} ({FIGURE}).",
+        f"a factor of {tables.ratio(ratio)} ({FIGURE}).",
         fastest=fastest,
         slowest=slowest,
-        ratio=float(means.iloc[-1] / means.iloc[0]),
+        ratio=ratio.value,
     )
 
 
@@ -177,7 +179,7 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
     rows = rows[rows["replicas"] == n_replicas].sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
-        f"{tables.difference(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "
+        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "
         f"({evidence.cell(row['cell'])})"
         for row in ends
     ]
@@ -282,11 +284,11 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
         rows.sort_values(name, kind="stable") for name in ("latency_s", "bandwidth_bytes_s")
     )
     latencies = [
-        f"{tables.number(1e3 * row['latency_s'])} ms ({row['framework']})"
+        f"{in_one_unit([row['latency_s']], TIMES, digits=3)} ({row['framework']})"
         for row in (by_latency.iloc[0], by_latency.iloc[-1])
     ]
     rates = [
-        f"{tables.number(row['bandwidth_bytes_s'] / 1e6)} MB/s ({row['framework']})"
+        f"{in_one_unit([row['bandwidth_bytes_s']], DATA_RATES, digits=3)} ({row['framework']})"
         for row in (by_bandwidth.iloc[0], by_bandwidth.iloc[-1])
     ]
     has_range = len(rows) > 1
@@ -303,11 +305,17 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
 
 def _change_text(ratio: Estimate) -> str:
     """Return a ratio as a signed change in per cent with its interval."""
+    error = tables.half_width(ratio)
     value, low, high = (
-        "±0" if math.isclose(part, 1) else f"{100 * (part - 1):+.0f}".replace("-", "−")
+        "±0" if math.isclose(part, 1) else _signed(tables.with_error(100 * (part - 1), error and 100 * error))
         for part in (ratio.value, ratio.low, ratio.high)
     )
     return f"{value} %" if math.isnan(ratio.low) else f"{value} % [{low} %, {high} %]"
+
+
+def _signed(text: str) -> str:
+    """Return the text of a number with its sign."""
+    return text if text.startswith("−") else f"{'+' if text.strip('0.') else '±'}{text}"
 
 
 def _other_levels(evidence: Evidence, cell: str, factor: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import conditions, tables
+from analysis import checks, conditions, tables
 from analysis.effects import build_rows
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import (
     OUT_OF_MEMORY,
     OUT_OF_MEMORY_MARK,
@@ -100,6 +101,9 @@ CONSEQUENCES = {  # of a failed check, for the study's conclusions
     ),
     "no run depends on the one before it": " Intervals assume that runs are independent.",
 }
+LATTICE_CONSEQUENCE = (
+    " Intervals and tests hold for such runs: of their random halves, 4 to 6~\\% differ with $p$ below 5~\\%."
+)
 AXIS_DESCRIPTIONS = {
     "sharded": (
         "Along the axis sharded, ranks have their own samples, and each keeps a shard of the training state "
@@ -1194,6 +1198,26 @@ def _origin_threats(facts: Facts) -> Iterator[str]:
     )
 
 
+def _failed_checks(facts: Facts) -> Iterator[str]:
+    """Yield the assumptions that are in doubt, with what this means for the study's conclusions."""
+    if facts.checks is None or not {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
+        return
+    failed = facts.checks[(facts.checks["p"] < SIGNIFICANCE_LEVEL) & facts.checks["run_id"].isna()]
+    for row in failed.itertuples():
+        consequence = CONSEQUENCES.get(str(row.assumption), "")
+        if row.assumption == checks.NORMAL and checks.lattice_note(checks.residuals(facts.runs)):
+            consequence = LATTICE_CONSEQUENCE
+        yield Note(
+            "failed-check",
+            (
+                f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
+                f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
+            ),
+            assumption=row.assumption,
+            p=row.p,
+        )
+
+
 def threat_notes(facts: Facts) -> Iterator[str]:
     """Yield what limits the study's conclusions, as far as its records show it."""
     ok = facts.ok
@@ -1216,6 +1240,9 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             "processors, the same network would matter more.",
         )
     yield from _origin_threats(facts)
+    for note in (conditions.one_allocation_note(facts.runs), conditions.single_run_steps_note(facts.runs)):
+        if note:
+            yield Note(note.code, to_latex(note), **note.facts)
     counts = ok.groupby("cell").size()
     if counts.min() < MIN_REPLICATES:
         n_runs = number_of(int(counts.min()), "successful run")
@@ -1226,19 +1253,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             f"cannot be detected{facts.see('checks', ' (', ' says how small)')}.",
             least=int(counts.min()),
         )
-    if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
-        failed = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
-        for row in failed.itertuples():
-            consequence = CONSEQUENCES.get(str(row.assumption), "")
-            yield Note(
-                "failed-check",
-                (
-                    f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
-                    f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
-                ),
-                assumption=row.assumption,
-                p=row.p,
-            )
+    yield from _failed_checks(facts)
     if work := conditions.work_note(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield to_latex(work)
     oversubscribed = ok["oversubscribed"].fillna(False).astype(bool)
