@@ -584,7 +584,7 @@ def test_regression_shows_each_cell_as_the_others_predict_it(treated):
         measured = np.concatenate([line.get_xdata() for line in points])
         assert sorted(measured) == pytest.approx(sorted(fit.cells["measured"]))
         mape, p = ax.get_title().splitlines()[1].split(", ")
-        assert mape == f"MAPE {fit.statistics['without cell: MAPE (%)']:.1f} %"
+        assert mape == f"MAPE {tables.number(fit.statistics['without cell: MAPE (%)'], 2)} %"
         assert p == "p <0.001"
 
 
