@@ -95,6 +95,8 @@ def test_means_are_as_precise_as_their_ratio():
     rows["ratio_high"] = [1.0006, np.nan]
     assert tables.mean_texts(rows, "from_s", "ratio") == ["0.19412", "2.00"]
     assert tables.mean_texts(rows, "from_s", "ratio", 1e3) == ["194.12", "2000"]
+    wide = rows.assign(ratio_low=0.5, ratio_high=2.0)
+    assert tables.mean_texts(wide, "from_s", "ratio") == ["0.194", "2.00"], "three digits at least"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,12 @@ def test_means_are_as_precise_as_their_ratio():
 )
 def test_small_changes_keep_two_digits(share, text):
     assert tables.change(share) == text
+
+
+def test_changes_of_a_column_have_equal_decimals():
+    assert tables.change_decimals([0.0094, 0.03, np.nan]) == tables.change_decimals([np.nan]) == 1
+    assert tables.change_decimals(pd.Series([0.0003, -0.0001])) == 3
+    assert [tables.change(share, 3) for share in (0.0003, -0.0001, np.nan)] == ["0.030", "−0.010", "–"]
 
 
 def test_p_values_do_not_claim_too_much():

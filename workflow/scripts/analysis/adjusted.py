@@ -408,7 +408,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
     for name, heading in (("epoch_time_s", "epoch time (s)"), ("adjusted_s", "adjusted (s)")):
         bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
         texts[heading] = [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
-    texts["change (%)"] = data["change"].map(tables.change)
+    decimals = tables.change_decimals(data["change"])
+    texts["change (%)"] = [tables.change(share, decimals) for share in data["change"]]
     texts["width"] = data["width"].map(lambda share: tables.number(share, 2))
     notes = [
         conditions.paragraph(

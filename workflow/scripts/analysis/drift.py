@@ -125,12 +125,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
             pd.to_datetime(data["started_at"], utc=True).dt.strftime("%Y-%m-%d %H:%M").tolist()
         )
     texts["n"] = data["n"].map(str).tolist()
-    changes = [
-        (data[name] - 1).map(tables.change)
-        for name in ("reference", "reference_lowest", "reference_highest", "epoch_time")
+    references = data[["reference", "reference_lowest", "reference_highest"]] - 1
+    decimals = tables.change_decimals(references)
+    texts["reference (%)"] = [
+        "{} [{}, {}]".format(*(tables.change(share, decimals) for share in row))
+        for row in references.itertuples(index=False)
     ]
-    texts["reference (%)"] = [f"{mean} [{low}, {high}]" for mean, low, high in zip(*changes[:3], strict=True)]
-    texts["epoch time (%)"] = changes[3].tolist()
+    decimals = tables.change_decimals(data["epoch_time"] - 1)
+    texts["epoch time (%)"] = [tables.change(share - 1, decimals) for share in data["epoch_time"]]
     for heading, column in (
         ("CPU steal, mean (%)", "steal_share"),
         ("CPU steal, highest (%)", "steal_share_highest"),

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from analysis.intervals import ROUNDING, Estimate
 from common.errors import InputError
@@ -491,6 +493,8 @@ def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: i
 def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -> list[str]:
     """Return the column `name` times `factor`, whose values have no interval, as precise as that of `ratio`.
 
+    They have three significant digits at least, however wide the interval of the ratio is.
+
     Args:
         data: Rows with a ratio, its bounds, and a mean behind it.
         name: Column of the means.
@@ -500,7 +504,7 @@ def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -
     ratios = [Estimate(*row) for row in _bounds(data, ratio).itertuples(index=False)]
     means = factor * data[name].astype(float)
     return [
-        with_error(mean, error and error * mean / estimate.value)
+        with_error(mean, error and min(error / estimate.value, 0.1) * mean)
         for mean, estimate, error in zip(means, ratios, map(half_width, ratios), strict=True)
     ]
 
@@ -516,11 +520,17 @@ def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def change(share: float) -> str:
-    """Return a relative change in per cent, without the sign %: one decimal, two digits if it is small."""
-    if pd.isna(share):
-        return DASH
-    return number(100 * share, 2) if ROUNDING < abs(share) < 0.01 else _with_decimals(100 * share, 1)
+def change_decimals(shares: ArrayLike) -> int:
+    """Return the decimals of relative changes in per cent: one, or two significant digits of the largest."""
+    percents = np.abs(100 * np.asarray(shares, dtype=float))
+    largest = float(np.nanmax(percents)) if np.isfinite(percents).any() else 0.0
+    return max(1, 1 - math.floor(math.log10(largest))) if largest > ROUNDING else 1
+
+
+def change(share: float, decimals: int | None = None) -> str:
+    """Return a relative change in per cent, without the sign %; `decimals` of its own by default."""
+    n_decimals = change_decimals([share]) if decimals is None else decimals
+    return DASH if pd.isna(share) else _with_decimals(100 * share, n_decimals)
 
 
 def percent(share: float, digits: int = 1) -> str:
