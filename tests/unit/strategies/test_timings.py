@@ -26,6 +26,7 @@ from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
 from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
+from runs.attempts import NOT_RUN
 from strategies import found, gather, measure
 
 NAME = "quickstart"
@@ -95,7 +96,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     before = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
     assert before.lacks_strategy
     records = [
-        measure.measure(study, site, timing, results)
+        measure.KIND.measure(study, site, timing, results)
         for timing in planned_timings(plan_design(study, site), site)
     ]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
@@ -141,13 +142,11 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    absent = gather.absence_note(results / "timings" / "none" / "timing.json")
-    assert absent.code == "absent"
-    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [absent]
+    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_RUN]
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
-    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", absent)
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(
@@ -157,7 +156,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     )
     with pytest.raises(InputError) as refused:
         found.main(**FROM_TABLES)
-    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(absent)
+    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_RUN)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
 
@@ -181,8 +180,8 @@ def test_a_timing_that_fails_is_data(
 
 
 def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr(measure, "load_site", lambda name: site)
-    monkeypatch.setattr(measure, "load_study", lambda name: study)
+    monkeypatch.setattr(other_measurements, "load_site", lambda name: site)
+    monkeypatch.setattr(other_measurements, "load_study", lambda name: study)
     for name, words in (
         ("pytorch-strategy.messages", ["timing pytorch-strategy.messages", "0" * 12]),
         ("pytorch-ddp.messages", [study.file.name, "timing pytorch-ddp.messages"]),
@@ -203,5 +202,5 @@ def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) ->
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
-            measure.read(file)
+            measure.KIND.read(file)
         assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1
