@@ -1,7 +1,6 @@
 """Gather the phases of traced runs in phases.csv, and typical steps in trace_steps.csv."""
 
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,9 +96,8 @@ def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFram
         InputError: If a table was damaged after runs.csv was written.
     """
     attempts = traced_attempts(runs, records)
-    map_runs: Callable[..., Iterable[RunPhases]] = map
     if len(attempts) < MIN_PARALLEL_RUNS:
-        summaries = list(map_runs(summarize_run, *zip(*attempts, strict=True))) if attempts else []
+        summaries = [summarize_run(run, folder) for run, folder in attempts]
     else:
         with all_cores() as pool:
             summaries = list(pool.map(summarize_run, *zip(*attempts, strict=True)))
