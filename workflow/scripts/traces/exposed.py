@@ -6,13 +6,14 @@ takes longer than on one by the difference.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from analysis import conditions, intervals, shares, tables
+from analysis import intervals, shares, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cell_levels, timing_runs, title
+from analysis.measured import cell_levels, timing_runs
 from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost
@@ -153,36 +154,16 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
     data = summarize(measured, runs)
     if data.empty:
         table = cells.empty_table(TITLE, measured)
-        return tables.Table(
-            TITLE,
-            table.data,
-            table.display,
-            [NO_COMMUNICATION, *table.notes[1:]],
-            table.left_aligned,
-        )
-    columns = {
-        **cells.level_columns(measured.runs, data["cell"]),
+        return replace(table, notes=[NO_COMMUNICATION, *table.notes[1:]])
+    texts = {
         "exposed (%)": tables.interval_texts(data, "exposed", 100),
         "slower computing (%)": tables.interval_texts(data, "slower", 100),
         "together (%)": tables.interval_texts(data, "together", 100),
         "by times (%)": tables.interval_texts(data, "by_times", 100),
         "verdict": data["verdict"].tolist(),
     }
-    notes = [
-        cells.runs_note(measured, "In brackets the interval."),
-        BY_TIMES,
-        _verdict_note(data),
-        *measured.notes,
-        conditions.setting_note(measured.runs),
-    ]
-    text_columns = [*(title(name) for name in ("framework", "model", "dataset")), "verdict"]
-    return tables.Table(
-        TITLE,
-        cells.add_factors(measured.runs, data),
-        pd.DataFrame(columns),
-        [n for n in notes if n],
-        text_columns,
-    )
+    notes = [BY_TIMES, _verdict_note(data)]
+    return cells.cell_table(TITLE, measured, data, "In brackets the interval.", texts, notes, ["verdict"])
 
 
 def _verdict_note(data: pd.DataFrame) -> Note:
