@@ -185,19 +185,14 @@ def read_standing(
     records, benchmark_records = reader.read_all(campaign.records), reader.read_all(benchmarks.outputs)
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
-    started = {
-        **started_measurements(
-            campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}
-        ),
-        **started_measurements(
-            campaign.results / "network",
-            {n: path for n, path in benchmarks.outputs.items() if n not in benchmark_records},
-        ),
-        **started_measurements(
-            campaign.results / "costs",
-            {n: path for n, path in timings.outputs.items() if n not in timing_records},
-        ),
-    }
+    started: dict[str, Path] = {}
+    for place, outputs, known in (
+        ("runs", campaign.records, records),
+        ("network", benchmarks.outputs, benchmark_records),
+        ("costs", timings.outputs, timing_records),
+    ):
+        missing = {name: path for name, path in outputs.items() if name not in known}
+        started |= started_measurements(campaign.results / place, missing)
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
     labels = {
         **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
