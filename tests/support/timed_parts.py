@@ -9,7 +9,7 @@ import pandas as pd
 from common.schemas import schema
 from declared.factors import factor_table
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import Replicates, Study, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import message_sizes
@@ -20,26 +20,24 @@ LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e
 MEMORY = 3e9
 
 
+def study_of(**factors: list[object]) -> Study:
+    """Return a study of lenet-5 on four nodes with data parallelism and a searched strategy.
+
+    `factors` have other levels than that.
+    """
+    defaults = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    levels: dict[str, list[Any]] = {
+        "framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [4], "batch_size": [64],
+        "batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"],
+    }  # fmt: skip
+    levels = defaults | levels | factors
+    return replace(load_study("quickstart"), factors=levels, exclude=(), replicates=Replicates(1, 1))
+
+
 def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
     """Return the run of a study of strategies with these levels."""
-    defaults: dict[str, list[object]] = {
-        name: [entry.get("default")] for name, entry in factor_table().items()
-    }
-    defaults |= {
-        "framework": [FRAMEWORK],
-        "model": ["lenet-5"],
-        "dataset": [DATASET],
-        "nodes": [nodes],
-        "batch_size": [64],
-    }
-    defaults |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
-    (run,) = plan_design(
-        replace(
-            load_study("quickstart"), factors=defaults | factors, exclude=(), replicates=Replicates(1, 1)
-        ),
-        site,
-    )
+    (run,) = plan_design(study_of(nodes=[nodes], **{"parallelism": ["found"], **factors}), site)
     return run
 
 

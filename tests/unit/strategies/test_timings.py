@@ -12,9 +12,8 @@ from common.errors import InputError
 from common.notes import find_note
 from common.schemas import schema
 from common.tables import read_table, write_table
-from declared.factors import factor_table
 from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Study
 from launchers.launch import Outcome
 from models.soap import divide
 from models.strategy import check_strategy, from_json
@@ -28,6 +27,7 @@ from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
 from runs.attempts import NOT_RUN
 from strategies import found, gather, measure
+from support.timed_parts import study_of
 
 NAME = "quickstart"
 TABLES = {name: Path(f"{name}.csv") for name in ("costs", "messages", "network")}
@@ -50,15 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 @pytest.fixture
 def study() -> Study:
     """Return lenet-5 on two nodes, eight samples a step."""
-    levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    levels |= {
-        "framework": ["pytorch-strategy"],
-        "model": ["lenet-5"],
-        "dataset": ["synthetic-28x28x1-10-512"],
-    }
-    levels |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
-    levels |= {"parallelism": ["data", "found"]}
-    return replace(load_study(NAME), factors=levels, exclude=(), replicates=Replicates(1, 1))
+    return study_of(nodes=[2], batch_size=[8], parallelism=["data", "found"])
 
 
 @pytest.fixture
