@@ -14,6 +14,7 @@ from models.soap import divide
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import message_sizes
 from plan.design import Run, plan_design
+from support.benchmarked import benchmark_rows
 
 FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
 LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
@@ -41,24 +42,17 @@ def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> 
     return run
 
 
-def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
-    """Return rows of a collective benchmark whose times are linear in bytes."""
-    head = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
-    head |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
-    rows = [
-        {**head, "bytes": size, "round": number, "repetition": 1,
-         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **changes}
-        for number in (1, 2, 3) for size in message_sizes(2**20)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
+def network_rows(nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
+    """Return rows of network.csv for both collectives, whose times are linear in bytes."""
+    columns = {"framework": FRAMEWORK, "bandwidth": bandwidth, "placement": "emulated", "link_bytes_s": None}
 
+    def rows(collective: str) -> pd.DataFrame:
+        def repetitions_s(size: int) -> list[float]:
+            return [LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S]
 
-def network_rows(**changes: Any) -> pd.DataFrame:
-    """Return rows of network.csv for both collectives."""
-    return pd.concat(
-        [benchmark_rows("point_to_point", **changes), benchmark_rows("all_reduce", **changes)],
-        ignore_index=True,
-    )
+        return benchmark_rows(repetitions_s, message_sizes(2**20), 3, nodes, collective, **columns | changes)
+
+    return pd.concat([rows("point_to_point"), rows("all_reduce")], ignore_index=True)
 
 
 def timed(run: Run, **changes: Any) -> pd.DataFrame:

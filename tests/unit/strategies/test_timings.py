@@ -10,14 +10,12 @@ import pytest
 
 from common.errors import InputError
 from common.notes import find_note
-from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.site import Site, load_site
 from declared.study import Study
 from launchers.launch import Outcome
 from models.soap import divide
 from models.strategy import check_strategy, from_json
-from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
 from plan.campaign import load_campaign
@@ -27,6 +25,7 @@ from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
 from runs.attempts import NOT_RUN
 from strategies import found, gather, measure
+from support.benchmarked import benchmark_rows
 from support.timed_parts import study_of
 
 NAME = "quickstart"
@@ -65,21 +64,12 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: 
     return tmp_path / "results" / NAME
 
 
-def line(collective: str) -> list[dict[str, Any]]:
+def line(collective: str) -> pd.DataFrame:
     """Return a benchmark of slow links as rows of network.csv."""
-    columns = {
-        "study": NAME,
-        "framework": "pytorch-strategy",
-        "collective": collective,
-        "nodes": 2,
-        "ranks": 2,
-    }
-    columns |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
-    return [
-        {**columns, "bytes": size, "round": number, "repetition": 1,
-         "seconds": 1e-4 + size / 1e7, "bus_bandwidth_bytes_s": bus_bandwidth(size, 1e-4 + size / 1e7, 2, collective)}
-        for number in (1, 2) for size in message_sizes(2**20)
-    ]  # fmt: skip
+    return benchmark_rows(
+        lambda size: [1e-4 + size / 1e7], message_sizes(2**20), 2,
+        collective=collective, study=NAME, framework="pytorch-strategy", placement="emulated", link_bytes_s=None,
+    )  # fmt: skip
 
 
 def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: Study, site: Site) -> None:
@@ -115,9 +105,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc[
         "average_pool1", "update_s"
     ] == 0
-    rows = pd.DataFrame(
-        [*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"])
-    )
+    rows = pd.concat([line("point_to_point"), line("all_reduce")])
     write_table(rows, "network", Path("network.csv"))
     found.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
@@ -141,11 +129,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
-    write_table(
-        pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])),
-        "network",
-        Path("network.csv"),
-    )
+    write_table(line("all_reduce"), "network", Path("network.csv"))
     with pytest.raises(InputError) as refused:
         found.main(**FROM_TABLES)
     assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_RUN)

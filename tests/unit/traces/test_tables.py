@@ -15,6 +15,7 @@ from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
 from network.fit import measured as benchmarked
+from support.benchmarked import benchmark_rows
 from traces import bottlenecks, cells, cost, exposed, path, study
 from traces.cells import STEP
 
@@ -524,24 +525,12 @@ def test_computing_on_one_rank_is_that_of_as_many_steps(built):
 
 def test_the_benchmark_tells_latency_and_other_libraries(built):
     """A library whose all-reduce of any size takes 1 ms, and another's of 5 ms."""
-    rounds = [
-        {
-            "collective": "all_reduce",
-            "framework": name,
-            "nodes": 2,
-            "ranks": 2,
-            "device": "site",
-            "bandwidth": 0,
-            "status": "ok",
-            "round": number,
-            "bytes": size,
-            "seconds": seconds,
-        }
-        for name, seconds in (("pytorch-ddp", 5e-3), ("horovod-pytorch", 1e-3))
-        for number in (1, 2, 3)
-        for size in (4, 2**20, 2**24)
-    ]
-    network = pd.DataFrame(rounds)
+    network = pd.concat(
+        [
+            benchmark_rows(lambda _, seconds=seconds: [seconds], (4, 2**20, 2**24), 3, framework=framework)
+            for framework, seconds in (("pytorch-ddp", 5e-3), ("horovod-pytorch", 1e-3))
+        ]
+    )
     assert len(benchmarked(network)) == 18
     group = bottlenecks.describe_cells(built.measured, network)[TRACED]
     assert group.latency_s == pytest.approx(5e-3)
