@@ -74,11 +74,11 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         exposed_share = cells.estimate(exposed.loc[(cell, "exposed")])
         step_s = float(steps.loc[cell_of_run == cell, STEP].mean())
         slower, together = (
-            _as_share(
+            cells.estimate(
                 intervals.difference_intervals(
                     intervals.welch(by_cell, [cell], [baselines.get(cell, "")])
                 ).iloc[0],
-                step_s,
+                1 / step_s,
             )
             for by_cell in (computing_by_cell, spent_by_cell)
         )
@@ -142,11 +142,6 @@ def _overlap(first: Estimate, second: Estimate) -> bool:
     low = [end.value if math.isnan(end.low) else end.low for end in pair]
     high = [end.value if math.isnan(end.high) else end.high for end in pair]
     return bool(max(low) <= min(high))
-
-
-def _as_share(difference: pd.Series, step_s: float) -> Estimate:
-    value, low, high = (float(difference[name]) / step_s for name in ("value", "low", "high"))
-    return Estimate(value, low, high, int(difference["n"]))
 
 
 def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
