@@ -443,21 +443,6 @@ def test_json_keeps_keys_that_programs_read() -> None:
     assert content["precision"] == {"rule": {}, "most": 10, "open": True, "block": 0, "cells": {}}
 
 
-def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = campaign()
-    record(measured, measured.runs[0], "failed", "no")
-    standing = json.loads(status.to_json(read(measured)))
-    assert (standing["study"], standing["site"], standing["done"], standing["left"]) == (
-        "quickstart",
-        "local",
-        1,
-        3,
-    )
-    assert standing["problems"] == [
-        {"status": "failed", "reason": "no", "count": 1, "first": measured.runs[0].run_id}
-    ]
-
-
 def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: status.show_status("nothing")) == 2
     error = capsys.readouterr().err
