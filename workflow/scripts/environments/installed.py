@@ -187,9 +187,7 @@ def realize(
 def check_version(environment: Environment, framework: str) -> None:
     """Check that the library of a self-test is one that ranks can use.
 
-    Args:
-        environment: The environment.
-        framework: Name and version, such as `torch 2.3.1`.
+    `framework` has name and version, such as `torch 2.3.1`.
 
     Raises:
         InputError: If it is older than the environment supports.

@@ -77,13 +77,7 @@ def judge(
 ) -> tuple[str, Note | None]:
     """Return status and reason of an attempt.
 
-    Args:
-        outcome: How the launch ended.
-        result: What the ranks wrote, if anything.
-        described: Description of the transport.
-        benchmark_spec: Spec of the benchmark.
-        site: The site.
-        hosts: Nodes that it was started on.
+    `described` is the transport in words, and `hosts` are the nodes that it was started on.
     """
     status, reason = other_measurements.judge(outcome, result, site, hosts)
     if status != "ok" or result is None or described is None:

@@ -508,9 +508,7 @@ def _longest_phase(cell: Cell) -> str:
 def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
     """Return the measurements of every cell, in the order of tables.
 
-    Args:
-        measured: The traced runs.
-        network: network.csv; without rows if there is no benchmark.
+    `network` has no rows if there is no benchmark.
     """
     if not measured.order:
         return {}

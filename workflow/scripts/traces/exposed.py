@@ -43,11 +43,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each cell on several replicas, with a verdict.
 
     Columns: exposed, slower and their sum (computed run by run, because they are not independent) as shares
-    of the step, and the share by times, each with its interval.
-
-    Args:
-        measured: The traced runs.
-        runs: All runs of the study.
+    of the step, and the share by times, each with its interval. `runs` has all runs of the study.
     """
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])

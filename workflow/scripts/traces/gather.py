@@ -35,11 +35,7 @@ class RunPhases:
 
 
 def summarize_run(run: dict[str, Any], folder: Path) -> RunPhases:
-    """Return the phases of one run.
-
-    Args:
-        run: Its row of runs.csv.
-        folder: Its attempt.
+    """Return the phases of one run, from its row of runs.csv and the folder of its attempt.
 
     Raises:
         InputError: If a table is broken.
@@ -87,10 +83,6 @@ def _read_csv(file: Path) -> pd.DataFrame:
 
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return phases.csv and trace_steps.csv of the successful traced runs that have phases, in their order.
-
-    Args:
-        runs: runs.csv of the study.
-        records: The folder of its records.
 
     Raises:
         InputError: If a table was damaged after runs.csv was written.

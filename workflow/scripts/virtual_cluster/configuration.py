@@ -20,12 +20,7 @@ CLUSTER = "ringside"
 
 
 def slurm_conf(settings: Settings, state: Path) -> str:
-    """Return the text of slurm.conf.
-
-    Args:
-        settings: The virtual cluster's settings.
-        state: Folder that daemons write to.
-    """
+    """Return the text of slurm.conf; daemons write to the folder `state`."""
     accounting = [
         f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
     ]
