@@ -273,13 +273,8 @@ def test_appendix_opens_with_title_and_question(tmp_path: Path) -> None:
     available_campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     study = replace(available_campaign.study, title="DDP or Horovod?", question="Which is faster?")
     runs = read_runs(write_frames(tmp_path, *campaign())[0])
-    sections = appendix.appendix_sections(
-        replace(available_campaign, study=study),
-        runs,
-        count_costs(available_campaign, runs),
-        state(),
-        "./remake",
-    )
+    cost = count_costs(available_campaign, runs)
+    sections = appendix.appendix_sections(replace(available_campaign, study=study), runs, cost, state())
     assert next(sections).paragraphs[0] == "DDP or Horovod? Which is faster?"
 
 

@@ -210,7 +210,7 @@ def _installed(environment: Environment, realization: Realization) -> Installed:
 
 def _command_behind_setup(installation: Installed, command: list[str]) -> list[str]:
     """Return the command line that runs `command` after all setup lines, without the user's own packages."""
-    return shell_command(installation.behind, "", {"PYTHONNOUSERSITE": "1"}, command)
+    return shell_command(installation.behind, {"PYTHONNOUSERSITE": "1"}, command)
 
 
 def _run_inspection(python: str, environment: Environment, installation: Installed) -> list[str]:

@@ -41,9 +41,9 @@ ANALYSIS = Section(
 
 
 def appendix_sections(
-    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str
+    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
 ) -> Iterator[Section]:
-    """Yield the sections of the appendix; `remake` is the command that rebuilds the archive's products."""
+    """Yield the sections of the appendix."""
     study, site = campaign.study, setting.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
     yield Section(
@@ -104,7 +104,7 @@ def _rebuilding_sections(
         ],
         commands=[
             (
-                remake,
+                "./remake",
                 (
                     "rebuilds figures and tables from the records, without training, and compares them with "
                     "those in the archive"

@@ -136,7 +136,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     checkout = state()
     origin = f"* {elsewhere.source_note(study.imported)}\n" if study.imported else ""
     costs = count_costs(campaign, runs)
-    sections = list(appendix.appendix_sections(campaign, runs, costs, checkout, "./remake"))
+    sections = list(appendix.appendix_sections(campaign, runs, costs, checkout))
     texts = {
         "README.md": README.format(title=study.title, question=study.question, **fields) + origin,
         "remake": REMAKE.format(**fields),
