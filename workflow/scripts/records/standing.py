@@ -179,12 +179,12 @@ def read_standing(
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
     started: dict[str, Path] = {}
-    for place, outputs, known in (
+    for place, outputs, ended in (
         ("runs", campaign.records, records),
         ("network", benchmarks.outputs, benchmark_records),
         ("costs", timings.outputs, timing_records),
     ):
-        missing = {name: path for name, path in outputs.items() if name not in known}
+        missing = {name: path for name, path in outputs.items() if name not in ended}
         started |= started_measurements(campaign.results / place, missing)
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
     labels = {

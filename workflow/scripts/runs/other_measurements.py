@@ -100,7 +100,7 @@ class Kind(Generic[MeasurementT]):
                     setup = environment.get("setup", ())
                     launcher = launch.make_launcher(site, self.spec(site, measurement), setup=setup)
                     started_at = time.time()
-                    made = self.attempt(site, measurement, environment, launcher, attempt_folder)
+                    result = self.attempt(site, measurement, environment, launcher, attempt_folder)
                     record = {
                         "study": study.name,
                         "site": site.name,
@@ -111,7 +111,7 @@ class Kind(Generic[MeasurementT]):
                         "placement": site.placement,
                         "started_at": utc(started_at),
                         "ended_at": utc(time.time()),
-                        **made,
+                        **result,
                     }
                     attempts.finish(attempt_folder, record, self.name)
             return attempts.publish(attempt_folder, out.name)
