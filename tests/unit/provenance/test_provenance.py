@@ -396,7 +396,7 @@ def test_crate_and_citation_name_the_source_of_imported_measurements(imported_ca
 def test_appendix_of_imported_measurements_has_no_software(imported_campaign: Campaign) -> None:
     runs = read_table(imported_campaign.runs_csv, "runs")
     cost = count_costs(imported_campaign, runs)
-    sections = list(appendix.appendix_sections(imported_campaign, runs, cost, state(), "./remake"))
+    sections = list(appendix.appendix_sections(imported_campaign, runs, cost, state()))
     headings = [section.heading for section in sections]
     assert headings == ["Contribution", "Source", "Installation and execution", "Analysis"]
     assert appendix.to_markdown("t", sections) and appendix.to_latex(sections)

@@ -62,7 +62,7 @@ def appendix_sections(
             elsewhere.facts(study.imported, runs),
             [elsewhere.accepted(study.imported), elsewhere.files(study.imported)],
         )
-        yield from _rebuilding_sections(campaign, site, state, remake)
+        yield from _rebuilding_sections(campaign, site, state)
         yield ANALYSIS
         return
     yield Section("Hardware", facts=setting.facts(site, runs))
@@ -83,14 +83,12 @@ def appendix_sections(
             for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
         ],
     )
-    yield from _rebuilding_sections(campaign, site, state, remake)
+    yield from _rebuilding_sections(campaign, site, state)
     yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
     yield ANALYSIS
 
 
-def _rebuilding_sections(
-    campaign: Campaign, site: Site | None, state: State, remake: str
-) -> Iterator[Section]:
+def _rebuilding_sections(campaign: Campaign, site: Site | None, state: State) -> Iterator[Section]:
     """Yield how to install the workflow, and to rebuild figures and tables."""
     execution = setting.reproduction(campaign, site, "available", state)
     yield Section(
