@@ -173,7 +173,7 @@ class Rig:
             *map(str, arguments),
         ]
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
-        command = shell_command(self.setup, "", variables, program)
+        command = shell_command(self.setup, variables, program)
         try:
             output = run_all([Process(command, {})], launch.local_variables(), folder, limit_s)
         except InputError:

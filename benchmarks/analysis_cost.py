@@ -154,7 +154,7 @@ def _invoked(checkout: Checkout, target: str) -> Timed:
     return done
 
 
-def report(n_runs: int, epochs: int, costs: dict[str, Timed], command: str) -> str:
+def report(epochs: int, n_runs: int, costs: dict[str, Timed], command: str) -> str:
     """Return the part of docs/measurements.md."""
     analysed = costs[ANALYSED]
     met = "met" if analysed.wall_s <= AIM_S and analysed.memory_bytes <= AIM_BYTES else "missed"

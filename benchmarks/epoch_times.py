@@ -33,6 +33,7 @@ from document import section, table
 from environments.build import build
 from launchers import launch
 from launchers.local import rank_cores
+from plan.design import Run
 from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
@@ -180,28 +181,9 @@ class Bench:
             "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
             **other_levels,
         }  # fmt: skip
-        run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
-        described, model = load_framework(framework), run.graph
-        ranks = launch.make_launcher(self.site, run_spec)
-        environment = self.environment(framework)
-        if program != launch.WORKER:
-            search_path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
-            environment = {
-                **environment,
-                "variables": {**environment["variables"], "PYTHONPATH": search_path},
-            }
-        spec = rank_input(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
-        write_json(folder / "spec.json", spec)
-        outcome = launch.run(
-            ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data]
-        )
-        if outcome.status != "ok":
-            raise InputError(
-                "cannot-measure",
-                f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}",
-            )
-        return folder, model.parameters
+        run = train_ranks(self.site, self.environment(framework), folder, self.data, program, levels)
+        return folder, run.graph.parameters
 
     def train_bare(self, framework: str) -> Training:
         """Train with the bare loop; the slowest rank of an epoch counts, as in the worker."""
@@ -233,6 +215,28 @@ class Bench:
         folder = self.folder / f"training-{self._n_attempts}"
         folder.mkdir()
         return folder
+
+
+def train_ranks(
+    site: Site, environment: dict[str, Any], folder: Path, data: Path, program: str, levels: dict[str, Any]
+) -> Run:
+    """Train with a module that ranks run, the worker's or one of this folder, and return the run.
+
+    Raises:
+        InputError: If the training fails.
+    """
+    run, spec = one_run(site, **levels)
+    ranks = launch.make_launcher(site, spec)
+    if program != launch.WORKER:
+        path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
+        environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": path}}
+    content = rank_input(spec, run.framework, environment, run.graph.to_json(), data, ranks.hosts)
+    write_json(folder / "spec.json", content)
+    outcome = launch.run(ranks, environment, folder, spec, site, program=program, reads=[data])
+    if outcome.status != "ok":
+        log = _tail((folder / "log.txt").read_text(errors="replace"))
+        raise InputError("cannot-measure", f"{run.framework.name}: {outcome.reason}: {log}")
+    return run
 
 
 def ranks_of(framework: str) -> int:

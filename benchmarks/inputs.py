@@ -1,7 +1,6 @@
 """Compare images per second of each library's input alone with those of its training."""
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -9,17 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
-from common.files import write_json
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.frameworks import load_framework
 from declared.site import load_site
 from document import section, table
 from environments.build import build
-from launchers import launch
-from runs.supervise import rank_input
-from support.one_run import one_run
+from epoch_times import train_ranks
 
 AIM = 5
 FRAMEWORKS = ("pytorch-single", "tensorflow-single")  # the others of each library have the same input
@@ -43,24 +38,11 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
             prepare(case["dataset"], data)
             for framework in FRAMEWORKS:
                 levels = {"framework": framework, "nodes": 1, "batch_size": 64, "sync_every": 1, **case}
-                run, run_spec = one_run(site, **levels)
                 folder = Path(scratch, f"{framework}.{number}")
                 folder.mkdir()
-                described = load_framework(framework)
-                ranks = launch.make_launcher(site, run_spec)
-                environment = build(
-                    read(described.environment), site.cache, {"torch_index": site.torch_index or ""}
-                )
-                spec = rank_input(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
-                write_json(folder / "spec.json", spec)
-                paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
-                environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}
-                outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")
-                if outcome.status != "ok":
-                    raise InputError(
-                        "cannot-measure",
-                        f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}",
-                    )
+                described = read(load_framework(framework).environment)
+                environment = build(described, site.cache, {"torch_index": site.torch_index or ""})
+                train_ranks(site, environment, folder, data, "input_rate", levels)
                 results.append((case, framework, json.loads((folder / "rates.json").read_text())))
                 print(f"{framework} {case}: {results[-1][2]}", file=sys.stderr, flush=True)
     return results

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import adjusted_coverage
@@ -17,150 +18,44 @@ import study_cost
 import suite_cost
 import tracing_cost
 import ways
-from common.errors import InputError, exit_status
+from common.errors import exit_status
 from declared.environments import BASE
 from document import write_part
 
-
-def dry_run_part(options: argparse.Namespace) -> str:
-    """Measure dry-runs."""
-    command = f"dry-run --runs {' '.join(map(str, options.runs))} --repetitions {options.repetitions}"
-    return dry_runs.report(dry_runs.measure(options.runs, options.repetitions), _call(command))
-
-
-def epochs_part(options: argparse.Namespace) -> str:
-    """Measure epochs."""
-    chosen_frameworks = (
-        f" --frameworks {' '.join(options.frameworks)}"
-        if options.frameworks != list(epoch_times.STARTS)
-        else ""
-    )
-    command = f"epochs --pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}"
-    return epoch_times.report(
-        epoch_times.measure(options.frameworks, options.pairs, options.epochs), _call(command)
-    )
-
-
-def study_part(options: argparse.Namespace) -> str:
-    """Compare the wall time of a finished campaign with the sum of its runs."""
-    return study_cost.report(
-        *study_cost.measure(options.results), _call(f"study --results {options.results}")
-    )
-
-
-def ways_part(options: argparse.Namespace) -> str:
-    """Run a few cells both ways on the virtual cluster."""
-    return ways.report(ways.measure(options.epochs), _call(f"ways --epochs {options.epochs}"))
-
-
-def images_part(options: argparse.Namespace) -> str:
-    """Train in images and in virtual environments."""
-    chosen_frameworks = (
-        f" --frameworks {' '.join(options.frameworks)}"
-        if options.frameworks != list(epoch_times.STARTS)
-        else ""
-    )
-    command = (
-        f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}"
-    )
-    measurements = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
-    return images.report(*measurements, _call(command))
-
-
-def input_part(_: argparse.Namespace) -> str:
-    """Measure input alone, and training."""
-    return inputs.report(inputs.measure(), "make bench-input")
-
-
-def models_part(options: argparse.Namespace) -> str:
-    """Train models built from the graph, and models written by hand."""
-    return models_by_hand.report(
-        models_by_hand.measure(options.pairs), f"make bench-models ARGS='--pairs {options.pairs}'"
-    )
-
-
-def analysis_part(options: argparse.Namespace) -> str:
-    """Analyse the records of a large campaign."""
-    runs, epochs = options.runs[-1], options.epochs
-    n_runs, costs = analysis_cost.measure(runs, epochs)
-    return analysis_cost.report(
-        n_runs, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'"
-    )
-
-
-def tests_part(options: argparse.Namespace) -> str:
-    """Run the project's tests, and report where their time goes."""
-    cost = suite_cost.measure(["make", options.target, "ARGS=--durations=60"])
-    if cost.status:
-        raise InputError(
-            "cannot-measure",
-            (
-                f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the "
-                "tests"
-            ),
-        )
-    return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
-
-
-def intervals_part(options: argparse.Namespace) -> str:
-    """Simulate studies, and count how often intervals cover the true value."""
-    return interval_coverage.report(
-        interval_coverage.measure(options.studies), f"make bench-intervals ARGS='--studies {options.studies}'"
-    )
-
-
-def stopping_part(options: argparse.Namespace) -> str:
-    """Simulate studies whose replicates are chosen by precision."""
-    return stopping_coverage.report(
-        stopping_coverage.measure(options.cells), f"make bench-stopping ARGS='--cells {options.cells}'"
-    )
-
-
-def adjusted_part(options: argparse.Namespace) -> str:
-    """Simulate studies with a reference benchmark, and measure what adjusting by it gains."""
-    return adjusted_coverage.report(
-        adjusted_coverage.measure(options.studies), _call(f"adjusted --studies {options.studies}")
-    )
-
-
-def tracing_part(options: argparse.Namespace) -> str:
-    """Train with every other epoch traced."""
-    chosen = [name for name in tracing_cost.FRAMEWORKS if name in options.frameworks]
-    chosen_frameworks = (
-        f" --frameworks {' '.join(chosen)}" if len(chosen) < len(tracing_cost.FRAMEWORKS) else ""
-    )
-    command = (
-        f"make bench-tracing ARGS='--pairs {options.pairs} --epochs {options.epochs}{chosen_frameworks}'"
-    )
-    return tracing_cost.report(*tracing_cost.measure(chosen, options.pairs, options.epochs), command)
-
-
-PARTS = {"study": study_part, "epochs": epochs_part, "dry-run": dry_run_part}
-ON_REQUEST = {
-    "ways": ways_part,
-    "images": images_part,
-    "input": input_part,
-    "models": models_part,
-    "analysis": analysis_part,
-    "tests": tests_part,
-    "intervals": intervals_part,
-    "stopping": stopping_part,
-    "adjusted": adjusted_part,
-    "tracing": tracing_part,
+# Each part measures by its options, and returns its text for docs/measurements.md with the command.
+PARTS: dict[str, Callable[[argparse.Namespace, str], str]] = {
+    "study": lambda options, command: study_cost.report(*study_cost.measure(options.results), command),
+    "epochs": lambda options, command: epoch_times.report(
+        epoch_times.measure(options.frameworks, options.pairs, options.epochs), command
+    ),
+    "dry-run": lambda options, command: dry_runs.report(
+        dry_runs.measure(options.runs, options.repetitions), command
+    ),
+    "ways": lambda options, command: ways.report(ways.measure(options.epochs), command),
+    "images": lambda options, command: images.report(
+        *images.measure(options.frameworks, options.pairs, options.epochs, options.base), command
+    ),
+    "input": lambda _, command: inputs.report(inputs.measure(), command),
+    "models": lambda options, command: models_by_hand.report(models_by_hand.measure(options.pairs), command),
+    "analysis": lambda options, command: analysis_cost.report(
+        options.epochs, *analysis_cost.measure(options.runs[-1], options.epochs), command
+    ),
+    "tests": lambda options, command: suite_cost.report(suite_cost.measure(options.target), command),
+    "intervals": lambda options, command: interval_coverage.report(
+        interval_coverage.measure(options.studies), command
+    ),
+    "stopping": lambda options, command: stopping_coverage.report(
+        stopping_coverage.measure(options.cells), command
+    ),
+    "adjusted": lambda options, command: adjusted_coverage.report(
+        adjusted_coverage.measure(options.studies), command
+    ),
+    "tracing": lambda options, command: tracing_cost.report(
+        *tracing_cost.measure(options.frameworks, options.pairs, options.epochs), command
+    ),
 }
-TARGETS = (
-    "input",
-    "models",
-    "analysis",
-    "tests",
-    "intervals",
-    "stopping",
-    "tracing",
-)  # parts with a target of the Makefile
-
-
-def _call(command: str) -> str:
-    return f"make bench-overhead ARGS='{command}'"
+DEFAULT_PARTS = ("study", "epochs", "dry-run")
+TARGETS = ("input", "models", "analysis", "tests", "intervals", "stopping", "tracing")  # of the Makefile
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -171,9 +66,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "parts",
         nargs="*",
-        default=list(PARTS),
+        default=list(DEFAULT_PARTS),
         metavar="PART",
-        help=f"{', '.join(PARTS)} (default: these), {', '.join(ON_REQUEST)}",
+        help=f"of {', '.join(PARTS)}; default: the first {len(DEFAULT_PARTS)}",
     )
     parser.add_argument("--write", action="store_true", help="put it into docs/measurements.md as well")
     parser.add_argument(
@@ -211,15 +106,16 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(arguments)
-    for name in options.parts:
-        if name not in PARTS | ON_REQUEST:
-            parser.error(f"{name} is no part; expected some of {', '.join(PARTS | ON_REQUEST)}")
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        parser.error(f"{unknown[0]} is no part; expected some of {', '.join(PARTS)}")
     if options.epochs <= epoch_times.WARM_UP:
         parser.error(
             f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count"
         )
+    words = " ".join(word for word in arguments if word not in (target, "--write"))
+    command = f"make bench-{target}" + (f" ARGS='{words}'" if words else "")
     for name in options.parts:
-        part = (PARTS | ON_REQUEST)[name](options)
+        part = PARTS[name](options, command)
         print(f"{part}\n", flush=True)
         if options.write:
             write_part(name, part)

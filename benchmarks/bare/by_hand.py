@@ -12,20 +12,13 @@ from pathlib import Path
 import torch
 from resnets import resnet_18
 from torch import nn
+from torch_loop import small_cnn
 
 from models.graph import from_json
 from ranks.libraries.pytorch import build
 
 STEPS = {"small-cnn": 60, "resnet-18": 3, "efficientnet-b0": 3}
 BATCH = 32
-
-
-def small_cnn() -> nn.Module:
-    """For images of 8 x 8 pixels."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(4096, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
 
 
 class SqueezeExcite(nn.Module):

@@ -1,63 +1,12 @@
-"""Bare Horovod with PyTorch, one core a rank: DATA BATCH EPOCHS; started by horovodrun."""
-
-import json
-import sys
-import time
+"""Bare Horovod with PyTorch (torch_loop); started by horovodrun."""
 
 import horovod.torch as hvd
-import numpy as np
-import torch
-from torch import nn
+from torch_loop import limit_threads, sgd, small_cnn, train
 
-data, batch, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(1)
-torch.set_num_interop_threads(1)
-torch.manual_seed(0)
-torch.backends.cudnn.benchmark = True
+limit_threads()
 hvd.init()
-
-images = torch.from_numpy(np.load(f"{data}/train/images.npy")).float().reshape(-1, 1, 8, 8)
-images = (images - images.mean()) / images.std()
-labels = torch.from_numpy(np.load(f"{data}/train/labels.npy"))
-
-model = nn.Sequential(
-    nn.Conv2d(1, 32, 3, padding=1),
-    nn.ReLU(),
-    nn.Conv2d(32, 64, 3, padding=1),
-    nn.ReLU(),
-    nn.Flatten(),
-    nn.Linear(64 * 8 * 8, 128),
-    nn.ReLU(),
-    nn.Linear(128, 10),
-)
-criterion = nn.CrossEntropyLoss()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+model = small_cnn()
+optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-
-epoch_times_s = []
-for _ in range(epochs):
-    hvd.barrier()
-    started = time.perf_counter()
-    loss_sum, correct, samples = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
-    for chosen in torch.randperm(len(labels))[hvd.rank() :: hvd.size()].split(
-        batch
-    ):  # one seed, so one order on all ranks
-        x, y = images[chosen], labels[chosen]
-        optimizer.zero_grad()
-        logits = model(x)
-        loss = criterion(logits, y)
-        loss.backward()
-        optimizer.step()
-        loss_sum += loss.detach() * len(y)
-        correct += (logits.argmax(1) == y).sum()
-        samples += len(y)
-    train_loss, train_accuracy = loss_sum.item() / samples, correct.item() / samples
-    epoch_times_s.append(time.perf_counter() - started)
-
-parameters = sum(p.numel() for p in model.parameters())
-print(json.dumps({
-    "rank": hvd.rank(), "epoch_times_s": epoch_times_s, "samples": samples, "parameters": parameters,
-    "train_loss": train_loss, "train_accuracy": train_accuracy,
-}))  # fmt: skip
+train(model, optimizer, hvd.rank(), hvd.size(), hvd.barrier)
 hvd.shutdown()

@@ -1,6 +1,30 @@
-"""Content of the record.json of a successful run."""
+"""A small campaign, and the content of the record.json of a successful run."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from declared.site import Site
+from declared.study import Replicates, load_study
+from plan.campaign import Campaign, plan_campaign
+from plan.design import Run
+from plan.identity import plan_run
+
+
+def small_campaign(site: Site, replicates: int = 2, **levels: list[Any]) -> Campaign:
+    """Return a campaign of two frameworks on one node, with so many replicates, under the name quickstart."""
+    study = load_study("quickstart")
+    frameworks = {"framework": ["pytorch-single", "pytorch-ddp"]}
+    fixed: dict[str, list[Any]] = {"nodes": [1], "batch_size": [32], "sync_every": [1]}
+    factors = study.factors | frameworks | fixed | levels
+    return plan_campaign(
+        replace(study, factors=factors, exclude=(), replicates=Replicates(replicates, replicates)), site
+    )
+
+
+def folder_of(campaign: Campaign, run: Run) -> Path:
+    """Return the folder of a run's key."""
+    return campaign.results / "runs" / run.run_id / plan_run(campaign.study, campaign.site, run).key
 
 
 def content(**changes: Any) -> dict[str, Any]:

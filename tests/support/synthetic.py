@@ -17,6 +17,7 @@ from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Geometry, plan_design
+from support.benchmarked import benchmark_rows
 
 BASELINES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
@@ -434,31 +435,15 @@ def benchmarks(
 ) -> pd.DataFrame:
     """Return collective benchmarks of one framework: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)
-    rows = [
-        {
-            "study": "made-up",
-            "collective": "all_reduce",
-            "framework": framework,
-            "nodes": count,
-            "ranks": count,
-            "device": "site",
-            "bandwidth": 0,
-            "key": "0" * 12,
-            "status": "ok",
-            "reason": None,
-            "placement": "virtual",
-            "transport": "a library over tcp eth0",
-            "link_bytes_s": 125e6,
-            "bytes": size,
-            "round": number,
-            "repetition": repetition,
-            "seconds": all_reduce_time(size, count) * (1 + noise * rng.standard_normal()),
-        }
+    tables = [
+        benchmark_rows(
+            lambda size, count=count: [
+                all_reduce_time(size, count) * (1 + noise * rng.standard_normal()) for _ in range(3)
+            ],
+            BENCHMARK_BYTES,
+            nodes=count,
+            framework=framework,
+        )
         for count in nodes
-        for size in BENCHMARK_BYTES
-        for number in range(1, 6)
-        for repetition in range(1, 4)
     ]
-    frame = pd.DataFrame(rows)
-    share = 2 * (frame["ranks"] - 1) / frame["ranks"]
-    return frame.assign(bus_bandwidth_bytes_s=share * frame["bytes"] / frame["seconds"])
+    return pd.concat(tables, ignore_index=True)

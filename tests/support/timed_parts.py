@@ -9,58 +9,50 @@ import pandas as pd
 from common.schemas import schema
 from declared.factors import factor_table
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import Replicates, Study, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import message_sizes
 from plan.design import Run, plan_design
+from support.benchmarked import benchmark_rows
 
 FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
 LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
 MEMORY = 3e9
 
 
+def study_of(**factors: list[object]) -> Study:
+    """Return a study of lenet-5 on four nodes with data parallelism and a searched strategy.
+
+    `factors` have other levels than that.
+    """
+    defaults = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    levels: dict[str, list[Any]] = {
+        "framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [4], "batch_size": [64],
+        "batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"],
+    }  # fmt: skip
+    levels = defaults | levels | factors
+    return replace(load_study("quickstart"), factors=levels, exclude=(), replicates=Replicates(1, 1))
+
+
 def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
     """Return the run of a study of strategies with these levels."""
-    defaults: dict[str, list[object]] = {
-        name: [entry.get("default")] for name, entry in factor_table().items()
-    }
-    defaults |= {
-        "framework": [FRAMEWORK],
-        "model": ["lenet-5"],
-        "dataset": [DATASET],
-        "nodes": [nodes],
-        "batch_size": [64],
-    }
-    defaults |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
-    (run,) = plan_design(
-        replace(
-            load_study("quickstart"), factors=defaults | factors, exclude=(), replicates=Replicates(1, 1)
-        ),
-        site,
-    )
+    (run,) = plan_design(study_of(nodes=[nodes], **{"parallelism": ["found"], **factors}), site)
     return run
 
 
-def benchmark_rows(collective: str, nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
-    """Return rows of a collective benchmark whose times are linear in bytes."""
-    head = {"study": "s", "framework": FRAMEWORK, "collective": collective, "nodes": nodes, "ranks": nodes}
-    head |= {"device": "site", "bandwidth": bandwidth, "status": "ok", "reason": None}
-    rows = [
-        {**head, "bytes": size, "round": number, "repetition": 1,
-         "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **changes}
-        for number in (1, 2, 3) for size in message_sizes(2**20)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
+def network_rows(nodes: int = 4, bandwidth: int = 0, **changes: Any) -> pd.DataFrame:
+    """Return rows of network.csv for both collectives, whose times are linear in bytes."""
+    columns = {"framework": FRAMEWORK, "bandwidth": bandwidth, "placement": "emulated", "link_bytes_s": None}
 
+    def rows(collective: str) -> pd.DataFrame:
+        def repetitions_s(size: int) -> list[float]:
+            return [LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S]
 
-def network_rows(**changes: Any) -> pd.DataFrame:
-    """Return rows of network.csv for both collectives."""
-    return pd.concat(
-        [benchmark_rows("point_to_point", **changes), benchmark_rows("all_reduce", **changes)],
-        ignore_index=True,
-    )
+        return benchmark_rows(repetitions_s, message_sizes(2**20), 3, nodes, collective, **columns | changes)
+
+    return pd.concat([rows("point_to_point"), rows("all_reduce")], ignore_index=True)
 
 
 def timed(run: Run, **changes: Any) -> pd.DataFrame:

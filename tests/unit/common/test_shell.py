@@ -22,7 +22,7 @@ from common.shell import (
 
 def run_in_shell(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
-        shell_command(setup, "", variables, command), capture_output=True, text=True, check=False
+        shell_command(setup, variables, command), capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout.strip()
 

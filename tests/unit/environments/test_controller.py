@@ -257,10 +257,6 @@ def test_an_old_python_can_read_as_far_as_the_check(file: str) -> None:
     ast.parse((CHECKOUT / file).read_text(), feature_version=(3, 6))
 
 
-def test_completions_are_asked_for_by_the_name_of_the_command() -> None:
-    assert controller.COMPLETION_VARIABLE == "_RINGSIDE_COMPLETE"
-
-
 def test_check_before_snakemake_leaves_no_module_behind(tmp_path: Path) -> None:
     program = tmp_path / "snakemake"
     program.write_text(

@@ -83,10 +83,6 @@ def test_parents_come_first_and_once(tiny):
     assert lineage(["over", "base", "over"], tiny.containers) == ["base", "over"]
 
 
-def test_a_child_has_its_parents_variables(tiny):
-    assert read("over", containers=tiny.containers).variables == {"GREETING": "hello"}
-
-
 def test_the_shipped_descriptions_are_read():
     for name in names():
         if read(name).origin != "site":

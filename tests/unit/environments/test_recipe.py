@@ -118,13 +118,6 @@ def test_a_recipe_a_lock_and_a_selftest_change_the_digest(tiny):
     assert len({base for base, _ in seen}) == len({over for _, over in seen}) == len(seen)
 
 
-def test_an_absent_lock_is_named(tiny):
-    (tiny.containers / "base" / "requirements.cpu.txt").unlink()
-    with pytest.raises(InputError) as refused:
-        recipe(read("base", containers=tiny.containers))
-    assert_refusal(refused.value, "missing-file", file=str(tiny.containers / "base" / "requirements.cpu.txt"))
-
-
 def test_deployment_and_base_but_no_mirror_change_the_digest(tiny):
     bases = ["debootstrap", "/a/base.sif", "/b/base.sif"]
     at = [Realization("venv"), IMAGES, *(replace(IMAGES, base=base) for base in bases)]

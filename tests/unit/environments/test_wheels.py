@@ -66,12 +66,6 @@ def test_the_cuda_compiler_is_for_the_site_to_bring(monkeypatch, tmp_path):
     )
 
 
-def test_the_cuda_build_has_nccl():
-    source = read("horovod-pytorch", "cuda").sources[0]
-    assert source.flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-    assert "HOROVOD_GPU_OPERATIONS" not in read("horovod-pytorch", "cpu").sources[0].flags
-
-
 @pytest.mark.parametrize("name", ["horovod-pytorch", "horovod-tensorflow"])
 def test_horovod_is_pinned_to_gloo(name):
     flags = read(name).sources[0].flags

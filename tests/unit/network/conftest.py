@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from network.gather import bus_bandwidth
+from network.bus import bus_bandwidth
 from plan.collective_benchmarks import message_sizes
+from support import benchmarked
 
 LATENCY_S = 0.8e-3
 BANDWIDTH_BYTES_S = 100e6
@@ -17,38 +18,16 @@ def benchmark_rows(
 ):  # fmt: skip
     """Return a benchmark whose repetitions and sizes in each round deviate from the line at random."""
     rng = np.random.default_rng(seed)
-    rows = []
-    for size in message_sizes(64 * 2**20):
-        for round_number in range(1, rounds + 1):
-            slowdown = np.exp(round_noise * rng.standard_normal())
-            for repetition in range(1, repetitions + 1):
-                true = LATENCY_S + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S
-                seconds = true * slowdown * np.exp(noise * rng.standard_normal())
-                rows.append(
-                    {
-                        "study": "small",
-                        "site": "local",
-                        "collective": collective,
-                        "framework": framework,
-                        "nodes": nodes,
-                        "ranks": nodes,
-                        "device": "site",
-                        "bandwidth": 0,
-                        "key": "0123456789ab",
-                        "status": "ok",
-                        "reason": None,
-                        "placement": "virtual",
-                        "transport": "gloo over tcp eth0",
-                        "link_bytes_s": 125e6,
-                        "bytes": size,
-                        "round": round_number,
-                        "repetition": repetition,
-                        "seconds": seconds,
-                        "bus_bandwidth_bytes_s": bus_bandwidth(size, seconds, nodes, collective),
-                        **columns,
-                    }
-                )
-    return pd.DataFrame(rows)
+
+    def repetitions_s(size):
+        true = LATENCY_S + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S
+        slowdown = np.exp(round_noise * rng.standard_normal())
+        return [true * slowdown * np.exp(noise * rng.standard_normal()) for _ in range(repetitions)]
+
+    sizes = message_sizes(64 * 2**20)
+    return benchmarked.benchmark_rows(
+        repetitions_s, sizes, rounds, nodes, collective, framework=framework, **columns
+    )
 
 
 def failed_row(

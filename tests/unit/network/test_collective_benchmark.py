@@ -18,7 +18,7 @@ from launchers.launch import Outcome
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network import gather
 from network import measure as measuring
-from network.measure import find, measure, read
+from network.measure import KIND
 from plan import cost
 from plan import design as designing
 from plan.campaign import load_campaign
@@ -85,7 +85,7 @@ def benchmark_of(framework, study, site):
 
 def run_benchmark(framework, study, site, folder):
     benchmark = benchmark_of(framework, study, site)
-    return measure(study, site, benchmark, folder)
+    return KIND.measure(study, site, benchmark, folder)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ COLLECTIVES_OF_FRAMEWORKS = [
 def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     benchmark = replace(benchmark_of(framework, study, site), collective=collective)
-    record = measure(
+    record = KIND.measure(
         study, replace(site, collective_max_bytes=1024), benchmark, tmp_path
     )  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
@@ -211,13 +211,13 @@ def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
     benchmark = benchmark_of("pytorch-ddp", study, site)
     out = gather.output(tmp_path, site, benchmark)
-    assert measure(study, site, benchmark, tmp_path)["status"] == "failed"
+    assert KIND.measure(study, site, benchmark, tmp_path)["status"] == "failed"
     (tmp_path / "framework" / "adapter.py").write_text(ADAPTER)
     out.unlink()
-    assert measure(study, site, benchmark, tmp_path)["attempt"] == 2
-    before = read(out)
+    assert KIND.measure(study, site, benchmark, tmp_path)["attempt"] == 2
+    before = KIND.read(out)
     out.unlink()
-    assert measure(study, site, benchmark, tmp_path) == before
+    assert KIND.measure(study, site, benchmark, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
 
 
@@ -279,7 +279,7 @@ def test_benchmarks_of_other_links_have_other_names(study):
         for benchmark in planned_benchmarks(plan_design(study, load_site("virtual")), load_site("virtual"))
     ]
     assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
-    assert [find(study, load_site("virtual"), name).name for name in names] == names
+    assert [KIND.find(study, load_site("virtual"), name).name for name in names] == names
 
 
 def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
@@ -296,7 +296,7 @@ def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
     ):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
-            read(file)
+            KIND.read(file)
         assert all(
             name in str(refused.value) for name in ["collective_benchmark.json", *named]
         ) and "\n" not in str(refused.value)
@@ -308,7 +308,7 @@ def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_
     monkeypatch.setattr("plan.campaign.load_site", lambda name: site)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     benchmark = benchmark_of("pytorch-ddp", study, site)
-    measure(study, site, benchmark, campaign.results)
+    KIND.measure(study, site, benchmark, campaign.results)
     old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "collective_benchmark.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")

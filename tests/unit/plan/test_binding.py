@@ -106,8 +106,8 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
-    for module, name in ((supervise, "train_once"), (benchmarking, "attempt_benchmark")):
-        monkeypatch.setattr(module, name, attempt)
+    monkeypatch.setattr(supervise, "train_once", attempt)
+    monkeypatch.setattr(benchmarking, "KIND", replace(benchmarking.KIND, attempt=attempt))
     return bound_states
 
 
@@ -126,7 +126,8 @@ def run(site: Site, results: Path) -> None:
 
 def benchmark(site: Site, results: Path) -> None:
     study = load_study("quickstart")
-    benchmarking.measure(study, site, planned_benchmarks(plan_design(study, site), site)[0], results)
+    planned = planned_benchmarks(plan_design(study, site), site)[0]
+    benchmarking.KIND.measure(study, site, planned, results)
 
 
 @pytest.mark.parametrize("start", [run, benchmark])

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from declared.factors import factor_table
 from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import load_study
 from plan.campaign import plan_campaign as campaign_of
 from plan.cost import START_S, Cost, benchmark_times_at, measured_at, table_rows
 from plan.design import Run, plan_design
@@ -24,31 +23,7 @@ from plan.timings import (
     required_timings,
     spec,
 )
-
-FRAMEWORK = "pytorch-strategy"
-LENET = "synthetic-28x28x1-10-512"
-
-
-def study_of(**factors: list[object]) -> Study:
-    fixed_factors: dict[str, list[object]] = {
-        name: [entry.get("default")] for name, entry in factor_table().items()
-    }
-    fixed_factors |= {
-        "framework": [FRAMEWORK],
-        "model": ["lenet-5"],
-        "dataset": [LENET],
-        "nodes": [4],
-        "batch_size": [64],
-    }
-    fixed_factors |= {
-        "batch_scope": ["global"],
-        "sync_every": [1],
-        "epochs": [2],
-        "parallelism": ["data", "found"],
-    }
-    return replace(
-        load_study("quickstart"), factors=fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
-    )
+from support.timed_parts import DATASET, FRAMEWORK, study_of
 
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:
@@ -63,11 +38,11 @@ def test_each_model_and_batch_is_timed_once_for_most_devices(site: Site) -> None
     all_runs = runs_of(site, nodes=[2, 4], batch_size=[32, 64], parallelism=["data", "found", "random1"])
     assert named(planned_timings(all_runs, site)) == [
         f"{FRAMEWORK}.messages",
-        f"{FRAMEWORK}.lenet-5.{LENET}.b32.p4",
-        f"{FRAMEWORK}.lenet-5.{LENET}.b64.p4",
+        f"{FRAMEWORK}.lenet-5.{DATASET}.b32.p4",
+        f"{FRAMEWORK}.lenet-5.{DATASET}.b64.p4",
     ]
     adam = planned_timings(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
-    assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
+    assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{DATASET}.b64.optimizer=adam.p4"]
 
 
 def test_nothing_is_timed_without_a_searched_strategy(site: Site) -> None:

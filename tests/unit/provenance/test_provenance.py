@@ -273,13 +273,8 @@ def test_appendix_opens_with_title_and_question(tmp_path: Path) -> None:
     available_campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     study = replace(available_campaign.study, title="DDP or Horovod?", question="Which is faster?")
     runs = read_runs(write_frames(tmp_path, *campaign())[0])
-    sections = appendix.appendix_sections(
-        replace(available_campaign, study=study),
-        runs,
-        count_costs(available_campaign, runs),
-        state(),
-        "./remake",
-    )
+    cost = count_costs(available_campaign, runs)
+    sections = appendix.appendix_sections(replace(available_campaign, study=study), runs, cost, state())
     assert next(sections).paragraphs[0] == "DDP or Horovod? Which is faster?"
 
 
@@ -401,7 +396,7 @@ def test_crate_and_citation_name_the_source_of_imported_measurements(imported_ca
 def test_appendix_of_imported_measurements_has_no_software(imported_campaign: Campaign) -> None:
     runs = read_table(imported_campaign.runs_csv, "runs")
     cost = count_costs(imported_campaign, runs)
-    sections = list(appendix.appendix_sections(imported_campaign, runs, cost, state(), "./remake"))
+    sections = list(appendix.appendix_sections(imported_campaign, runs, cost, state()))
     headings = [section.heading for section in sections]
     assert headings == ["Contribution", "Source", "Installation and execution", "Analysis"]
     assert appendix.to_markdown("t", sections) and appendix.to_latex(sections)

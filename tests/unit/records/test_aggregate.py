@@ -17,17 +17,17 @@ from common.tables import read_table, write_table
 from declared.datasets import load_dataset
 from declared.records import WARNING_SEPARATOR, split_settings
 from declared.site import load_site
-from declared.study import Replicates, load_study
-from plan.campaign import Campaign
+from declared.study import Replicates
+from plan.campaign import Campaign, plan_campaign
 from plan.design import Run, plan_design
-from plan.identity import cores_per_rank, digests, plan_run
+from plan.identity import cores_per_rank, digests
 from plan.record_checks import load_record
 from ranks.worker.epoch_timer import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
 from records.next_commands import CampaignArguments, arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
-from support.recorded import content
+from support.recorded import content, folder_of, small_campaign
 from support.traces_made import attempt
 
 NODE = (0.5, 2_500_000, "", 7.5, "", 1e9)  # throttled_s, sent_bytes, energy of packages alone, opened_at
@@ -36,21 +36,7 @@ NODE = (0.5, 2_500_000, "", 7.5, "", 1e9)  # throttled_s, sent_bytes, energy of 
 @pytest.fixture
 def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     monkeypatch.chdir(tmp_path)
-    study = load_study("quickstart")
-    factors = study.factors | {
-        "framework": ["pytorch-single", "pytorch-ddp"],
-        "nodes": [1],
-        "batch_size": [32],
-        "sync_every": [1],
-        "epochs": [4],
-    }
-    study = replace(study, factors=factors, exclude=(), replicates=Replicates(2, 2))
-    site = load_site("local")
-    return Campaign(study, site, "available", plan_design(study, site), None)
-
-
-def folder_of(campaign: Campaign, run: Run) -> Path:
-    return campaign.results / "runs" / run.run_id / plan_run(campaign.study, campaign.site, run).key
+    return small_campaign(load_site("local"), epochs=[4])
 
 
 def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> Path:
@@ -72,35 +58,11 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         }
     )
     rows = [
-        dict(
-            zip(
-                COLUMNS,
-                [
-                    i,
-                    "true" if i == 1 else "false",
-                    t,
-                    t,
-                    0.01,
-                    0.02,
-                    0.05,
-                    48,
-                    48,
-                    1536,
-                    1 / i,
-                    0.5,
-                    2 / i,
-                    0.4,
-                    *NODE,
-                ],
-                strict=True,
-            )
-        )
+        [i, str(i == 1).lower(), t, t, 0.01, 0.02, 0.05, 48, 48, 1536, 1 / i, 0.5, 2 / i, 0.4, *NODE]
         for i, t in enumerate(times, start=1)
     ]
     with open(attempt / "epochs.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     (attempt / "record.json").write_text(json.dumps(fields))
     (folder / "record.json").write_text(json.dumps(fields))
     return folder
@@ -537,7 +499,7 @@ def traced_campaign(campaign: Campaign) -> Campaign:
         campaign.study,
         factors=campaign.study.factors | {"nodes": [2], "trace": ["phases"], "framework": ["pytorch-ddp"]},
     )
-    return Campaign(study, campaign.site, "available", plan_design(study, campaign.site), None)
+    return plan_campaign(study, campaign.site)
 
 
 def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -> None:

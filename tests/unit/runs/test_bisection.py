@@ -23,12 +23,12 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
     below = sizes[: bisect_right(sizes, memory)]
     assert max(tried.values()) == 1
     if not below:
-        assert (result.chosen, result.largest, result.is_limited) == (None, None, True)
+        assert (result.chosen, result.largest) == (None, None)
     elif len(below) == len(sizes):
-        assert (result.chosen, result.largest, result.is_limited) == (sizes[-1], sizes[-1], False)
+        assert (result.chosen, result.largest) == (sizes[-1], sizes[-1])
     else:
         with_margin = [size for size in below if size <= (1 - MARGIN) * below[-1]]
-        assert result.largest == below[-1] and result.is_limited
+        assert result.largest == below[-1]
         assert result.chosen == (with_margin or below)[-1] and result.chosen in tried
 
 
@@ -54,7 +54,6 @@ def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: obje
         return
     assert result.largest is not None and result.chosen <= result.largest
     assert answers[result.chosen] and answers[result.largest]
-    assert result.is_limited == (not answers[sizes[-1]] or result.largest < sizes[-1])
-    if result.is_limited:
+    if result.largest < sizes[-1]:
         above = sizes[sizes.index(result.largest) + 1]
         assert not answers[above]

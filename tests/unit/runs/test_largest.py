@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ def test_largest_batch_is_searched_and_planned(
 ) -> None:
     real("pytorch")
     (search,) = planned_searches(plan_design(study, site), site)
-    record = search_program.measure(study, site, search, results)
+    record = search_program.KIND.measure(study, site, search, results)
     outcomes = {trial["batch_size"]: trial["outcome"] for trial in record["trials"]}
     assert outcomes == {10: "oom", 2: "fits", 5: "fits"}
     assert (record["status"], record["largest_fit"], record["limit"]) == ("ok", 5, "memory")
@@ -73,7 +72,7 @@ def test_largest_batch_is_searched_and_planned(
     published.unlink()
     (published.parent / "attempt-1" / "record.json").unlink()
     monkeypatch.setattr(launch, "run", None)
-    resumed = search_program.measure(study, site, search, results)
+    resumed = search_program.KIND.measure(study, site, search, results)
     assert resumed["attempt"] == 2 and resumed["trials"] == record["trials"]
 
     largest_batches.main(study=study.name, site=site.name, out=results / "largest" / "batch_sizes.json")
@@ -175,7 +174,6 @@ def test_trials_under_another_memory_limit_are_not_kept(
 )
 def test_search_ends_as_its_smallest_unfit_batch(
     trials: Callable[..., search_program.Trials],
-    study: Study,
     site: Site,
     monkeypatch: pytest.MonkeyPatch,
     outcomes: list[str],
@@ -185,7 +183,6 @@ def test_search_ends_as_its_smallest_unfit_batch(
 ) -> None:
     search = trials(outcomes)
     monkeypatch.setattr(type(search.search), "candidates", lambda *_: [1, 10])
-    launcher = SimpleNamespace(job=None)
-    record = search_program.attempt_search(study, site, search.search, {}, launcher, search.folder)  # type: ignore[typeddict-item, arg-type]
+    record = search_program.attempt_search(site, search.search, {}, None, search.folder)  # type: ignore[typeddict-item, arg-type]
     assert (record["status"], record["limit"]) == (status, limit)
-    assert bool(largest_batches.gather([record])["searches"]) == is_found
+    assert bool(largest_batches.gather([record | {"key": "0" * 12}])["searches"]) == is_found

@@ -17,11 +17,12 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import Replicates
+from network.measure import KIND
 from plan import binding, decisions
 from plan.record_checks import load_record
 from records import power
 from records.aggregate import epoch_lines
-from runs import attempts, other_measurements
+from runs import attempts
 
 
 def gather_power(file: Path) -> Any:
@@ -40,10 +41,7 @@ def gather_power(file: Path) -> Any:
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
-        (
-            "collective_benchmark.json",
-            lambda file: other_measurements.read_measurement(file, "collective_benchmark"),
-        ),
+        ("collective_benchmark.json", KIND.read),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),
     ],
 )

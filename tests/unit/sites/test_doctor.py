@@ -1,6 +1,7 @@
 """The doctor's pure parts: what Slurm prints, parsed; and verdicts on it."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -401,79 +402,30 @@ class TestWhatNodesSay:
         assert {finding.verdict for finding in result.values()} == {"ok"}
 
     @pytest.mark.parametrize(
-        ("subject", "differs", "code", "facts", "message"),
+        ("subject", "differs", "code", "facts"),
         [
-            ("checkout", {"checkout": False}, "not-seen", {}, "does not see it"),
-            ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}, "cannot run it"),
-            (
-                "controller's python",
-                {"version": "3.9"},
-                "other-python",
-                {"there": "3.9", "here": "3.11"},
-                "it is Python 3.9 on the node, 3.11 on this host",
-            ),
-            (
-                "results",
-                {"results": "Read-only file system"},
-                "not-writable",
-                {"error": "Read-only file system"},
-                "cannot write there: Read-only file system",
-            ),
-            ("cache", {"cache_seen": False}, "not-seen", {}, "does not see it"),
-            (
-                "interface",
-                {"interfaces": {"lo": "127.0.0.1"}},
-                "no-interface",
-                {"interfaces": {"lo": "127.0.0.1"}},
-                "has no eth0; it has lo",
-            ),
-            (
-                "interface",
-                {"interfaces": {"eth0": None}},
-                "no-address",
-                {"interfaces": {"eth0": None}},
-                "eth0 has no IPv4 address; it has eth0 (no IPv4)",
-            ),
+            ("checkout", {"checkout": False}, "not-seen", {}),
+            ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}),
+            ("controller's python", {"version": "3.9"}, "other-python", {"there": "3.9", "here": "3.11"}),
+            ("results", {"results": "Read-only"}, "not-writable", {"error": "Read-only"}),
+            ("cache", {"cache_seen": False}, "not-seen", {}),
+            ("interface", {"interfaces": {"lo": "::1"}}, "no-interface", {"interfaces": {"lo": "::1"}}),
+            ("interface", {"interfaces": {"eth0": None}}, "no-address", {"interfaces": {"eth0": None}}),
             (
                 "setup",
-                {"setup": ["module load x", "not result"]},
+                {"setup": ["module load x", "not found"]},
                 "setup-fails",
-                {"line": "module load x", "error": "not result"},
-                "'module load x' fails: not result",
+                {"line": "module load x", "error": "not found"},
             ),
-            ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}, "has 1"),
-            ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}, "has 1"),
-            (
-                "devices",
-                {"devices": [0, "no driver"]},
-                "too-few-devices",
-                {"count": 0, "error": "no driver"},
-                "has 0 (no driver)",
-            ),
-            (
-                "fabric",
-                {"infiniband": []},
-                "no-infiniband",
-                {},
-                "has no InfiniBand device (/sys/class/infiniband)",
-            ),
-            (
-                "scratch",
-                {"scratch": "No such file or directory"},
-                "not-writable",
-                {"error": "No such file or directory"},
-                "cannot write to /scratch: No such file or directory",
-            ),
+            ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}),
+            ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}),
+            ("devices", {"devices": [0, "broken"]}, "too-few-devices", {"count": 0, "error": "broken"}),
+            ("fabric", {"infiniband": []}, "no-infiniband", {}),
+            ("scratch", {"scratch": "full"}, "not-writable", {"error": "full"}),
         ],
     )
     def test_what_one_node_lacks(
-        self,
-        site: Site,
-        subject: str,
-        differs: dict[str, Any],
-        code: str,
-        facts: dict[str, Any],
-        message: str,
+        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any]
     ) -> None:
         settings = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
         site = replace(site, **settings, setup=("module load x",), scratch=Path("/scratch"))
@@ -483,7 +435,6 @@ class TestWhatNodesSay:
         complaints = result[subject].facts["complaints"]
         assert list(complaints) == ["node2"] and result[subject].code == complaints["node2"].code == code
         assert complaints["node2"].facts == facts
-        assert complaints["node2"] == message and result[subject].text.startswith(f"node2: {message}; ")
 
     def test_every_listed_interface_counts(self, site: Site) -> None:
         result = judged([report()], replace(site, interface="eth0,ib0"))["interface"]
@@ -581,6 +532,25 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
     assert (result.code, result.facts["file_system"]) == (code, kind)
 
 
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that returns the devices of a machine with this nvidia-smi (lines of a shell) and variables."""
+
+    def devices(smi: str | None, variables: Mapping[str, str]) -> Any:
+        monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
+        if smi:
+            (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
+            (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if smi else str(tmp_path))
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return node_report.devices()
+
+    return devices
+
+
 @pytest.mark.parametrize(
     ("n_amd", "variables", "expected"),
     [
@@ -602,7 +572,7 @@ def test_accelerators_that_a_variable_hides_do_not_count(
     variables: dict[str, str],
     expected: list[Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[..., Any],
 ) -> None:
     for number, simd_count in enumerate([0, *[440] * n_amd]):  # the first node is the CPU
         folder = tmp_path / "kfd" / str(number)
@@ -610,18 +580,8 @@ def test_accelerators_that_a_variable_hides_do_not_count(
         (folder / "properties").write_text(
             f"cpu_cores_count 64\nsimd_count {simd_count}\nmem_banks_count 1\n"
         )
-    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-a)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-b)'\n"
-    )
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert node_report.devices() == expected
+    smi = "echo 'GPU 0: NVIDIA A100 (UUID: GPU-a)'; echo 'GPU 1: NVIDIA A100 (UUID: GPU-b)'"
+    assert machine(smi, variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -633,25 +593,17 @@ def test_accelerators_that_a_variable_hides_do_not_count(
     ],
 )
 def test_silent_driver_is_told_from_a_job_without_gpus(
-    smi: str | None, visible: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smi: str | None, visible: str | None, expected: str, machine: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
-    if smi:
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if smi else str(tmp_path))
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert node_report.devices() == [0, expected]
+    assert machine(smi, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == [0, expected]
 
 
-def test_numbers_of_parts_of_a_divided_gpu_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "GPU 0: NVIDIA H100 (UUID: GPU-a)\\n  MIG 1g.10gb Device 0: (UUID: MIG-a)\\n  MIG 1g.10gb Device 1: (UUID: MIG-b)"
-    monkeypatch.setattr(node_report, "_KFD", f"{tmp_path}/kfd/*/properties")
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}\\n'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert node_report.devices() == [1, "MIG: a program sees one of 2 parts"]
+def test_numbers_of_parts_of_a_divided_gpu_count(machine: Callable[..., Any]) -> None:
+    lines = [
+        "GPU 0: NVIDIA H100 (UUID: GPU-a)",
+        *(f"  MIG 1g.10gb Device {n}: (UUID: MIG-{n})" for n in (0, 1)),
+    ]
+    assert machine("; ".join(f"echo '{line}'" for line in lines), {"CUDA_VISIBLE_DEVICES": "1"}) == [
+        1,
+        "MIG: a program sees one of 2 parts",
+    ]

@@ -12,10 +12,9 @@ from analysis.pooling import pooled
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
-from declared.factors import factor_table
 from declared.figures import Declared
 from declared.site import load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Replicates
 from figures import panels
 from figures import simulated as figure
 from plan.campaign import Campaign, plan_campaign
@@ -31,7 +30,7 @@ from strategies.simulated import (
     speedups,
     table,
 )
-from support.timed_parts import DATASET, FRAMEWORK, handled, network_rows, timed
+from support.timed_parts import handled, network_rows, study_of, timed
 
 REST_S = 0.25  # that a step takes beside its layers
 SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simulated
@@ -39,24 +38,9 @@ SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simu
 
 @pytest.fixture
 def campaign() -> Campaign:
-    levels = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    levels |= {
-        "framework": [FRAMEWORK],
-        "model": ["lenet-5"],
-        "dataset": [DATASET],
-        "nodes": [1, 4],
-        "batch_size": [64],
-    }
-    levels |= {
-        "batch_scope": ["global"],
-        "epochs": [2],
-        "sync_every": [1],
-        "parallelism": ["data", "expert", "random1", "found"],
-    }
     single_rank = {"nodes": [1], "parallelism": ["expert", "random1", "found"]}
-    study: Study = replace(
-        load_study("quickstart"), factors=levels, exclude=(single_rank,), replicates=Replicates(2, 2)
-    )
+    study = study_of(nodes=[1, 4], parallelism=["data", "expert", "random1", "found"])
+    study = replace(study, exclude=(single_rank,), replicates=Replicates(2, 2))
     return plan_campaign(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
 
 

@@ -10,15 +10,12 @@ import pytest
 
 from common.errors import InputError
 from common.notes import find_note
-from common.schemas import schema
 from common.tables import read_table, write_table
-from declared.factors import factor_table
 from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Study
 from launchers.launch import Outcome
 from models.soap import divide
 from models.strategy import check_strategy, from_json
-from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
 from plan.campaign import load_campaign
@@ -26,7 +23,10 @@ from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
 from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
+from runs.attempts import NOT_RUN
 from strategies import found, gather, measure
+from support.benchmarked import benchmark_rows
+from support.timed_parts import study_of
 
 NAME = "quickstart"
 TABLES = {name: Path(f"{name}.csv") for name in ("costs", "messages", "network")}
@@ -49,15 +49,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 @pytest.fixture
 def study() -> Study:
     """Return lenet-5 on two nodes, eight samples a step."""
-    levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    levels |= {
-        "framework": ["pytorch-strategy"],
-        "model": ["lenet-5"],
-        "dataset": ["synthetic-28x28x1-10-512"],
-    }
-    levels |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
-    levels |= {"parallelism": ["data", "found"]}
-    return replace(load_study(NAME), factors=levels, exclude=(), replicates=Replicates(1, 1))
+    return study_of(nodes=[2], batch_size=[8], parallelism=["data", "found"])
 
 
 @pytest.fixture
@@ -72,21 +64,12 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: 
     return tmp_path / "results" / NAME
 
 
-def line(collective: str) -> list[dict[str, Any]]:
+def line(collective: str) -> pd.DataFrame:
     """Return a benchmark of slow links as rows of network.csv."""
-    columns = {
-        "study": NAME,
-        "framework": "pytorch-strategy",
-        "collective": collective,
-        "nodes": 2,
-        "ranks": 2,
-    }
-    columns |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
-    return [
-        {**columns, "bytes": size, "round": number, "repetition": 1,
-         "seconds": 1e-4 + size / 1e7, "bus_bandwidth_bytes_s": bus_bandwidth(size, 1e-4 + size / 1e7, 2, collective)}
-        for number in (1, 2) for size in message_sizes(2**20)
-    ]  # fmt: skip
+    return benchmark_rows(
+        lambda size: [1e-4 + size / 1e7], message_sizes(2**20), 2,
+        collective=collective, study=NAME, framework="pytorch-strategy", placement="emulated", link_bytes_s=None,
+    )  # fmt: skip
 
 
 def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: Study, site: Site) -> None:
@@ -95,7 +78,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     before = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
     assert before.lacks_strategy
     records = [
-        measure.measure(study, site, timing, results)
+        measure.KIND.measure(study, site, timing, results)
         for timing in planned_timings(plan_design(study, site), site)
     ]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
@@ -122,9 +105,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc[
         "average_pool1", "update_s"
     ] == 0
-    rows = pd.DataFrame(
-        [*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"])
-    )
+    rows = pd.concat([line("point_to_point"), line("all_reduce")])
     write_table(rows, "network", Path("network.csv"))
     found.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
@@ -141,23 +122,17 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    absent = gather.absence_note(results / "timings" / "none" / "timing.json")
-    assert absent.code == "absent"
-    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [absent]
+    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_RUN]
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
-    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", absent)
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
-    write_table(
-        pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])),
-        "network",
-        Path("network.csv"),
-    )
+    write_table(line("all_reduce"), "network", Path("network.csv"))
     with pytest.raises(InputError) as refused:
         found.main(**FROM_TABLES)
-    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(absent)
+    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_RUN)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
 
@@ -181,8 +156,8 @@ def test_a_timing_that_fails_is_data(
 
 
 def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr(measure, "load_site", lambda name: site)
-    monkeypatch.setattr(measure, "load_study", lambda name: study)
+    monkeypatch.setattr(other_measurements, "load_site", lambda name: site)
+    monkeypatch.setattr(other_measurements, "load_study", lambda name: study)
     for name, words in (
         ("pytorch-strategy.messages", ["timing pytorch-strategy.messages", "0" * 12]),
         ("pytorch-ddp.messages", [study.file.name, "timing pytorch-ddp.messages"]),
@@ -203,5 +178,5 @@ def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) ->
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
-            measure.read(file)
+            measure.KIND.read(file)
         assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1

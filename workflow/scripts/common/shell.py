@@ -48,20 +48,12 @@ def setup_script(setup: Sequence[str], last: str) -> str:
     return "\n".join([*(f"{{ {line}\n}} || exit 1" for line in setup), last])
 
 
-def shell_command(
-    setup: Sequence[str], identity: str, variables: Mapping[str, str], command: Sequence[str]
-) -> list[str]:
-    """Return `command` behind the setup lines.
+def shell_command(setup: Sequence[str], variables: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """Return `command` behind the setup lines and with these variables.
 
     With setup lines it runs in a login shell, since `module` is defined by its start-up files.
-
-    Args:
-        setup: The setup lines.
-        identity: Assignments that the shell expands.
-        variables: Variables to set.
-        command: The program and its arguments.
     """
-    script = setup_script(setup, f'exec env -u PYTHONHOME {identity} "$@"')
+    script = setup_script(setup, 'exec env -u PYTHONHOME "$@"')
     assignments = [f"{name}={value}" for name, value in variables.items()]
     return ["bash", "-lc" if setup else "-c", script, "ringside", *assignments, *command]
 

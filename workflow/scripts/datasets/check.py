@@ -14,9 +14,7 @@ from declared.datasets import load_dataset, table_of
 def check_data(folder: Path, dataset: str) -> None:
     """Check that a prepared data set is complete, unchanged, trusted, and made of the declared archives.
 
-    Args:
-        folder: ``<cache>/datasets/<name>/<digest>``.
-        dataset: Name of the data set.
+    `folder` is <cache>/datasets/<name>/<digest>.
 
     Raises:
         InputError: If the folder or a file is missing, a file changed, another user may have written one, or

@@ -135,9 +135,7 @@ def restart_behind_setup(setup: Sequence[str]) -> None:
     """Start this program again in a login shell after the site's setup lines, unless that has happened."""
     if setup and SET_UP not in os.environ:
         variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        command = shell_command(
-            setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]]
-        )
+        command = shell_command(setup, variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
         os.execvp(command[0], command)  # noqa: S606
 
 

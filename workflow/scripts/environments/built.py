@@ -16,8 +16,7 @@ from environments.seal import check_seal
 def check_unchanged(stamps: Iterable[Path]) -> None:
     """Check that no file of built environments, or of their parents, was edited since.
 
-    Args:
-        stamps: Their environment.json.
+    `stamps` are their environment.json.
 
     Raises:
         InputError: If a file was edited.
@@ -33,10 +32,7 @@ def check_unchanged(stamps: Iterable[Path]) -> None:
 
 
 def read_built(stamp: Path) -> BuiltEnvironment:
-    """Return the content of an environment.json.
-
-    Args:
-        stamp: <cache>/environments/<name>/<digest>/environment.json.
+    """Return the content of an environment.json, <cache>/environments/<name>/<digest>/environment.json.
 
     Raises:
         InputError: If the file is broken, if its interpreter or image does not exist, or if another user

@@ -96,9 +96,7 @@ def digest(file: Path) -> str:
 def has_lock(name: str, lock: Path) -> bool:
     """Tell whether a bundle on this machine has the wheels of a lock for this Python.
 
-    Args:
-        name: The lock's path in the checkout.
-        lock: The file.
+    `name` is the lock's path in the checkout.
     """
     return any(
         manifest["python_abi"] == python_abi() and manifest["locks"].get(name) == digest(lock)

@@ -187,9 +187,7 @@ def realize(
 def check_version(environment: Environment, framework: str) -> None:
     """Check that the library of a self-test is one that ranks can use.
 
-    Args:
-        environment: The environment.
-        framework: Name and version, such as `torch 2.3.1`.
+    `framework` has name and version, such as `torch 2.3.1`.
 
     Raises:
         InputError: If it is older than the environment supports.
@@ -212,7 +210,7 @@ def _installed(environment: Environment, realization: Realization) -> Installed:
 
 def _command_behind_setup(installation: Installed, command: list[str]) -> list[str]:
     """Return the command line that runs `command` after all setup lines, without the user's own packages."""
-    return shell_command(installation.behind, "", {"PYTHONNOUSERSITE": "1"}, command)
+    return shell_command(installation.behind, {"PYTHONNOUSERSITE": "1"}, command)
 
 
 def _run_inspection(python: str, environment: Environment, installation: Installed) -> list[str]:

@@ -62,9 +62,7 @@ def write_start_script(prefix: Path, program: str, attempt: Path, setup: Sequenc
     folder.mkdir()
     tool = str(prefix / "bin" / "scorep-preload-init")
     try:
-        libraries = _run(
-            shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)])
-        )
+        libraries = _run(shell_command(setup, {}, [tool, "--value-only", *PARADIGMS, program, str(folder)]))
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or error.stdout or "").strip().splitlines()
         reason = lines[-1] if lines else f"status {error.returncode}"

@@ -167,10 +167,7 @@ def wheel_key(parts: Mapping[str, Any]) -> str:
 
 
 def read_cached_wheel(folder: Path) -> tuple[Path, str] | None:
-    """Return a cached wheel and its SHA-256; None if there is none.
-
-    Args:
-        folder: <cache>/wheels/<key>.
+    """Return a wheel in <cache>/wheels/<key> and its SHA-256; None if there is none.
 
     Raises:
         InputError: If the file is not the one that was built, or another user could have written it.

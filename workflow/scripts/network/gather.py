@@ -13,11 +13,12 @@ from common.tables import write_table
 from common.text import number_of
 from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
-from network.measure import read
+from network.measure import KIND
 from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
 from plan.identity import link_rate, unsupported_reason
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
+from runs.attempts import absence_reason
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
@@ -33,13 +34,6 @@ def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[
         "placement": campaign.site.placement,
         "link_bytes_s": link_rate(campaign.site, benchmark.run.levels),
     }
-
-
-def missing(file: Path) -> str:
-    """Return why there is no collective_benchmark.json for the current key."""
-    if any(file.parents[1].glob("*/collective_benchmark.json")):
-        return "old: measured with other software, code or settings only"
-    return "absent: has not been measured"
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,9 +75,9 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         head["key"] = key(campaign.site, benchmark)
         file = output(campaign.results, campaign.site, benchmark)
         if file.exists():
-            rows += [head | row for row in measured(read(file))]
+            rows += [head | row for row in measured(KIND.read(file))]
         else:
-            rows.append({**head, "status": "missing", "reason": missing(file)})
+            rows.append({**head, "status": "missing", "reason": absence_reason(file)})
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 

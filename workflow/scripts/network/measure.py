@@ -1,17 +1,14 @@
 """Run one collective benchmark and write its collective_benchmark.json, as `python -m network.measure`."""
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.files import utc, write_json
+from common.files import write_json
 from common.notes import Note
 from common.options import run_program
-from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
 from models.collectives import COLLECTIVES
@@ -19,61 +16,30 @@ from plan.collective_benchmarks import (
     CollectiveBenchmark,
     code_digest,
     environment_digest,
+    key,
     output,
     planned_benchmarks,
     spec,
 )
-from plan.collective_benchmarks import key as key_of
-from plan.design import plan_design
 from runs import other_measurements, transport
 from runs.supervise import failure_or_lost, rank_input
 
-KIND = "collective_benchmark"
 PROGRAM = "ranks.collective_benchmark"
 
 
-def measure(study: Study, site: Site, benchmark: CollectiveBenchmark, results: Path) -> dict[str, Any]:
-    """Return a benchmark's collective_benchmark.json; run the benchmark unless it can be reused.
-
-    `results` is the folder results/<study>.
-    """
-    attempt = partial(attempt_benchmark, study, site, benchmark)
-    return other_measurements.reuse_or_measure(
-        KIND,
-        benchmark,
-        spec(site, benchmark),
-        output(results, site, benchmark),
-        study,
-        site,
-        results,
-        attempt,
-    )
-
-
-def read(file: Path) -> dict[str, Any]:
-    """Return the content of a collective_benchmark.json.
-
-    Raises:
-        InputError: If the file is broken.
-    """
-    return other_measurements.read_measurement(file, KIND)
-
-
 def attempt_benchmark(
-    study: Study,
     site: Site,
     benchmark: CollectiveBenchmark,
     environment: BuiltEnvironment,
     launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
-    """Run a benchmark once in the attempt's `folder`, and return its record."""
+    """Run a benchmark once in the attempt's `folder`, and return what only its record has."""
     benchmark_spec = spec(site, benchmark)
     rank_spec = rank_input(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
     write_json(folder / "spec.json", rank_spec)
-    launched_at = time.time()
     outcome = launch.run(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
@@ -81,22 +47,14 @@ def attempt_benchmark(
     if status == "failed":
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
-        "study": study.name,
-        "site": site.name,
         "collective": benchmark.collective,
-        "framework": benchmark.framework,
         "nodes": benchmark.nodes,
         "ranks": benchmark.geometry.ranks,
-        "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": launcher.job,
-        "started_at": utc(launched_at),
-        "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
         "environment_digest": environment_digest(site, benchmark),
         "code_digest": code_digest(benchmark.framework),
-        "placement": site.placement,
         "interface": site.interface,
         "bandwidth_bytes_s": benchmark_spec["bandwidth_bytes_s"],
         "transport": described,
@@ -119,13 +77,7 @@ def judge(
 ) -> tuple[str, Note | None]:
     """Return status and reason of an attempt.
 
-    Args:
-        outcome: How the launch ended.
-        result: What the ranks wrote, if anything.
-        described: Description of the transport.
-        benchmark_spec: Spec of the benchmark.
-        site: The site.
-        hosts: Nodes that it was started on.
+    `described` is the transport in words, and `hosts` are the nodes that it was started on.
     """
     status, reason = other_measurements.judge(outcome, result, site, hosts)
     if status != "ok" or result is None or described is None:
@@ -147,15 +99,9 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-def find(study: Study, site: Site, name: str) -> CollectiveBenchmark:
-    """Return the benchmark of this name.
-
-    Raises:
-        InputError: If the study has no such benchmark.
-    """
-    return other_measurements.find_by_name(
-        KIND, planned_benchmarks(plan_design(study, site), site), name, study
-    )
+KIND = other_measurements.Kind(
+    "collective_benchmark", planned_benchmarks, spec, key, output, attempt_benchmark
+)
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
@@ -168,17 +114,7 @@ def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
         key: the key that the caller expects the benchmark to have
         out: collective_benchmark.json, in the folder of the key
     """
-    loaded_study, loaded_site = load_study(study), load_site(site)
-    planned_benchmark = find(loaded_study, loaded_site, benchmark)
-    do = partial(measure, loaded_study, loaded_site, planned_benchmark)
-    other_measurements.publish_measurement(
-        f"collective benchmark {planned_benchmark.name}",
-        key_of(loaded_site, planned_benchmark),
-        key,
-        out,
-        loaded_site,
-        do,
-    )
+    KIND.publish(study, site, benchmark, key, out)
 
 
 if __name__ == "__main__":

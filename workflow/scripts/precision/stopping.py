@@ -38,10 +38,6 @@ MIN_CELL_DF = 8.0
 def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     """Return the verdict of the stopping rule for each cell.
 
-    Args:
-        runs: Rows of runs.csv.
-        rule: The study's stopping rule.
-
     Returns:
         A row per cell: n, the number of successful runs; half_width, half of the 95 % interval relative to
         the value, with contrasts of the cell's widest ratio, NaN if the cell is in no contrast or not timed;
@@ -77,10 +73,6 @@ def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
 
     The half width of the interval of a logarithm is arcsinh(half_width). It shrinks with 1 / sqrt(n) and with
     Student's t; each cell contributes n - 1 degrees of freedom.
-
-    Args:
-        verdicts: Verdicts of `judge_cells`.
-        rule: The study's stopping rule.
     """
     n = verdicts["n"].to_numpy(float)
     with np.errstate(all="ignore"):

@@ -41,9 +41,9 @@ ANALYSIS = Section(
 
 
 def appendix_sections(
-    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str
+    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
 ) -> Iterator[Section]:
-    """Yield the sections of the appendix; `remake` is the command that rebuilds the archive's products."""
+    """Yield the sections of the appendix."""
     study, site = campaign.study, setting.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
     yield Section(
@@ -62,7 +62,7 @@ def appendix_sections(
             elsewhere.facts(study.imported, runs),
             [elsewhere.accepted(study.imported), elsewhere.files(study.imported)],
         )
-        yield from _rebuilding_sections(campaign, site, state, remake)
+        yield from _rebuilding_sections(campaign, site, state)
         yield ANALYSIS
         return
     yield Section("Hardware", facts=setting.facts(site, runs))
@@ -83,14 +83,12 @@ def appendix_sections(
             for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
         ],
     )
-    yield from _rebuilding_sections(campaign, site, state, remake)
+    yield from _rebuilding_sections(campaign, site, state)
     yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
     yield ANALYSIS
 
 
-def _rebuilding_sections(
-    campaign: Campaign, site: Site | None, state: State, remake: str
-) -> Iterator[Section]:
+def _rebuilding_sections(campaign: Campaign, site: Site | None, state: State) -> Iterator[Section]:
     """Yield how to install the workflow, and to rebuild figures and tables."""
     execution = setting.reproduction(campaign, site, "available", state)
     yield Section(
@@ -104,7 +102,7 @@ def _rebuilding_sections(
         ],
         commands=[
             (
-                remake,
+                "./remake",
                 (
                     "rebuilds figures and tables from the records, without training, and compares them with "
                     "those in the archive"

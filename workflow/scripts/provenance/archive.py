@@ -34,7 +34,7 @@ from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign, measured_campaign
 from plan.strategies import strategy_file
 from provenance import appendix
-from provenance.account import count_costs
+from provenance.account import count_costs, extreme_time
 from provenance.citation import format_citation
 from provenance.crate import build_crate
 from provenance.manifest import read
@@ -132,20 +132,17 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         members[f"records/{IMPORT_FILE}"] = CHECKOUT / study.imported.folder / IMPORT_FILE
     if campaign.published is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
-    ends = runs["ended_at"].dropna().astype(str)
-    last_end = ends.max() if len(ends) else None
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()
     origin = f"* {elsewhere.source_note(study.imported)}\n" if study.imported else ""
-    sections = list(
-        appendix.appendix_sections(campaign, runs, count_costs(campaign, runs), checkout, "./remake")
-    )
+    costs = count_costs(campaign, runs)
+    sections = list(appendix.appendix_sections(campaign, runs, costs, checkout))
     texts = {
         "README.md": README.format(title=study.title, question=study.question, **fields) + origin,
         "remake": REMAKE.format(**fields),
         "appendix.md": appendix.to_markdown(study.title, sections),
         "appendix.tex": appendix.to_latex(sections),
-        "CITATION.cff": format_citation(study, last_end and last_end[:10], checkout.commit),
+        "CITATION.cff": format_citation(study, costs.last and costs.last[:10], checkout.commit),
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
     members |= {name: text.encode() for name, text in texts.items()}
@@ -294,8 +291,8 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     ]
     if missing:
         raise InputError("missing-file", "does not exist", file=missing[0], hint=REBUILD_HINT)
-    ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
-    date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
+    last_end = extreme_time(read_table(campaign.runs_csv, "runs")["ended_at"], last=True)
+    date_s = int(datetime.fromisoformat(last_end).timestamp()) if last_end else 0
     write_archive(contents, study, date_s, out)
     print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")
     if not campaign.study.authors:

@@ -21,7 +21,6 @@ PROFILES = {
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
-PROFILE_VERSIONS = {name: name.rpartition("/")[2] for name in PROFILES}
 SOFTWARE = {  # start of a record's library_version -> home page
     "torch": "https://pytorch.org",
     "tensorflow": "https://www.tensorflow.org",
@@ -37,8 +36,6 @@ MEDIA_TYPES = {
     ".md": "text/markdown",
     ".pdf": "application/pdf",
     ".png": "image/png",
-}
-MEDIA_TYPES |= {
     ".svg": "image/svg+xml",
     ".tex": "text/x-tex",
     ".cff": "text/yaml",
@@ -86,7 +83,7 @@ def build_crate(
             ContextEntity(
                 crate,
                 address,
-                properties={"@type": "CreativeWork", "name": name, "version": PROFILE_VERSIONS[address]},
+                properties={"@type": "CreativeWork", "name": name, "version": address.rpartition("/")[2]},
             )
         )
         for address, name in PROFILES.items()
@@ -144,8 +141,8 @@ def build_crate(
     )
     action["agent"] = unwrap_single(people)
     crate.root_dataset["mentions"] = action
-    library_version: dict[str, Any] = crate.metadata.generate()
-    return library_version
+    metadata: dict[str, Any] = crate.metadata.generate()
+    return metadata
 
 
 def unwrap_single(entities: list[Any]) -> Any:

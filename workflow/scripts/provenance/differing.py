@@ -32,10 +32,7 @@ PUBLISHED = {
 def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> list[str]:
     """Return a line for each group of sources that differs from what the figures were made from.
 
-    Args:
-        campaign: The campaign.
-        manifest: Of its figures; without it there are no lines.
-        code: Files that make the figures now.
+    `code`: the files that make the figures now. Without a manifest there are no lines.
     """
     if not manifest.exists():
         return []

@@ -110,9 +110,7 @@ def data_code() -> list[Path]:
 def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str, Group]:
     """Return the SHA-256 of the tables that figures are made from, and of their records and epochs.
 
-    Args:
-        campaign: The campaign.
-        other_records: Of collective benchmarks, timings and decisions.
+    `other_records` are those of collective benchmarks, timings and decisions.
     """
     files = [campaign.record_file(name) for name in ("design", *RECORD_TABLES)]
     tables = {file.name: digest_file(file) for file in files if file.is_file()}

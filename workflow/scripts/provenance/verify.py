@@ -35,10 +35,6 @@ def compare_all(against: Path, results: Path) -> list[Verdict]:
     """Return a verdict for every product, table of runs and record that a manifest names.
 
     In an archive the earlier products beside the manifest have to match it, too.
-
-    Args:
-        against: The manifest.
-        results: results/<study>.
     """
     content, old_folder = read(against), against.parent
     products = {

@@ -304,9 +304,7 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
 def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
     """Return the columns that only runs on token sequences have.
 
-    Args:
-        runs: Rows of runs.csv.
-        data: The data set entry of each row.
+    `data` has the data set entry of each row.
     """
     length = pd.Series(
         [entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float
@@ -321,11 +319,7 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
 def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
     """Return why phases of successful traced runs are unusable, file first; None for all other runs.
 
-    Only this function checks phases; later stages read this column.
-
-    Args:
-        runs: Rows of runs.csv.
-        records: results/<study>/runs.
+    Only this function checks phases; later stages read this column. `records` is results/<study>/runs.
     """
     traced = runs[(runs["status"] == "ok") & (runs["trace"] != UNTRACED)]
     map_runs: Callable[..., Iterable[str | None]] = map

@@ -19,10 +19,6 @@ TYPES = {"t": float, "host": str, "scope": str, "watt": float}
 def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
     """Return the rows of power.csv in the order of `runs`; runs on machines without a meter have none.
 
-    Args:
-        runs: Rows of runs.csv.
-        results: results/<study>, with the attempts.
-
     Raises:
         InputError: If a file of samples is broken.
     """

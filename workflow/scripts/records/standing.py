@@ -173,31 +173,19 @@ class Standing:
 def read_standing(
     campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings, reader: Reader
 ) -> Standing:
-    """Return where `campaign` stands now.
-
-    Args:
-        campaign: The campaign.
-        benchmarks: Its collective benchmarks.
-        timings: Its timings of parts and messages.
-        reader: A reader that is kept between calls.
-    """
+    """Return where `campaign` stands now; `reader` is kept between calls."""
     now = time.time()
     records, benchmark_records = reader.read_all(campaign.records), reader.read_all(benchmarks.outputs)
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
-    started = {
-        **started_measurements(
-            campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}
-        ),
-        **started_measurements(
-            campaign.results / "network",
-            {n: path for n, path in benchmarks.outputs.items() if n not in benchmark_records},
-        ),
-        **started_measurements(
-            campaign.results / "costs",
-            {n: path for n, path in timings.outputs.items() if n not in timing_records},
-        ),
-    }
+    started: dict[str, Path] = {}
+    for place, outputs, ended in (
+        ("runs", campaign.records, records),
+        ("network", benchmarks.outputs, benchmark_records),
+        ("costs", timings.outputs, timing_records),
+    ):
+        missing = {name: path for name, path in outputs.items() if name not in ended}
+        started |= started_measurements(campaign.results / place, missing)
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
     labels = {
         **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
@@ -291,8 +279,7 @@ def count_measurements(planned: int, records: Mapping[str, Mapping[str, Any]]) -
 def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     """Return problems grouped by status and reason (numbers aside): worst status first, then by frequency.
 
-    Args:
-        problems: Status, reason and name of each.
+    `problems` are status, reason and name of each.
     """
     groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for status, reason, name in problems:
@@ -359,9 +346,7 @@ def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> Und
 def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
     """Return the campaign's jobs in Slurm's queue and an empty note, or None and why the queue was not read.
 
-    Args:
-        campaign: The campaign.
-        keys: Key -> run or benchmark.
+    `keys`: key -> run or benchmark.
     """
     if unread := UNREAD_QUEUES.get(campaign.site.launcher):
         scheduler, see = unread

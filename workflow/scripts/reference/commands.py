@@ -7,8 +7,7 @@ from typing import Any
 
 import typer
 
-from common.files import CHECKOUT
-from reference.markdown import codes, escaped, table
+from reference.markdown import block, codes, escaped, read, table
 from ringside.app import NAME, app
 from ringside.arguments import PROFILES
 
@@ -32,7 +31,7 @@ class Target:
 
 def targets() -> list[Target]:
     """Return the targets of the Makefile that have a help text."""
-    documented, group, lines = [], "", _makefile().splitlines()
+    documented, group, lines = [], "", read("Makefile").splitlines()
     for number, line in enumerate(lines):
         if named := GROUP.match(line):
             group = named[1]
@@ -50,10 +49,10 @@ def targets() -> list[Target]:
 
 def rules() -> Iterator[tuple[str, str]]:
     """Return Snakemake's targets for people with their docstrings, in the order of the data flow."""
-    files = re.findall(r'include: "(rules/\w+\.smk)"', _read("Snakefile"))
+    files = re.findall(r'include: "(rules/\w+\.smk)"', read("Snakefile"))
     docstrings: dict[str, str] = {}
     for file in [*files, "Snakefile"]:
-        for name, doc, body in RULE.findall(_read(file)):
+        for name, doc, body in RULE.findall(read(file)):
             if "output:" not in body or name in ONE_FILE:
                 docstrings.setdefault(name, " ".join(doc.split()))
     yield from docstrings.items()
@@ -122,7 +121,8 @@ def _verbs(group: str, names: list[str]) -> Iterator[str]:
         yield escaped(" ".join(summary.split()))
         if rest:
             yield escaped(" ".join(rest.split()))
-        yield _fence(verb.epilog.removeprefix("\b\nExample:\n"))
+        lines = verb.epilog.removeprefix("\b\nExample:\n").splitlines()
+        yield block("\n".join(map(str.strip, lines)), "text")
         if rows := [
             [codes(_flags(parameter)), escaped(_meaning(parameter))]
             for parameter in verb.params
@@ -153,11 +153,6 @@ def _meaning(parameter: Any) -> str:
     )
 
 
-def _fence(text: str) -> str:
-    lines = "\n".join(line.strip() for line in text.splitlines())
-    return f"```text\n{lines}\n```"
-
-
 def _group(name: str, members: list[Target]) -> Iterator[str]:
     yield f"### make: {name}"
     yield table(
@@ -168,12 +163,4 @@ def _group(name: str, members: list[Target]) -> Iterator[str]:
 
 def _profiles() -> Iterator[tuple[str, str]]:
     for name in PROFILES:
-        yield name, _read(f"profiles/{name}/config.yaml").splitlines()[0].removeprefix("# ")
-
-
-def _makefile() -> str:
-    return _read("Makefile")
-
-
-def _read(file: str) -> str:
-    return (CHECKOUT / file).read_text(encoding="utf-8")
+        yield name, read(f"profiles/{name}/config.yaml").splitlines()[0].removeprefix("# ")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from common.files import CHECKOUT
+
 _CODE = re.compile(r"(`[^`]*`)")
 
 
@@ -33,9 +35,9 @@ def code(value: Any) -> str:
     return f"`{plain(value)}`"
 
 
-def codes(values: Iterable[Any], between: str = ", ") -> str:
-    """Return values as YAML writes them, each in backticks, joined by `between`."""
-    return between.join(map(code, values))
+def codes(values: Iterable[Any]) -> str:
+    """Return values as YAML writes them, each in backticks, with commas between them."""
+    return ", ".join(map(code, values))
 
 
 def plain(value: Any) -> str:
@@ -46,3 +48,8 @@ def plain(value: Any) -> str:
 def block(text: str, language: str) -> str:
     """Return a fenced code block."""
     return f"```{language}\n{text.strip()}\n```"
+
+
+def read(file: str) -> str:
+    """Return the text of a file of the checkout."""
+    return (CHECKOUT / file).read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ from typing import Any
 
 import yaml
 
-from common.files import CHECKOUT
 from common.schemas import schema
 from common.written import json_schema
 from declared.configuration import Configuration
@@ -17,7 +16,7 @@ from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
 from declared.site import SiteKeys
 from declared.study import ImportedStudyKeys, StudyKeys
 from models.mesh import AXES
-from reference.markdown import block, code, codes, escaped, table
+from reference.markdown import block, code, codes, escaped, read, table
 
 HEADER = ["key", "value", "default", "meaning"]
 LIMITS = {
@@ -73,10 +72,6 @@ OWN_DATASET = {
 }
 
 
-def _read(file: str) -> str:
-    return (CHECKOUT / file).read_text(encoding="utf-8")
-
-
 def configuration() -> str:
     """Return the page of all keys."""
     parts = [
@@ -107,14 +102,14 @@ def configuration() -> str:
         "`a.NAME.b` the key `b` below a name of your choice. A key without a default may be left out, "
         "unless it is **required**.",
         "## config/config.yaml",
-        block(_read("config/config.yaml"), "yaml"),
+        block(read("config/config.yaml"), "yaml"),
         "Every key can be given on the command line, where it overrides the file: `snakemake figures "
         "--config study=NAME site=NAME`. The Snakemake profiles `slurm`, `oar`, `pbs` and `flux` read "
         "`config/slurm.yaml` and so on, the file of their name, on top of it.",
         table(HEADER, rows("config")),
         "## config/studies/NAME.yaml",
         "A study names no account, no partition and no path. The study `quickstart`:",
-        block(_read("config/studies/quickstart.yaml"), "yaml"),
+        block(read("config/studies/quickstart.yaml"), "yaml"),
         "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each "
         "kind of figure.",
         table(HEADER, rows("study")),
@@ -129,7 +124,7 @@ def configuration() -> str:
         "machine, `slurm-example.yaml`, which comments every key, for a cluster with Slurm; `pcad.yaml`, "
         "`plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `./ringside doctor` checks a "
         "site. The template `pcad`:",
-        block(_read("config/sites/pcad.yaml"), "yaml"),
+        block(read("config/sites/pcad.yaml"), "yaml"),
         table(HEADER, rows("site")),
         "## config/datasets.yaml",
         "Data sets of your own, `NAME: {...}` each, in the format of CIFAR-10 (binary version), MNIST "

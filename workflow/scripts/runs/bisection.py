@@ -21,12 +21,10 @@ class SearchResult:
     Attributes:
         chosen: The size to use; None if none fits.
         largest: The largest size that fitted before the first one above it that did not.
-        is_limited: Whether a size was too large; otherwise all fit.
     """
 
     chosen: int | None
     largest: int | None
-    is_limited: bool
 
 
 def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchResult:
@@ -61,9 +59,9 @@ def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchRes
         else:
             above = middle
     if below < 0:
-        return SearchResult(None, None, is_limited=True)
+        return SearchResult(None, None)
     if above > last:
-        return SearchResult(sizes[below], sizes[below], is_limited=False)
+        return SearchResult(sizes[below], sizes[below])
     places = range(bisect_right(sizes, (1 - MARGIN) * sizes[below]) - 1, -1, -1)
     chosen = next((place for place in places if is_fitting(place)), below)
-    return SearchResult(sizes[chosen], sizes[below], is_limited=True)
+    return SearchResult(sizes[chosen], sizes[below])

@@ -10,31 +10,26 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.errors import print_line
-from common.files import read_json, utc, write_json
+from common.files import read_json, write_json
 from common.notes import Note
 from common.options import run_program
-from declared.site import Site, load_site
-from declared.study import Study, load_study
+from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from plan.design import plan_design
 from plan.identity import data_folder, digests
-from plan.largest import BatchSearch, output, planned_searches
-from plan.largest import key as key_of
+from plan.largest import BatchSearch, key, output, planned_searches
 from ranks.worker.context import MAX_VALIDATION_BATCH
 from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
 from runs.bisection import find_largest
 from runs.supervise import failure_or_lost, rank_input
 
-KIND = "batch_search"
 TRIAL = "trial.json"
 FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
 LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
@@ -162,14 +157,13 @@ def describe_trial(trial: Mapping[str, Any]) -> str:
 
 
 def attempt_search(
-    study: Study,
     site: Site,
     search: BatchSearch,
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    _launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
-    """Search in the attempt's `folder`, and return the record."""
+    """Search in the attempt's `folder`, and return what only the record of a search has."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
     result = find_largest(search.candidates(site), trials.fits)
     unfit, status, reason = trials.smallest_unfit, "ok", None
@@ -177,21 +171,12 @@ def attempt_search(
         status, reason = unfit["outcome"], unfit["reason"]
         if status == TOO_LARGE:
             reason = Note("no-batch-fits", "not even the smallest batch fits")
-    ended_at = time.time()
     return {
-        "study": study.name,
-        "site": site.name,
         "name": search.name,
-        "framework": search.run.framework.name,
-        "key": folder.parent.name,
         "status": status,
         "reason": reason,
-        "job": launcher.job,
-        "started_at": utc(started_at),
-        "ended_at": utc(ended_at),
-        "wall_s": ended_at - started_at,
+        "wall_s": time.time() - started_at,
         **digests(site, search.run.levels),
-        "placement": site.placement,
         "batch_size": result.chosen,
         "largest_fit": result.largest,
         "limit": LIMITS[unfit["outcome"]] if unfit else "data set",
@@ -199,13 +184,14 @@ def attempt_search(
     }
 
 
-def measure(study: Study, site: Site, search: BatchSearch, results: Path) -> dict[str, Any]:
-    """Search, write batch_search.json below `results` (results/<study>) and return the content."""
-    attempt = partial(attempt_search, study, site, search)
-    spec = search.spec(site, search.smallest(site))
-    return other_measurements.reuse_or_measure(
-        KIND, search, spec, output(results, site, search), study, site, results, attempt
-    )
+KIND = other_measurements.Kind(
+    "batch_search",
+    planned_searches,
+    lambda site, search: search.spec(site, search.smallest(site)),
+    key,
+    output,
+    attempt_search,
+)
 
 
 def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:
@@ -218,13 +204,7 @@ def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:
         key: the key that the caller expects the search to have
         out: batch_search.json, in the folder of the key
     """
-    declared, declared_site = load_study(study), load_site(site)
-    planned = planned_searches(plan_design(declared, declared_site), declared_site)
-    declared_search = other_measurements.find_by_name(KIND, planned, search, declared)
-    do = partial(measure, declared, declared_site, declared_search)
-    other_measurements.publish_measurement(
-        f"batch search {search}", key_of(declared_site, declared_search), key, out, declared_site, do
-    )
+    KIND.publish(study, site, search, key, out)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from plan.batch_sizes import batch_size_file
 from plan.design import plan_design
 from plan.largest import output, planned_searches
 from runs.largest import KIND
-from runs.other_measurements import read_measurement
 
 
 def gather(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def main(*, study: str, site: str, out: Path) -> None:
     declared_site = load_site(site)
     searches = planned_searches(plan_design(load_study(study), declared_site), declared_site)
     files = [output(out.parents[1], declared_site, search) for search in searches]
-    records = [read_measurement(file, KIND) for file in files]
+    records = [KIND.read(file) for file in files]
     for record in records:
         text_of_size = f"batch size {record['batch_size']} (limit: {record['limit']})"
         print(f"{record['name']}: {record['reason'] or text_of_size}", flush=True)

@@ -6,77 +6,130 @@ a finished attempt that succeeded, otherwise measured again.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from common.errors import InputError, refuse_machine_error
+from common.files import utc
 from common.notes import Note
 from common.schemas import check
-from declared.site import Site
-from declared.study import Study
+from declared.site import Site, load_site
+from declared.study import Study, load_study
 from environments.built import read_built
+from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.binding import bind_results, check_bound
+from plan.design import Run, plan_design
 from plan.identity import environment_of
-from plan.other_measurements import Measurement, MeasurementT
+from plan.other_measurements import MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
 from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
 
-MeasureFunction = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
+@dataclass(frozen=True)
+class Kind(Generic[MeasurementT]):
+    """How measurements of one kind are planned and made.
 
-def reuse_or_measure(
-    kind: str,
-    measurement: Measurement,
-    spec: Mapping[str, Any],
-    out: Path,
-    study: Study,
-    site: Site,
-    results: Path,
-    measure: MeasureFunction,
-) -> dict[str, Any]:
-    """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
-
-    Args:
-        kind: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
-        measurement: What is measured.
-        spec: Its specification for the ranks.
-        out: File of the published record.
-        study: The study.
-        site: The site.
-        results: results/<study>.
-        measure: Function that measures, given environment, launcher and the attempt's folder.
+    Attributes:
+        name: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
+        planned: Returns the measurements of a design that a site can make.
+        spec: Returns the specification of a measurement for the ranks.
+        key: Returns the key of a measurement.
+        output: Returns the published record of a measurement, given results/<study>.
+        attempt: Measures once in the folder of an attempt, and returns what only this kind has in its record.
     """
-    folder = out.parent
-    with attempts.exclusive(folder, f"{kind.replace('_', ' ')} {measurement.name}"):
-        attempt_folder = attempts.finished(folder)
-        if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
-            environment = read_built(environment_of(site, measurement.run.framework))
-            bind_results(results, study.name, site)
-            with attempts.new_attempt(folder) as attempt_folder:
-                launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
-                record = measure(environment, launcher, attempt_folder) | {"session": current_session()}
-                attempts.finish(attempt_folder, record, kind)
-        return attempts.publish(attempt_folder, out.name)
 
+    name: str
+    planned: Callable[[Iterable[Run], Site], Sequence[MeasurementT]]
+    spec: Callable[[Site, MeasurementT], Mapping[str, Any]]
+    key: Callable[[Site, MeasurementT], str]
+    output: Callable[[Path, Site, MeasurementT], Path]
+    attempt: Callable[[Site, MeasurementT, BuiltEnvironment, launch.Launcher, Path], dict[str, Any]]
 
-def read_measurement(file: Path, kind: str) -> dict[str, Any]:
-    """Return the checked record of a measurement.
+    def title(self, name: str) -> str:
+        """Return the kind and the name of a measurement, as messages have it."""
+        return f"{self.name.replace('_', ' ')} {name}"
 
-    Raises:
-        InputError: If the record is broken.
-    """
-    try:
-        record: dict[str, Any] = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        refuse_machine_error(error, file)
-        hint = f"remove {file.parent} and start again"
-        raise InputError("broken-file", f"is broken ({error})", file=file, hint=hint) from None
-    check(record, kind, file)
-    return record
+    def publish(self, study_name: str, site_name: str, name: str, key: str, out: Path) -> None:
+        """Make the measurement `name` of a study, unless a record can be reused, and publish it as `out`.
+
+        Raises:
+            InputError: If the study does not declare it, or its key is not the one that is expected.
+        """
+        study, site = load_study(study_name), load_site(site_name)
+        measurement = self.find(study, site, name)
+        if self.key(site, measurement) != key:
+            raise changed_since_planned(self.title(name), key)
+        with report_interruptions(self.title(name), out):
+            results = out.parents[3]
+            check_bound(results, site)
+            self.measure(study, site, measurement, results)
+
+    def find(self, study: Study, site: Site, name: str) -> MeasurementT:
+        """Return the planned measurement of this name.
+
+        Raises:
+            InputError: If the study does not declare it.
+        """
+        for measurement in self.planned(plan_design(study, site), site):
+            if measurement.name == name:
+                return measurement
+        problem = f"no longer has {self.title(name)}"
+        raise InputError(
+            "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
+        )
+
+    def measure(self, study: Study, site: Site, measurement: MeasurementT, results: Path) -> dict[str, Any]:
+        """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
+
+        `results` is the folder results/<study>.
+        """
+        out = self.output(results, site, measurement)
+        folder = out.parent
+        with attempts.exclusive(folder, self.title(measurement.name)):
+            attempt_folder = attempts.finished(folder)
+            if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
+                environment = read_built(environment_of(site, measurement.run.framework))
+                bind_results(results, study.name, site)
+                with attempts.new_attempt(folder) as attempt_folder:
+                    setup = environment.get("setup", ())
+                    launcher = launch.make_launcher(site, self.spec(site, measurement), setup=setup)
+                    started_at = time.time()
+                    result = self.attempt(site, measurement, environment, launcher, attempt_folder)
+                    record = {
+                        "study": study.name,
+                        "site": site.name,
+                        "framework": measurement.run.framework.name,
+                        "key": folder.name,
+                        "job": launcher.job,
+                        "session": current_session(),
+                        "placement": site.placement,
+                        "started_at": utc(started_at),
+                        "ended_at": utc(time.time()),
+                        **result,
+                    }
+                    attempts.finish(attempt_folder, record, self.name)
+            return attempts.publish(attempt_folder, out.name)
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """Return the checked record of a measurement.
+
+        Raises:
+            InputError: If the record is broken.
+        """
+        try:
+            record: dict[str, Any] = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            refuse_machine_error(error, file)
+            hint = f"remove {file.parent} and start again"
+            raise InputError("broken-file", f"is broken ({error})", file=file, hint=hint) from None
+        check(record, self.name, file)
+        return record
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -101,34 +154,3 @@ def judge(
     shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
     reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
     return ("invalid", reason) if reason else ("ok", None)
-
-
-def find_by_name(kind: str, planned: Sequence[MeasurementT], name: str, study: Study) -> MeasurementT:
-    """Return the planned measurement of this name.
-
-    Raises:
-        InputError: If the study does not declare it.
-    """
-    for measurement in planned:
-        if measurement.name == name:
-            return measurement
-    problem = f"no longer has {kind.replace('_', ' ')} {name}"
-    raise InputError(
-        "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
-    )
-
-
-def publish_measurement(
-    title: str, key: str, expected: str, out: Path, site: Site, measure: Callable[[Path], object]
-) -> None:
-    """Call `measure`, which writes the record `out`, with the path of results/<study>.
-
-    Raises:
-        InputError: If the key is not the expected one.
-    """
-    if key != expected:
-        raise changed_since_planned(title, expected)
-    with report_interruptions(title, out):
-        results = out.parents[3]
-        check_bound(results, site)
-        measure(results)

@@ -109,10 +109,7 @@ def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
 
     Both are pooled over cells: squared deviations from the mean of a cell's runs of the same kind, over
     degrees of freedom. Apart from the quantile of t, the half-width of an interval is proportional to it and
-    to 1 / sqrt(runs), so that equal intervals need its square in runs.
-
-    Args:
-        rows: Rows of runs.csv as text.
+    to 1 / sqrt(runs), so that equal intervals need its square in runs. `rows` are those of runs.csv as text.
 
     Returns:
         The ratio, or None with less than MIN_DEGREES_OF_FREEDOM degrees of freedom of either kind.

@@ -30,10 +30,7 @@ from sites.node_verdicts import node_findings
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     """Check that Snakemake's `executor` can start the campaign's jobs at its site.
 
-    Args:
-        campaign: The campaign.
-        executor: Name of Snakemake's executor.
-        runs: Whether there are runs, and not only timings and collective benchmarks.
+    `runs`: whether there are runs, and not only timings and collective benchmarks.
 
     Raises:
         InputError: If it cannot.

@@ -7,24 +7,16 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import panels, style
 from models.graph import Graph
 from models.soap import Space
 
-ROW_HEIGHT_INCHES, MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = (
-    0.13,
-    1.6,
-    5.5,
-)  # height of rows, and limits of a panel
+ROW_HEIGHT_INCHES = 0.13
+MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = 1.6, 5.5  # of a panel
 MIN_LABEL_HEIGHT_INCHES = 0.1  # lower rows have no label
-LETTERS = {
-    3: "SHWC",
-    2: "STUx",
-    1: "SUxx",
-}  # by the number of dimensions of a sample
+LETTERS = {3: "SHWC", 2: "STUx", 1: "SUxx"}  # by the number of dimensions of a sample
 DEVICE_COLOURS = "turbo"
 BARS = (
     "Strategies of {model} on {devices} devices. A row is a layer, the first on top, or consecutive layers "
@@ -58,11 +50,7 @@ def bars(
             if height / len(rows) >= MIN_LABEL_HEIGHT_INCHES:
                 label_text = ax.text(1.02, y, label, va="center", ha="left", clip_on=False)
                 label_text.set(fontsize=style.SMALL_FONT_SIZE)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.set_xlim(0, 1)
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_title(name)
+        ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1), xticks=[], yticks=[], title=name)
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
     scale = figure.colorbar(
@@ -106,16 +94,8 @@ def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> 
         name = f"{names[answer['method']]}, from {names[answer['start']]}"
         times_ms = [math.nan if s is None else 1e3 * s for s in times]
         ax.plot(proposals, times_ms, color=look_style.colour, linestyle=look_style.line, label=name)
-    format_axes(ax)
+    ax.set(xscale="log", yscale="log", xlabel="proposals", ylabel="step time (ms)")
+    panels.set_round_ticks(ax.yaxis)
+    ax.grid(True)
     figure.legend(loc="outside upper center", ncols=3)
     return figure, panels.split_caption([PROGRESS], [])
-
-
-def format_axes(ax: Axes) -> None:
-    """Set logarithmic axes with their labels."""
-    ax.set_yscale("log")
-    ax.set_xscale("log")
-    panels.set_round_ticks(ax.yaxis)
-    ax.set_xlabel("proposals")
-    ax.set_ylabel("step time (ms)")
-    ax.grid(True)

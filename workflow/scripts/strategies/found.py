@@ -38,6 +38,10 @@ from strategies.measured import (
     select_costs,
 )
 
+ANSWER_COLUMNS = (
+    "data_s", "expert_s", "found_s", "method", "start", "sent_activation_bytes", "gradient_bytes",
+    "memory_bytes",
+)  # fmt: skip
 PROPOSALS = 20_000
 SEED = 1
 TITLE = "Searched strategies, by simulated step time"
@@ -125,7 +129,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> tables.Table:
     """Return the table of searched strategies."""
     head = ["framework", *SEARCH_FACTORS]
-    data = pd.DataFrame(rows, columns=[*head, *answer_columns()])
+    data = pd.DataFrame(rows, columns=[*head, *ANSWER_COLUMNS])
     unanswered = [
         Note("question-unanswered", f"{name}: {reason}.", question=name, reason=reason)
         for name, reason in missed.items()
@@ -147,20 +151,6 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
     searched = Note("searches", SEARCH_NOTE.format(proposals=f"{PROPOSALS:,}"), proposals=PROPOSALS)
     return tables.Table(TITLE, data, pd.DataFrame(columns), [METHOD, searched, *unanswered], words)
-
-
-def answer_columns() -> list[str]:
-    """Return the columns of `answer_row` after those of the question."""
-    return [
-        "data_s",
-        "expert_s",
-        "found_s",
-        "method",
-        "start",
-        "sent_activation_bytes",
-        "gradient_bytes",
-        "memory_bytes",
-    ]
 
 
 def format_strategies(content: Mapping[str, Any]) -> str:
@@ -217,7 +207,7 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
     check(content, "strategies", file)
     write_text(file, format_strategies(content))
     tables.write(table(rows, unanswered), out)
-    print(f"{number_of(len(rows), 'search_name')} answered in {display_path(file)}", flush=True)
+    print(f"{number_of(len(rows), 'question')} answered in {display_path(file)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from plan.campaign import Campaign, load_campaign
 from plan.identity import unsupported_reason
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from strategies.measure import read
+from runs.attempts import absence_reason
+from strategies.measure import KIND
 
 
 def timing_columns(campaign: Campaign, timing: Timing) -> dict[str, Any]:
@@ -32,13 +33,6 @@ def timing_columns(campaign: Campaign, timing: Timing) -> dict[str, Any]:
         return {**columns, "device": timing.run.levels["device"]}
     levels = {name: timing.run.levels[name] for name in PART_FACTORS}
     return {**columns, **levels, "devices": timing.devices}
-
-
-def absence_note(file: Path) -> Note:
-    """Return why there is no timing.json under the current key."""
-    if any(file.parents[1].glob("*/timing.json")):
-        return Note("old", "old: measured with other software, code or settings only")
-    return Note("absent", "absent: has not been measured")
 
 
 def median_and_spread(times: Sequence[float]) -> tuple[float, float]:
@@ -124,9 +118,9 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
         shared_columns["key"] = key(site, timing)
         file = output(campaign.results, site, timing)
         if not file.exists():
-            table_rows.append({**shared_columns, "status": "missing", "reason": absence_note(file)})
+            table_rows.append({**shared_columns, "status": "missing", "reason": absence_reason(file)})
             continue
-        record = read(file)
+        record = KIND.read(file)
         shared_columns |= {name: record[name] for name in ("status", "reason")}
         if record["status"] == "ok":
             measured_rows = (

@@ -17,7 +17,6 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.decomposition import BENCHMARK_COLUMNS, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
-from analysis.measured import title
 from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
@@ -509,9 +508,7 @@ def _longest_phase(cell: Cell) -> str:
 def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
     """Return the measurements of every cell, in the order of tables.
 
-    Args:
-        measured: The traced runs.
-        network: network.csv; without rows if there is no benchmark.
+    `network` has no rows if there is no benchmark.
     """
     if not measured.order:
         return {}
@@ -633,18 +630,14 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
     data = summarize(measured, network)
     if data.empty:
         return cells.empty_table(TITLE, measured)
-    is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
-    names = cells.level_columns(measured.runs, data["cell"])
-    displayed = {name: texts.where(~is_repeated, "") for name, texts in names.items()}
-    displayed |= {
+    texts = {
         "limit": data["limit"],
-        "seconds of an epoch": pd.Series(tables.interval_texts(data, "seconds")),
-        "of the steps (%)": pd.Series([tables.percent(share) for share in data["share"]]),
+        "seconds of an epoch": tables.interval_texts(data, "seconds"),
+        "of the steps (%)": [tables.percent(share) for share in data["share"]],
         "evidence": data["evidence"],
         "what would help": data["help"],
     }
     notes = [
-        cells.runs_note(measured, "In brackets the interval."),
         Note(
             "seconds-saved-at-most",
             "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not "
@@ -661,21 +654,6 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         ),
         _incomplete_note(measured, network),
         "" if len(network) else NO_BENCHMARK,
-        *measured.notes,
-        conditions.setting_note(measured.runs),
     ]
-    text_columns = [
-        *(title(name) for name in ("framework", "model", "dataset")),
-        "limit",
-        "evidence",
-        "what would help",
-    ]
-    cell_starts = [row for row in range(1, len(data)) if not is_repeated[row]]
-    return tables.Table(
-        TITLE,
-        cells.add_factors(measured.runs, data),
-        pd.DataFrame(displayed),
-        [n for n in notes if n],
-        text_columns,
-        cell_starts,
-    )
+    words = ["limit", "evidence", "what would help"]
+    return cells.cell_table(TITLE, measured, data, "In brackets the interval.", texts, notes, words)

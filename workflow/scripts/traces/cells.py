@@ -1,7 +1,7 @@
 """Phases of traced runs by run and by cell, with 95 % intervals over runs, and the table `phases`."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -216,47 +216,59 @@ def table(measured: Measured) -> tables.Table:
     data = summarize(measured)
     if data.empty:
         return empty_table(TITLE, measured)
-    columns = pd.DataFrame(
-        {
-            **level_columns(measured.runs, data["cell"]),
-            "of": data["scope"].map(SCOPES),
-            "phase": [phase_label(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
-            "share of the step (%)": tables.interval_texts(data, "share", 100),
-            "in a step (ms)": tables.interval_texts(data, "step_s", 1e3),
-            "in an epoch, or at the start (s)": tables.interval_texts(data, "seconds"),
-        }
+    is_repeated = (data["cell"] == data["cell"].shift()) & (data["scope"] == data["scope"].shift())
+    texts = {
+        "of": data["scope"].map(SCOPES).where(~is_repeated, ""),
+        "phase": [phase_label(*row) for row in data[["scope", "phase"]].itertuples(index=False)],
+        "share of the step (%)": tables.interval_texts(data, "share", 100),
+        "in a step (ms)": tables.interval_texts(data, "step_s", 1e3),
+        "in an epoch, or at the start (s)": tables.interval_texts(data, "seconds"),
+    }
+    remark = "Means over ranks, then over runs; in brackets the interval over runs."
+    note = Note(
+        "communication",
+        "Communication is the time in which a rank has an all-reduce under way; exposed is the part "
+        "without computation on the same rank. Until the last rank has started an all-reduce, the "
+        "others wait for the slowest; only then bytes move. Start-up is once a run.",
     )
-    is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
-    for name in level_columns(measured.runs, data["cell"]):
-        columns[name] = columns[name].where(~is_repeated, "")
-    columns["of"] = columns["of"].where(
-        ~(is_repeated & (data["scope"] == data["scope"].shift()).to_numpy()), ""
-    )
-    notes = [
-        runs_note(measured, "Means over ranks, then over runs; in brackets the interval over runs."),
-        Note(
-            "communication",
-            "Communication is the time in which a rank has an all-reduce under way; exposed is the part "
-            "without computation on the same rank. Until the last rank has started an all-reduce, the "
-            "others wait for the slowest; only then bytes move. Start-up is once a run.",
-        ),
-        *measured.notes,
-        conditions.setting_note(measured.runs),
-    ]
-    cell_starts = [row for row in range(1, len(data)) if not is_repeated[row]]
+    return cell_table(TITLE, measured, data, remark, texts, [note], ["of", "phase"])
+
+
+def cell_table(
+    heading: str,
+    measured: Measured,
+    data: pd.DataFrame,
+    remark: str,
+    texts: Mapping[str, Sequence[str] | pd.Series],
+    notes: Iterable[str],
+    words: Iterable[str] = (),
+) -> tables.Table:
+    """Return a table of cells; rows of one cell are a group, whose first row has the cell's levels.
+
+    Args:
+        heading: Title of the table.
+        measured: The traced runs.
+        data: Its rows, those of one cell together.
+        remark: Sentence that follows the number of runs in the first note.
+        texts: Its columns after the levels, as displayed.
+        notes: Further notes, "" for none.
+        words: The columns in `texts` that have words rather than numbers.
+    """
+    is_repeated = data["cell"] == data["cell"].shift()
+    levels = {
+        name: level.where(~is_repeated, "")
+        for name, level in level_columns(measured.runs, data["cell"]).items()
+    }
+    first = Note("runs", f"{conditions.run_counts_note(measured.ok)} {remark}")
+    all_notes = [first, *notes, *measured.notes, conditions.setting_note(measured.runs)]
     return tables.Table(
-        TITLE,
+        heading,
         add_factors(measured.runs, data),
-        columns,
-        notes,
-        ["of", "phase", *_text_columns()],
-        cell_starts,
+        pd.DataFrame({**levels, **texts}),
+        [note for note in all_notes if note],
+        [*(title(name) for name in ("framework", "model", "dataset")), *words],
+        [row for row in range(1, len(data)) if not is_repeated[row]] if is_repeated.any() else (),
     )
-
-
-def runs_note(measured: Measured, remark: str) -> Note:
-    """Return a table's first note: the number of runs, and a remark."""
-    return Note("runs", f"{conditions.run_counts_note(measured.ok)} {remark}")
 
 
 def empty_table(heading: str, measured: Measured) -> tables.Table:
@@ -266,7 +278,3 @@ def empty_table(heading: str, measured: Measured) -> tables.Table:
     return tables.Table(
         heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
     )
-
-
-def _text_columns() -> list[str]:
-    return [title(name) for name in ("framework", "model", "dataset")]

@@ -138,7 +138,8 @@ def write(timeline: Timeline, folder: Path, name: str = "trace.json") -> Path:
     trace_events = list(events(timeline))
     document = {
         "displayTimeUnit": "ms",
-        "otherData": _as_texts(timeline.metadata),
+        # The format accepts texts only.
+        "otherData": {name: str(value) for name, value in timeline.metadata.items() if value is not None},
         "traceEvents": trace_events,
     }
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
@@ -149,8 +150,3 @@ def write(timeline: Timeline, folder: Path, name: str = "trace.json") -> Path:
         partial.write_bytes(gzip.compress(text, mtime=0) if large else text)
     outdated.unlink(missing_ok=True)  # from an earlier trace
     return file
-
-
-def _as_texts(metadata: dict[str, Any]) -> dict[str, str]:
-    """Return the values as text, because the format accepts only text."""
-    return {name: str(value) for name, value in metadata.items() if value is not None}

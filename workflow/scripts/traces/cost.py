@@ -82,13 +82,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "ratio": tables.interval_texts(data, "ratio"),
         "p": [tables.p_value(p) for p in data["p"]],
     }
+    sentences = [conditions.run_counts_note(runs)]
+    if data["ratio_low"].notna().any():
+        sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
     notes = [
-        " ".join(
-            [
-                conditions.run_counts_note(runs),
-                *(_comparison_notes(data) if data["ratio_low"].notna().any() else ()),
-            ]
-        ),
+        " ".join(sentences),
         _verdict(data),
         conditions.setting_note(runs),
     ]
@@ -100,10 +98,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
     return tables.Table(
         TITLE, csv_data, pd.DataFrame(columns), [note for note in notes if note], text_columns
     )
-
-
-def _comparison_notes(data: pd.DataFrame) -> list[str]:
-    return [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
 
 
 def _verdict(data: pd.DataFrame) -> Note:

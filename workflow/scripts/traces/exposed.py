@@ -6,13 +6,14 @@ takes longer than on one by the difference.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from analysis import conditions, intervals, shares, tables
+from analysis import intervals, shares, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cell_levels, timing_runs, title
+from analysis.measured import cell_levels, timing_runs
 from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost
@@ -42,11 +43,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each cell on several replicas, with a verdict.
 
     Columns: exposed, slower and their sum (computed run by run, because they are not independent) as shares
-    of the step, and the share by times, each with its interval.
-
-    Args:
-        measured: The traced runs.
-        runs: All runs of the study.
+    of the step, and the share by times, each with its interval. `runs` has all runs of the study.
     """
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])
@@ -73,11 +70,11 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         exposed_share = cells.estimate(exposed.loc[(cell, "exposed")])
         step_s = float(steps.loc[cell_of_run == cell, STEP].mean())
         slower, together = (
-            _as_share(
+            cells.estimate(
                 intervals.difference_intervals(
                     intervals.welch(by_cell, [cell], [baselines.get(cell, "")])
                 ).iloc[0],
-                step_s,
+                1 / step_s,
             )
             for by_cell in (computing_by_cell, spent_by_cell)
         )
@@ -143,46 +140,21 @@ def _overlap(first: Estimate, second: Estimate) -> bool:
     return bool(max(low) <= min(high))
 
 
-def _as_share(difference: pd.Series, step_s: float) -> Estimate:
-    value, low, high = (float(difference[name]) / step_s for name in ("value", "low", "high"))
-    return Estimate(value, low, high, int(difference["n"]))
-
-
 def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
     """Return the table."""
     data = summarize(measured, runs)
     if data.empty:
         table = cells.empty_table(TITLE, measured)
-        return tables.Table(
-            TITLE,
-            table.data,
-            table.display,
-            [NO_COMMUNICATION, *table.notes[1:]],
-            table.left_aligned,
-        )
-    columns = {
-        **cells.level_columns(measured.runs, data["cell"]),
+        return replace(table, notes=[NO_COMMUNICATION, *table.notes[1:]])
+    texts = {
         "exposed (%)": tables.interval_texts(data, "exposed", 100),
         "slower computing (%)": tables.interval_texts(data, "slower", 100),
         "together (%)": tables.interval_texts(data, "together", 100),
         "by times (%)": tables.interval_texts(data, "by_times", 100),
         "verdict": data["verdict"].tolist(),
     }
-    notes = [
-        cells.runs_note(measured, "In brackets the interval."),
-        BY_TIMES,
-        _verdict_note(data),
-        *measured.notes,
-        conditions.setting_note(measured.runs),
-    ]
-    text_columns = [*(title(name) for name in ("framework", "model", "dataset")), "verdict"]
-    return tables.Table(
-        TITLE,
-        cells.add_factors(measured.runs, data),
-        pd.DataFrame(columns),
-        [n for n in notes if n],
-        text_columns,
-    )
+    notes = [BY_TIMES, _verdict_note(data)]
+    return cells.cell_table(TITLE, measured, data, "In brackets the interval.", texts, notes, ["verdict"])
 
 
 def _verdict_note(data: pd.DataFrame) -> Note:

@@ -1,7 +1,6 @@
 """Gather the phases of traced runs in phases.csv, and typical steps in trace_steps.csv."""
 
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,7 @@ class RunPhases:
 
 
 def summarize_run(run: dict[str, Any], folder: Path) -> RunPhases:
-    """Return the phases of one run.
-
-    Args:
-        run: Its row of runs.csv.
-        folder: Its attempt.
+    """Return the phases of one run, from its row of runs.csv and the folder of its attempt.
 
     Raises:
         InputError: If a table is broken.
@@ -89,17 +84,12 @@ def _read_csv(file: Path) -> pd.DataFrame:
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return phases.csv and trace_steps.csv of the successful traced runs that have phases, in their order.
 
-    Args:
-        runs: runs.csv of the study.
-        records: The folder of its records.
-
     Raises:
         InputError: If a table was damaged after runs.csv was written.
     """
     attempts = traced_attempts(runs, records)
-    map_runs: Callable[..., Iterable[RunPhases]] = map
     if len(attempts) < MIN_PARALLEL_RUNS:
-        summaries = list(map_runs(summarize_run, *zip(*attempts, strict=True))) if attempts else []
+        summaries = [summarize_run(run, folder) for run, folder in attempts]
     else:
         with all_cores() as pool:
             summaries = list(pool.map(summarize_run, *zip(*attempts, strict=True)))

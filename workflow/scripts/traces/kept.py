@@ -45,10 +45,6 @@ def select_steps(intervals: pd.DataFrame, warm_up: int, max_rows: int) -> pd.Dat
 def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
     """Return replay_steps.csv of the successful traced runs, in their order, without runs that lack phases.
 
-    Args:
-        runs: runs.csv of the study.
-        records: The folder of its records.
-
     Raises:
         InputError: If a table was damaged after runs.csv was written.
     """

@@ -84,9 +84,7 @@ Interval = tuple[Position, str, int, int]  # position, phase, begin and end in t
 def region_phase(region: Any, has_position: bool) -> str | None:
     """Return the phase of a region, or None.
 
-    Args:
-        region: The region's definition.
-        has_position: Whether it was entered with its epoch and step, as in Ringside's own archives.
+    `has_position`: whether it was entered with its epoch and step, as in Ringside's own archives.
     """
     name = str(region.name).rpartition(":")[2]  # user:forward, from a program in Python
     if region.paradigm == Paradigm.USER:

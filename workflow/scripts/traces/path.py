@@ -8,9 +8,8 @@ import math
 
 import pandas as pd
 
-from analysis import conditions, intervals, tables
+from analysis import intervals, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import title
 from common.notes import Note
 from ranks.worker.phases import COMMUNICATION
 from traces import cells
@@ -67,7 +66,6 @@ def table(measured: Measured) -> tables.Table:
     data = summarize(measured)
     if data.empty:
         return cells.empty_table(TITLE, measured)
-    columns = cells.level_columns(measured.runs, data["cell"])
     texts = {
         **{
             f"{PHASES.get(name, name)} (ms)": tables.interval_texts(data, f"{name}_s", 1e3)
@@ -76,13 +74,4 @@ def table(measured: Measured) -> tables.Table:
         "whole path (ms)": tables.interval_texts(data, f"{STEP}_s", 1e3),
         "communication (%)": [tables.percent(share) for share in data["communication_share"]],
     }
-    notes = [
-        cells.runs_note(measured, "In brackets the interval over runs."),
-        PATH,
-        *measured.notes,
-        conditions.setting_note(measured.runs),
-    ]
-    text_columns = [title(name) for name in ("framework", "model", "dataset")]
-    return tables.Table(
-        TITLE, cells.add_factors(measured.runs, data), pd.DataFrame({**columns, **texts}), notes, text_columns
-    )
+    return cells.cell_table(TITLE, measured, data, "In brackets the interval over runs.", texts, [PATH])

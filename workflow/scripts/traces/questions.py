@@ -124,10 +124,6 @@ def speed_during_computation(chains: Sequence[Chain], alone: Alone) -> float:
     """Return the speed of all-reduces during computation relative to that while all ranks wait.
 
     It is the time by the law over the overlapped time, between MIN_SPEED and 1; 1 without overlap.
-
-    Args:
-        chains: Chains of `traces.replay.build_chains`.
-        alone: Times of messages without others.
     """
     law_s = overlapped_s = 0.0
     for chain in chains:

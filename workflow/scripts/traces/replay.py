@@ -262,16 +262,9 @@ def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.
         tuple(_rank_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
         for rank, own in enumerate(main)
     )
-    starts, ends = (np.array([edge(own) for own in main]) for edge in (_first_start, _last_end))
+    starts = np.array([own["start"].iloc[0] for own in main])
+    ends = np.array([own["end"].iloc[-1] for own in main])
     return Step(operations, tuple(_serialize_allreduces(times, alone(len(times))))), starts, ends
-
-
-def _first_start(own: pd.DataFrame) -> float:
-    return float(own["start"].iloc[0])
-
-
-def _last_end(own: pd.DataFrame) -> float:
-    return float(own["end"].iloc[-1])
 
 
 def _serialize_allreduces(times: np.ndarray, alone: Messages) -> Iterator[AllReduce]:

@@ -20,12 +20,7 @@ CLUSTER = "ringside"
 
 
 def slurm_conf(settings: Settings, state: Path) -> str:
-    """Return the text of slurm.conf.
-
-    Args:
-        settings: The virtual cluster's settings.
-        state: Folder that daemons write to.
-    """
+    """Return the text of slurm.conf; daemons write to the folder `state`."""
     accounting = [
         f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
     ]
@@ -37,7 +32,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
             "AccountingStorageEnforce=associations",  # an unknown account is refused, as on real clusters
             "JobAcctGatherType=jobacct_gather/linux",
         ]
-    memory_mb = (settings.memory_bytes or _machine_memory()) >> 20
+    memory_mb = (settings.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
     lines = [
         MARK,
         f"ClusterName={CLUSTER}",
@@ -201,7 +196,3 @@ def _gpu_words(settings: Settings, node: int) -> str:
 
 def _host() -> str:
     return socket.gethostname().split(".")[0]
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

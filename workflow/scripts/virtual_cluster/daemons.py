@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import InputError
@@ -34,9 +34,9 @@ def say_ready() -> None:
     write_json(STATE / "cluster.json", {**read_state(), "ready": True})
 
 
-def start(program: str, command: list[str], variables: Mapping[str, str] | None = None) -> None:
+def start(program: str, command: list[str]) -> None:
     """Start a program that stays, with its output in <program>.out, and note its process."""
-    environment = {**os.environ, "TMPDIR": "/tmp", **(variables or {})}  # noqa: S108 (of the node's own)
+    environment = {**os.environ, "TMPDIR": "/tmp"}  # noqa: S108 (of the node's own)
     for name in [name for name in environment if name.startswith(("SLURM", "OAR", "SNAKEMAKE", "RINGSIDE"))]:
         del environment[name]
     environment[DAEMON] = program

@@ -10,6 +10,7 @@ from pathlib import Path
 from common.errors import InputError
 
 ROOT = Path("/sys/fs/cgroup")
+REMOVAL_S = 2.0  # in which killed processes leave a group
 FAMILY = "ringside"
 # CPU quotas are token buckets. With the usual period of 100 ms, a rank that waited for the network would
 # compute at full speed for a while on saved tokens. A period of 5 ms without bursts prevents that.
@@ -99,9 +100,9 @@ class Limits:
             remove_group(folder)
 
 
-def remove_group(group: Path, timeout_s: float = 2) -> None:
+def remove_group(group: Path) -> None:
     """Remove a control group and all within it once killed processes have left them."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + REMOVAL_S
     while group.is_dir():
         for folder in [*sorted(group.rglob("*"), reverse=True), group]:
             if folder.is_dir():
