@@ -64,7 +64,7 @@ starters-test: venv  ## run explore.R and explore.ipynb by R and Jupyter, which 
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: venv  ## train and benchmark every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_devices.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py tests/unit/models/test_attention.py tests/unit/ranks/test_shortage.py tests/gpu/test_deepspeed.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_devices.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/ranks/test_command_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py tests/unit/models/test_attention.py tests/unit/ranks/test_shortage.py tests/gpu/test_deepspeed.py $(ARGS)
 
 versions-test: venv  ## use the oldest Snakemake, PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest -m versions tests/unit/ranks/test_versions.py tests/unit/invocation/test_content_check.py $(ARGS)

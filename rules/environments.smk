@@ -3,7 +3,7 @@
 #   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; beside it venv/, or image.sif
 #        and recipe.def; and build.log
 
-from declared.environments import names
+from declared.environments import command_environments, names
 from environments.identity import parent_stamps
 
 if BUILD_LOCALLY:
@@ -38,7 +38,7 @@ rule environment:
     log:
         f"{RESULTS}/logs/environments/{{environment}}.{{digest}}.log",
     wildcard_constraints:
-        environment="|".join(names()),
+        environment="|".join([*names(), *command_environments()]),
         digest=CALL.missing_digests(CAMPAIGN.environments.values()),
     priority: 2 * 10**9
     resources:

@@ -29,7 +29,7 @@ rule run:
     """Train one run, alone on the machine, and write its record."""
     input:
         environment=lambda wildcards: ancient(CAMPAIGN.environment_of(wildcards.run_id)),
-        dataset=lambda wildcards: ancient(CAMPAIGN.dataset_of(wildcards.run_id)),
+        dataset=lambda wildcards: [ancient(file) for file in CAMPAIGN.dataset_of(wildcards.run_id)],
     output:
         record=f"{RESULTS}/runs/{{run_id}}/{{key}}/record.json",
     priority: lambda wildcards: CAMPAIGN.priorities[wildcards.run_id]

@@ -13,6 +13,7 @@ import yaml
 
 from common import written
 from common.files import CHECKOUT, load_yaml
+from declared.commands import load_command
 from declared.datasets import DatasetKeys
 from declared.site import load_site
 from declared.study import load_study
@@ -21,6 +22,7 @@ from plan.identity import unsupported_reason
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
+from support.own_commands import commands_in
 from support.pages import FORM, RINGSIDE, Page, lists, page, pages
 
 PAGES = list(pages())
@@ -111,6 +113,10 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     is_part = kind == "studies" and "title" not in keys
     complete = load_yaml(own) if own.exists() else study if is_part else {}
     (tmp_path / own.name).write_text(yaml.safe_dump(complete | keys))
+    if kind == "commands":
+        with commands_in(tmp_path):
+            assert load_command(own.stem).name == own.stem
+        return
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem
 

@@ -137,8 +137,10 @@ def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
     reason = find_shortage(tmp_path, KILLED, "cuda", 1)
     assert reason is not None
     assert reason.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
-    (tmp_path / "log.txt").write_text("Error: LBANN was killed (Killed): epoch 2\n")
-    assert find_shortage(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
+    torchrun = "  exitcode  : -9 (pid: 7)\n  traceback : Signal 9 (SIGKILL) received by PID 7\n"
+    for line in ("Error: LBANN was killed (Killed): epoch 2\n", torchrun):
+        (tmp_path / "log.txt").write_text(line)
+        assert find_shortage(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
 
 
 def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:

@@ -419,7 +419,8 @@ def test_runs_have_priorities_in_planned_order_and_their_inputs() -> None:
     assert needed.index("pytorch") < needed.index("horovod-pytorch"), "parents first"
     for run in campaign.runs:
         assert Path(campaign.environment_of(run.run_id)).is_absolute()
-        assert campaign.dataset_of(run.run_id).endswith("/prepared")
+        (prepared,) = campaign.dataset_of(run.run_id)
+        assert prepared.endswith("/prepared")
 
 
 def test_reference_follows_the_site_or_published_tables(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from common.schemas import schema
 from common.tables import read_table
 from common.text import end_sentence
 from declared.records import RECORD_TABLES
+from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign, load_campaign
 from provenance import appendix, archive, verify
@@ -34,6 +35,7 @@ from provenance.sources import collect_sources, measured_with
 from report.checkout import state
 from report.setting import Grid
 from support.measured_elsewhere import imported_study
+from support.own_commands import PRINTED_STEPS, own_commands, write_study
 from support.synthetic import campaign, write_frames
 
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
@@ -400,3 +402,11 @@ def test_appendix_of_imported_measurements_has_no_software(imported_campaign: Ca
     headings = [section.heading for section in sections]
     assert headings == ["Contribution", "Source", "Installation and execution", "Analysis"]
     assert appendix.to_markdown("t", sections) and appendix.to_latex(sections)
+
+
+def test_archive_has_the_commands_of_a_study_and_their_files(tmp_path: Path) -> None:
+    with own_commands(tmp_path / "commands", ours={}, theirs={}):
+        factors = {"framework": ["pytorch-ddp", "ours"], "model": "small-cnn", "dataset": "digits"}
+        study = load_study("s", write_study(tmp_path, **factors))
+        packed = list(archive.command_files(Campaign(study, load_site("local"), "available", [], None)))
+    assert packed == [tmp_path / "commands" / "ours.yaml", CHECKOUT / PRINTED_STEPS]

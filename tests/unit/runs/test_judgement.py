@@ -185,6 +185,11 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
     )
     error = "LBANN error on rank 1 (reader.cpp:94): can't open file : x"
     assert with_last_line(failed, log).facts["last_line"] == error
+    log.write_text(
+        "RuntimeError: no such layer\nE1128 11:06:47 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed: Error\n"
+        "    raise ChildFailedError(\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    )
+    assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no such layer", "not torchrun's"
     assert with_last_line(failed, tmp_path / "nothing") is failed
 
 

@@ -16,6 +16,7 @@ from common.schemas import schema
 from datasets.prepare import prepare
 from declared.site import Site, load_site
 from launchers import launch
+from ranks.worker.epoch_timer import COLUMNS
 from runs import meters
 from runs.epochs import read_epochs
 from runs.supervise import epoch_energy, rank_input, summarize_ranks
@@ -188,6 +189,23 @@ def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
         assert not server.requests
     assert values == [None, None] and not samples
     assert [(reason.code, reason.facts) for reason in reasons] == [("clock-set", {"step_s": -3600.0})]
+
+
+def test_a_command_without_times_of_day_leaves_no_energy_of_wattmeters(tmp_path: Path) -> None:
+    rows = [{"epoch": epoch, "warm_up": "false", "epoch_time_s": 1.0} for epoch in (1, 2)]
+    with open(tmp_path / "epochs.csv", "w", newline="") as table:
+        writer = csv.DictWriter(table, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    result = {"ranks": [{"host": "a", "machine": "m", "meters": []}], "closed_at": 9.0, "clock_step_s": 0.0}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    with kwollect(lambda node, at: AT_SOCKET_W) as server:
+        local_site = site(server)
+        ranks = launch.make_launcher(local_site, {"nodes": 1, "ranks": 1})
+        entries = meters.read_after(tmp_path, {"samples_per_epoch": 1}, local_site, ranks)
+        assert not server.requests
+    assert [entry["reason"] for entry in entries] == [str(meters.NO_CLOCK)]
+    assert {row["energy_node_j"] for row in read_epochs(tmp_path / "epochs.csv")} == {None}
 
 
 def test_processors_whose_meters_cannot_be_listed_are_no_failure(

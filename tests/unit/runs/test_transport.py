@@ -183,6 +183,16 @@ def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, expected: str) ->
     assert describe_transport("nccl", TWO_NODES, tmp_path) == expected
 
 
+def test_transport_of_a_command_is_that_of_nccl_or_unknown(tmp_path: Path) -> None:
+    spec = {**TWO_NODES, "command": {}, "device": "cuda"}
+    assert describe_transport("nccl", spec, tmp_path) == transport.UNKNOWN
+    assert describe_transport("nccl", {**spec, "ranks": 1, "nodes": 1}, tmp_path) == "none"
+    one_start = {**spec, "ranks": 1, "nodes": 1, "replicas_per_rank": 8}
+    assert describe_transport("nccl", one_start, tmp_path) == transport.UNKNOWN
+    (tmp_path / "nccl.gpu1.2101.log").write_text(SOCKETS)
+    assert describe_transport("unknown", spec, tmp_path) == "nccl over tcp eth0"
+
+
 def test_devices_are_those_of_the_process_that_used_them(tmp_path: Path) -> None:
     """Nodes may number their devices differently, and not every process sends to another node."""
     (tmp_path / "nccl.gpu1.44.log").write_text(NVLINK_WITHIN)

@@ -1,6 +1,7 @@
 """Read and check environments (`containers/<environment>/`) and how a site wants them."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_text, display_path, load_yaml
 from common.normal_form import digest_source
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
+from common.written import Keys, Maybe, Pairs, Rules, Unique, key, optional, parse
 
 CONTAINERS = CHECKOUT / "containers"
+COMMANDS = (
+    CHECKOUT / "config" / "commands"
+)  # commands of the user's own, some with an environment of their own
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
 # Forms of the software that locks describe; what a site has installed itself is "installed".
@@ -45,6 +49,8 @@ Version = Annotated[
 Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]  # by program
 SpackWords = Annotated[str, Rules(pattern=r"^[^'\n]+\Z")]
 Variant = Literal["cpu", "cuda"]
+Text = Annotated[str, Rules(min_length=1)]
+VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,31 @@ class EnvironmentKeys(Keys):
 
 
 @dataclass(frozen=True)
+class InstalledKeys(Keys):
+    """What is said of an environment that is installed: by a site, or for a command of the user's own."""
+
+    executable: Maybe[str] = optional(
+        "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
+        "program lbann (end a wrapper script with exec, so that signals reach LBANN)",
+        pattern=r"^/[^\n]+\Z",
+    )
+    prefix: Maybe[str] = optional(
+        "in place of executable: the folder of a virtual environment or of a conda environment, whose "
+        "bin/python it is",
+        pattern=r"^/[^\n]+\Z",
+    )
+    setup: tuple[Text, ...] = key(
+        "shell lines that its ranks and its self-test run first, after the site's own, such as: module load "
+        "PyTorch/2.6",
+        default=(),
+    )
+    variables: Pairs[VariableName, str] = key(
+        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI",
+        default=(),
+    )
+
+
+@dataclass(frozen=True)
 class Source:
     """A source distribution that is changed and built into a wheel, as one variant needs it."""
 
@@ -279,6 +310,7 @@ class Environment:
     dispensable: tuple[str, ...]
     selftest_limit_s: float
     content: dict[str, Any] = field(repr=False)
+    for_command: bool = False  # nothing tests it, and what ranks start in it is a command of the user's own
 
     @property
     def description(self) -> Path:
@@ -377,6 +409,8 @@ def read(
         )
     folder = containers / name
     file = folder / "environment.yaml"
+    if not file.is_file() and name in command_environments():
+        return _for_command(name, variant)
     if not file.is_file():
         choices = alternatives(name, _described(containers))
         raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **choices)
@@ -423,6 +457,61 @@ def read(
         selftest_limit_s=written.selftest_limit_s,
         content=content,
     )
+
+
+def _for_command(name: str, variant: str) -> Environment:
+    return Environment(
+        name=name,
+        variant=variant,
+        folder=COMMANDS,
+        parent=None,
+        variables={},
+        lock_excludes=(),
+        wheels=(),
+        sources=(),
+        origin="site",
+        spack=None,
+        program=None,
+        supported={},
+        dispensable=(),
+        selftest_limit_s=0.0,
+        content={},
+        for_command=True,
+    )
+
+
+@functools.cache
+def command_environments() -> dict[str, InstalledKeys]:
+    """Return the environments that commands of the user's own have for themselves, by the command's name.
+
+    A file that cannot be read has none here; `declared.commands.load_command` says what is wrong.
+    """
+    environments: dict[str, InstalledKeys] = {}
+    for file in sorted(COMMANDS.glob("*.yaml")):
+        with contextlib.suppress(InputError):
+            content = load_yaml(file)
+            if isinstance(content, dict) and isinstance(content.get("environment"), dict):
+                keys = parse(InstalledKeys, content["environment"], file, "environment")
+                check_installed(keys, file, "environment")
+                environments[file.stem] = keys
+    return environments
+
+
+def check_installed(keys: InstalledKeys, file: Path, place: str) -> None:
+    """Check that what is said of an installation names one place.
+
+    Raises:
+        InputError: If it names none, or two.
+    """
+    if bool(keys.executable) == bool(keys.prefix):
+        has_both = bool(keys.prefix)
+        raise InputError(
+            "conflicting-keys" if has_both else "missing-key",
+            "has both executable and prefix" if has_both else "has no executable",
+            file=display_path(file),
+            key=place,
+            expected="one: executable: /path/to/python, or prefix: /path/to/environment",
+        )
 
 
 def _described(containers: Path) -> list[str]:

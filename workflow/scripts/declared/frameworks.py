@@ -11,14 +11,16 @@ from common.files import CHECKOUT, display_path
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
+from declared.commands import NODE, Command, command_names, load_command
 from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
 
-OWN = "own"  # an algorithm
+OWN: Literal["own"] = "own"  # an algorithm
 RANKS = CHECKOUT / "workflow" / "scripts" / "ranks"
 FRAMEWORKS = RANKS / "frameworks"
 LIBRARIES = RANKS / "libraries"
+COMMAND_ADAPTER = RANKS / "command"
 
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"]
@@ -136,6 +138,12 @@ class Framework(FrameworkKeys):
     file: Path
     adapter: bool
     capabilities: tuple[dict[str, list[Any]], ...]
+    command: Command | None = None  # of the user's own
+
+    @property
+    def folder(self) -> Path:
+        """The folder with its adapter.py."""
+        return COMMAND_ADAPTER if self.command else self.file.parent
 
     def can(self, levels: Mapping[str, Any]) -> bool:
         """Return whether a cell with these levels fits one of the capabilities."""
@@ -145,8 +153,10 @@ class Framework(FrameworkKeys):
         """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
 
         A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry
-        names data.
+        names data. A command of the user's own has no entry; it misses what it is not told.
         """
+        if self.command:
+            return [self.command.unmet(levels)]
         level = levels["parallelism"]
         named = {level}
         if is_strategy(level):
@@ -168,7 +178,7 @@ class Framework(FrameworkKeys):
 
 @functools.cache
 def framework_names() -> tuple[str, ...]:
-    """Return the names of all frameworks."""
+    """Return the names of all frameworks of Ringside."""
     return tuple(sorted(path.parent.name for path in FRAMEWORKS.glob("*/framework.yaml")))
 
 
@@ -180,7 +190,13 @@ def environment_names() -> tuple[str, ...]:
 
 @functools.cache
 def load_framework(name: str) -> Framework:
-    """Read and check workflow/scripts/ranks/frameworks/<name>/framework.yaml."""
+    """Read and check workflow/scripts/ranks/frameworks/<name>/framework.yaml, or config/commands/<name>.yaml.
+
+    Raises:
+        InputError: If it is wrong.
+    """
+    if name in command_names():
+        return _command_framework(load_command(name))
     file = FRAMEWORKS / name / "framework.yaml"
     written = load(FrameworkKeys, file)
     for location, value, choices in (
@@ -215,6 +231,50 @@ def load_framework(name: str) -> Framework:
     return Framework(name=name, file=file, adapter=adapter, **vars(written) | {"capabilities": capabilities})
 
 
+def _command_framework(command: Command) -> Framework:
+    """Return a command of the user's own as a framework.
+
+    Raises:
+        InputError: If a framework or an environment has its name, or it names an unknown environment.
+    """
+    environment = command.environment if isinstance(command.environment, str) else command.name
+    if command.name in (*framework_names(), *environment_names()):
+        raise InputError(
+            "reserved-name",
+            f"{command.name} is a framework or an environment of Ringside",
+            file=display_path(command.file),
+            got=command.name,
+            hint="give the file another name",
+        )
+    if environment not in (*environment_names(), command.name):
+        raise _unknown(environment, command.file, "environment", environment_names())
+    not_told = "it has no such placeholder, and its key `does` does not name this level"
+    return Framework(
+        name=command.name,
+        file=command.file,
+        title=command.title or command.name,
+        environment=environment,
+        libraries=(),
+        modules=(),
+        distributed=True,
+        mirrored=command.once_per == NODE,
+        mpi=command.mpi,
+        devices=command.devices,
+        collectives=(),
+        algorithm=OWN,
+        baseline=command.name,
+        timing_scope="master",
+        why=dict.fromkeys(factor_table(), not_told),
+        notes=(
+            f"{command.name} is a command of the user's own, and its log has the times; nobody has checked "
+            "that it computes what others compute.",
+        ),
+        adapter=True,
+        capabilities=(),
+        command=command,
+    )
+
+
 def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
     return InputError(
         "unknown-name",
@@ -231,10 +291,11 @@ def describe_framework(name: str) -> Framework:
     """Return the description of a framework, of an unregistered one what can be said of it.
 
     A framework is unregistered if it has no folder below workflow/scripts/ranks/frameworks/: one of
-    measurements that were made elsewhere, or a command of the user's own. Nothing is known of its library,
-    its environment and its messages, and nobody has checked that it trains to the same weights as others.
+    measurements that were made elsewhere, or a command of the user's own, which config/commands/ describes.
+    Nothing is known of its library and its messages, and nobody has checked that it trains to the same
+    weights as others.
     """
-    if is_registered(name):
+    if is_registered(name) or name in command_names():
         return load_framework(name)
     return Framework(
         name=name,

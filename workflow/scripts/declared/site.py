@@ -17,8 +17,18 @@ from common.files import CHECKOUT, display_path
 from common.python import python_abi
 from common.text import alternatives
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
+from declared.commands import command_names
 from declared.configuration import existing
-from declared.environments import BASE, Installed, Realization, locked, names
+from declared.environments import (
+    BASE,
+    Installed,
+    InstalledKeys,
+    Realization,
+    check_installed,
+    command_environments,
+    locked,
+    names,
+)
 from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
@@ -107,7 +117,6 @@ Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
 Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node
-VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 SHELL_VARIABLES = (
     *(
         "UID",
@@ -185,31 +194,6 @@ class Images(Keys):
     )
     gpu: Literal["nv", "rocm"] = key(
         "with device cuda: driver of the accelerators (apptainer exec --nv or --rocm)", default="nv"
-    )
-
-
-@dataclass(frozen=True)
-class InstalledKeys(Keys):
-    """What a site says of an environment that it has installed itself."""
-
-    executable: Maybe[str] = optional(
-        "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
-        "program lbann (end a wrapper script with exec, so that signals reach LBANN)",
-        pattern=r"^/[^\n]+\Z",
-    )
-    prefix: Maybe[str] = optional(
-        "in place of executable: the folder of a virtual environment or of a conda environment, whose "
-        "bin/python it is",
-        pattern=r"^/[^\n]+\Z",
-    )
-    setup: tuple[Text, ...] = key(
-        "shell lines that its ranks and its self-test run first, after the site's own, such as: module load "
-        "PyTorch/2.6",
-        default=(),
-    )
-    variables: Pairs[VariableName, str] = key(
-        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI",
-        default=(),
     )
 
 
@@ -464,7 +448,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     written = load(SiteKeys, file)
     _check_images(written, file)
     _check_installed(written, file)
-    frameworks = framework_names()
+    frameworks = (*framework_names(), *command_names())
     for i, framework in enumerate(written.frameworks or ()):
         if framework not in frameworks:
             raise _unknown(framework, f"frameworks.{i}", frameworks, file)
@@ -476,8 +460,10 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     if cpu_shares:  # the scheduler gives a run the first of them
         scheduler = replace(scheduler, nodelist=",".join(node_names(written.nodes)))
     _check_wattmeter(written.energy, file)
+    # Each command's own environment is the same at all sites, unless the site has another one for it.
+    all_installed = {**command_environments(), **dict(written.installed)}
     installed = tuple(
-        (name, _installed(name, keys, written.setup, cache)) for name, keys in written.installed
+        (name, _installed(name, keys, written.setup, cache)) for name, keys in all_installed.items()
     )
     changed = {
         "cores": _cores(written),
@@ -557,17 +543,9 @@ def _installed(name: str, keys: InstalledKeys, setup: tuple[str, ...], cache: Pa
 def _check_installed(site: SiteKeys, file: Path) -> None:
     """Raise InputError for an installation of no environment, without a place, or that is also an image."""
     for environment, keys in site.installed:
-        if environment not in names():
-            raise _unknown(environment, "installed", names(), file)
-        if bool(keys.executable) == bool(keys.prefix):
-            has_both = bool(keys.prefix)
-            raise InputError(
-                "conflicting-keys" if has_both else "missing-key",
-                "has both executable and prefix" if has_both else "has no executable",
-                file=display_path(file),
-                key=f"installed.{environment}",
-                expected="one: executable: /path/to/python, or prefix: /path/to/environment",
-            )
+        if environment not in (possible := [*names(), *command_environments()]):
+            raise _unknown(environment, "installed", possible, file)
+        check_installed(keys, file, f"installed.{environment}")
         if environment in dict(site.images.brought):
             raise InputError(
                 "conflicting-keys",

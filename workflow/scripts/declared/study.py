@@ -14,8 +14,9 @@ from common.files import CHECKOUT, display_path, load_yaml
 from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
+from declared.commands import PLACEHOLDERS, command_names, load_command
 from declared.configuration import existing
-from declared.datasets import NEXT, TOKENS, kind, load_dataset, targets
+from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
     DEVICES,
@@ -451,14 +452,14 @@ class Study(StudyKeys):
         """Return whether any of its data sets has next tokens for labels."""
         if self.imported:
             return self._is_filled("perplexity")
-        return any(targets(load_dataset(name)) == NEXT for name in self.factors["dataset"])
+        return any(entry and targets(entry) == NEXT for entry in map(find_dataset, self.factors["dataset"]))
 
     @property
     def token_sequences(self) -> bool:
         """Return whether the samples of any of its data sets are sequences of tokens."""
         if self.imported:
             return self._is_filled("throughput_tokens_s")
-        return any(kind(load_dataset(name)) == TOKENS for name in self.factors["dataset"])
+        return any(entry and kind(entry) == TOKENS for entry in map(find_dataset, self.factors["dataset"]))
 
     def _is_filled(self, column: str) -> bool:
         """Return whether measurements made elsewhere have a value in this column of runs.csv."""
@@ -789,14 +790,14 @@ def _custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
         raw = {name: as_list(value) for name, value in raw.items()}
     own = parse(dict[CustomName, levels], raw, file, place)
     for name in own:
-        if name in factor_table() or name in other_factor_names():
+        if name in factor_table() or name in other_factor_names() or name in PLACEHOLDERS:
             raise InputError(
                 "reserved-name",
-                "is a factor of Ringside",
+                "is a factor or a placeholder of Ringside",
                 file=display_path(file),
                 key=f"{place}.{name}",
                 got=name,
-                hint=f"write it right below factors, or give it another name than {name}",
+                hint="give it another name, or write a factor of Ringside right below factors",
             )
     return {f"{CUSTOM}{name}": own[name] for name in own}
 
@@ -816,12 +817,19 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     lists = vars(
         parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
     )
-    choices = {"framework": framework_names(), "model": model_names()}
+    commands = [load_command(name) for name in lists["framework"] if name in command_names()]
+    for command in commands:
+        command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
+    choices = {
+        "framework": (*framework_names(), *command_names()),
+        "model": (*model_names(), *(name for command in commands for name in command.models)),
+    }
     for name in (*choices, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
-                load_dataset(level, display_path(file), key)
+                if not any(level in command.datasets for command in commands):
+                    load_dataset(level, display_path(file), key)
             elif level not in choices[name]:
                 raise InputError(
                     "unknown-name",

@@ -93,7 +93,7 @@ def _decides_installed(environment: Environment, installation: Installed) -> dic
         **({"content": installation.content} if installation.content else {}),
         "executable": installation.executable,
         "variables": {**environment.variables, **dict(installation.variables)},
-        "files": environment.digests([environment.selftest]),
+        "files": environment.digests([] if environment.for_command else [environment.selftest]),
     }
 
 

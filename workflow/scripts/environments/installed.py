@@ -97,7 +97,7 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
     # A program is tested by the workflow's own Python, whose packages it does not use.
     packages = {} if environment.program else parse_packages(lines[-1])
     program = digest_file(Path(installation.executable)) if environment.program else None
-    if older(about_python["version"], OLDEST_PYTHON):
+    if older(about_python["version"], OLDEST_PYTHON) and not environment.for_command:
         problem, hint = (
             f"{python} is Python {about_python['version']}",
             f"ranks need {OLDEST_PYTHON} or newer",
@@ -105,7 +105,8 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
         raise InputError("too-old", problem, key=f"installed.{name}", got=about_python["version"], hint=hint)
     decisive = {"python": about_python["version"], "packages": packages, **modules, "program": program}
     return {
-        "python": {**about_python, "executable": python},
+        # A command of the user's own is started by a rank in the workflow's own Python.
+        "python": {**about_python, "executable": sys.executable if environment.for_command else python},
         "packages": packages,
         "installed": {
             "executable": installation.executable,
@@ -165,12 +166,14 @@ def realize(
     variables = {**environment.variables, **dict(installation.variables)}
     if environment.program:
         variables[PROGRAM_VARIABLE] = installation.executable
-    with watch.step("selftest"):
-        program = [contents["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
-        limit = ["--limit", f"{environment.selftest_limit_s:g}"]
-        command = _command_behind_setup(installation, [*program, *limit])
-        tested = selftest.run(command, variables, environment.name, log)
-    check_version(environment, str(tested.get("framework", "")))
+    tested: dict[str, Any] = {}
+    if not environment.for_command:
+        with watch.step("selftest"):
+            program = [contents["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
+            limit = ["--limit", f"{environment.selftest_limit_s:g}"]
+            command = _command_behind_setup(installation, [*program, *limit])
+            tested = selftest.run(command, variables, environment.name, log)
+        check_version(environment, str(tested.get("framework", "")))
     return {
         "variables": variables,
         "setup": list(installation.setup),

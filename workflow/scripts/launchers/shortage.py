@@ -22,8 +22,8 @@ from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_t
 OUT_OF_MEMORY = "out-of-memory"
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # what NCCL reports only there
-# Open MPI and LBANN's adapter say by which signal a program of theirs ended.
-_KILLED = re.compile(r"\bsignal 9\b|\(Killed\)")
+# Open MPI, torchrun and LBANN's adapter say by which signal a program of theirs ended.
+_KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
 # Statuses of a killed rank: of Python's Popen, of a shell, and of oarsh, which does not tell.
 _KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 

@@ -344,16 +344,17 @@ class Campaign:
         """The data sets that the runs need, with the file that marks each as prepared."""
         searching = [run for run in self._searched_runs if not run.lacks_strategy]
         runs = [*(self.by_id[run_id] for run_id in self.records), *searching]
-        names = dict.fromkeys(run.levels["dataset"] for run in runs)
+        names = dict.fromkeys(run.levels["dataset"] for run in runs if run.reads_data)
         return {name: str(data_folder(self.site, name) / "prepared") for name in names}
 
     def environment_of(self, run_id: str) -> str:
         """Return the stamp of the environment that a run needs."""
         return self.environments[self.by_id[run_id].framework.environment]
 
-    def dataset_of(self, run_id: str) -> str:
-        """Return the file that marks a run's data set as prepared."""
-        return self.datasets[self.by_id[run_id].levels["dataset"]]
+    def dataset_of(self, run_id: str) -> list[str]:
+        """Return the file that marks a run's data set as prepared, [] for a command that reads none."""
+        run = self.by_id[run_id]
+        return [self.datasets[run.levels["dataset"]]] if run.reads_data else []
 
     def available(self) -> list[str]:
         """Return the records that exist now."""

@@ -35,7 +35,7 @@ from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
 from declared.factors import factor_names, factor_rules, factor_table, is_custom
 from declared.fraction import Fraction
-from declared.models import model_graph
+from declared.models import find_graph, model_graph
 from declared.site import load_site
 from declared.study import load_study
 from plan.binding import read_binding
@@ -256,9 +256,7 @@ class Cost:
             return Estimate(means.start_s + epochs * share * means.sample_s, SCALED, means.runs)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
-        operations = (
-            2 * (N_PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
-        )
+        operations = 2 * (N_PASSES * share + validation) * _sample_macs(run)
         means = self._framework_means.get((run.levels["framework"],))
         return Estimate((means.start_s if means else START_S) + epochs * operations / rate / 1e9, origin)
 
@@ -277,6 +275,17 @@ class Cost:
             rate, source = site.gflops, "stated"
         text = f"{rate:g} GFLOP/s a device ({kind}), {source}; communication not counted"
         return rate, Note(f"{source}-rate", text, gflops=rate, device=kind)
+
+
+def _sample_macs(run: Run) -> int:
+    """Return the multiplications of a forward pass of one sample.
+
+    Of a model that only a command of the user's own knows, they are at least its parameters.
+    """
+    model, dataset = run.levels["model"], run.levels["dataset"]
+    if run.framework.command and find_graph(model, dataset) is None:
+        return run.framework.command.models.get(model, 0)
+    return weighed_macs(model, dataset)
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from common.errors import InputError
 from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
-from declared.datasets import IMAGES, kind, load_dataset
+from declared.commands import Command
+from declared.datasets import IMAGES, find_dataset, kind, load_dataset
 from declared.factors import (
     CUSTOM,
     LARGEST,
@@ -36,7 +37,7 @@ from declared.factors import (
 )
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import PLAIN, is_mesh, mesh_of
-from declared.models import model_graph
+from declared.models import model_graph, model_names
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from models import division
@@ -50,7 +51,9 @@ from plan.batch_sizes import (
     read_batch_sizes,
 )
 from plan.batch_sizes import search_name as batch_search_name
+from plan.own_commands import batches, count_samples
 from plan.strategies import cell_strategy, search_name, strategy_file
+from ranks.command.placeholders import PlaceholderError
 
 MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
 MAX_DROPPED_SAMPLE_SHARE = 0.02
@@ -195,9 +198,18 @@ class Run:
     geometry: Geometry
     framework: Framework
     dataset: Mapping[str, Any]
-    graph: Graph
     strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
     missing_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the model, which Ringside knows."""
+        return model_graph(self.levels["model"], self.levels["dataset"])
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether it reads the prepared data set; commands of the user's own may have data of their own."""
+        return self.framework.command is None or self.framework.command.reads_data
 
     @property
     def lacks_strategy(self) -> bool:
@@ -241,6 +253,11 @@ def plan_design(study: Study, site: Site) -> list[Run]:
         )
     check_names(runs, study.file)
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
+
+
+def unregistered_data(samples: int) -> dict[str, Any]:
+    """Return the entry of data that only a command of the user's own knows."""
+    return {"title": "known to the command alone", "train_samples": samples, "validation_samples": 0}
 
 
 def check_names(runs: Iterable[Run], study: Path) -> None:
@@ -329,6 +346,9 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """
     _check_capabilities(levels, framework)
     _check_epochs(levels)
+    if framework.command:
+        return _command_geometry(levels, framework, framework.command, site)
+    _check_registered(levels, framework)
     _check_image_factors(levels)
     devices = _count_devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
@@ -353,6 +373,61 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         samples_per_epoch=load_dataset(levels["dataset"])["train_samples"],
         mesh=mesh,
     )
+
+
+def _command_geometry(levels: Levels, framework: Framework, command: Command, site: Site) -> Geometry:
+    """Return the geometry of a cell that a command of the user's own trains.
+
+    `ranks` are the processes that start the command.
+
+    Raises:
+        InfeasibleCell: If the command cannot train it.
+    """
+    devices = _count_devices(levels, framework, site)
+    samples = count_samples(command, levels["dataset"])
+    if command.reads_data and not find_dataset(levels["dataset"]):
+        reason = f"{framework.name} reads {{data}}, but Ringside does not have {levels['dataset']}"
+        raise InfeasibleCell(
+            "not-registered", reason, ("framework", "dataset"), "take {data} out of its file"
+        )
+    if samples is None:
+        reason = f"neither Ringside nor {display_path(command.file)} knows the data {levels['dataset']}"
+        raise InfeasibleCell("not-registered", reason, ("framework", "dataset"), "add it to its key datasets")
+    try:
+        replicas, local_batch, step = batches(command, levels, devices)
+    except PlaceholderError as error:
+        factors = ("framework", *STEP_COUNT_FACTORS[2:], "sync_every", *filter(is_custom, levels))
+        reason = f"{display_path(command.file)}: {error}"
+        raise InfeasibleCell(
+            "no-whole-batch", reason, factors, "change the levels, or the expression"
+        ) from None
+    if not trains_enough(step, samples):
+        reason = f"steps of {step} samples drop {_dropped_share(step, samples):.1%} of {samples}"
+        hint = "use another batch_size, or more samples"
+        raise InfeasibleCell("drops-samples", reason, (*STEP_COUNT_FACTORS, "sync_every"), hint)
+    per_rank = devices if framework.mirrored else 1
+    return Geometry(
+        nodes=levels["nodes"],
+        ranks=levels["nodes"] * devices // per_rank,
+        ranks_per_node=devices // per_rank,
+        replicas=replicas,
+        replicas_per_rank=per_rank,
+        local_batch=local_batch,
+        effective_batch=step,
+        steps=samples // step * levels["sync_every"],
+        samples_per_epoch=samples,
+    )
+
+
+def _check_registered(levels: Levels, framework: Framework) -> None:
+    """Raise InfeasibleCell if only commands of the user's own know a cell's model or data."""
+    for factor, is_known in (
+        ("model", levels["model"] in model_names()),
+        ("dataset", find_dataset(levels["dataset"]) is not None),
+    ):
+        if not is_known:
+            reason = f"{framework.name} does not have the {factor} {levels[factor]}"
+            raise InfeasibleCell("not-registered", reason, ("framework", factor), "only a command knows it")
 
 
 def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
@@ -432,7 +507,7 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         closest = dict.fromkeys(name for names in unmet if len(names) == least for name in names)
         explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
         combination = " with ".join(f"{name}={levels[name]}" for name in closest)
-        location = f"capabilities in {display_path(framework.file)}"
+        location = f"{'does' if framework.command else 'capabilities'} in {display_path(framework.file)}"
         able = [
             name
             for name in framework_names()
@@ -676,19 +751,28 @@ def distinct_geometry(
 def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
     """Return the levels without irrelevant factors; cells with equal effective levels train the same."""
     mesh, level = layout.mesh or Mesh(), levels["parallelism"]
-    resolved = levels
-    if load_framework(levels["framework"]).strategies:
+    resolved, framework = levels, load_framework(levels["framework"])
+    if framework.command:
+        irrelevant = set(framework.command.irrelevant(levels))
+    else:
+        irrelevant = {entry.factor for entry in IRRELEVANT_FACTORS if entry.applies_to(levels, mesh)}
+        irrelevant.update(filter(is_custom, levels))
+    if framework.strategies:
         resolved = {**levels, "parallelism": level if layout.ranks > 1 else PLAIN}
     elif is_mesh(level):
         resolved = {**levels, "parallelism": mesh.name}
-    irrelevant = {entry.factor for entry in IRRELEVANT_FACTORS if entry.applies_to(levels, mesh)}
-    irrelevant.update(filter(is_custom, levels))
     return tuple(None if name in irrelevant else level for name, level in resolved.items())
 
 
 def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCell:
     """Return the error for a cell that trains the same as the ``original`` one."""
-    name = cell_name(original)
+    name, framework = cell_name(original), load_framework(levels["framework"])
+    if framework.command:
+        factor = next(factor for factor in levels if levels[factor] != original[factor])
+        placeholder = factor.removeprefix(CUSTOM)
+        explanation = f"the command {framework.name} has no placeholder {{{placeholder}}}"
+        hint = f"add it to {display_path(framework.file)}, or fix {factor} at one level"
+        return DuplicateCell(name, explanation, ("framework", factor), hint)
     for entry in IRRELEVANT_FACTORS:
         if levels[entry.factor] != original[entry.factor] and entry.applies_to(levels, mesh):
             factors = (*entry.decided_by, entry.factor)
@@ -745,9 +829,9 @@ def _seed(study_seed: int, replicate: int) -> int:
 
 def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
     run_id, framework = f"{cell}.r{replicate}", load_framework(levels["framework"])
-    graph = model_graph(levels["model"], levels["dataset"])
     layout, strategy = (geometry.nodes, geometry.ranks_per_node), None
     if framework.strategies:
+        graph = model_graph(levels["model"], levels["dataset"])
         search, file = search_name(levels), strategy_file(study.name, site.name)
         strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
     missing_batch_size: Note | None = None
@@ -768,8 +852,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         levels=levels,
         geometry=geometry,
         framework=framework,
-        dataset=load_dataset(levels["dataset"]),
-        graph=graph,
+        dataset=find_dataset(levels["dataset"]) or unregistered_data(geometry.samples_per_epoch),
         strategy=strategy,
         missing_batch_size=missing_batch_size,
     )

@@ -13,14 +13,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.files import digest_text
+from common.files import CHECKOUT, digest_text
 from common.normal_form import digest_sources
 from common.notes import Note
 from datasets.identity import data_digest, data_folder
+from declared.datasets import find_dataset
 from declared.environments import older
 from declared.environments import read as read_environment
 from declared.factors import has_largest_batch
-from declared.frameworks import FRAMEWORKS, LIBRARIES, RANKS, Framework, framework_names, load_framework
+from declared.frameworks import (
+    COMMAND_ADAPTER,
+    FRAMEWORKS,
+    LIBRARIES,
+    RANKS,
+    Framework,
+    framework_names,
+    load_framework,
+)
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -31,6 +40,7 @@ from models import strategy
 from models.graph import Graph
 from plan.batch_sizes import search_name
 from plan.design import JAX, Geometry, Run
+from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
 
 # Code of the models that every rank uses.
 MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
@@ -80,6 +90,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "seed": run.seed,
         **geometry_fields(run.geometry),
         "step_times": study.step_times,
+        **(command_fields(run.framework.command) if run.framework.command else {}),
         **site_fields(site, run.levels, run.geometry),
         **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
         **({"batch_search": search_name(run.levels)} if has_largest_batch(run.levels) else {}),
@@ -352,8 +363,13 @@ def _environment_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """Return files and folders of code of a framework's ranks: worker, modules of libraries, adapter."""
+    """Return files and folders of code of a framework's ranks: worker, modules of libraries, adapter.
+
+    For a command of the user's own, the last ones are the files that it names.
+    """
     description = load_framework(framework)
+    if description.command:
+        return [RANKS / "worker", COMMAND_ADAPTER, *(CHECKOUT / file for file in description.command.files)]
     libraries = [LIBRARIES / f"{library}.py" for library in description.libraries]
     partitions_models = any(axes & {"pipeline", "tensor"} for axes in description.meshes)
     return [
@@ -372,7 +388,9 @@ def digest_rank_code(paths: Iterable[Path]) -> str:
 
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
-    """Return the SHA-256 of the code of ranks and of the model's graph."""
+    """Return the SHA-256 of the code of ranks and of the model's graph; of a command, that of its files."""
+    if command := load_framework(framework).command:
+        return command_code_digest(command)
     code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
@@ -380,10 +398,15 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
 def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of environment, code and data of a run with these levels (64 hex digits each)."""
     framework, model, dataset = levels["framework"], levels["model"], levels["dataset"]
+    command = load_framework(framework).command
+    if command and not find_dataset(dataset):
+        data = unregistered_data_digest(dataset, count_samples(command, dataset))
+    else:
+        data = data_digest(dataset)
     return {
         "environment_digest": _environment_digest(load_framework(framework).environment, site),
         "code_digest": code_digest(framework, model, dataset),
-        "data_digest": data_digest(dataset),
+        "data_digest": data,
     }
 
 
@@ -419,8 +442,10 @@ class Planned:
         return load_framework(self.spec["levels"]["framework"])
 
     @property
-    def graph(self) -> Graph:
-        """The graph of the model."""
+    def graph(self) -> Graph | None:
+        """The graph of the model that ranks build, None for a command of the user's own."""
+        if self.framework.command:
+            return None
         return model_graph(self.spec["levels"]["model"], self.spec["levels"]["dataset"])
 
     @property
@@ -429,15 +454,24 @@ class Planned:
         return environment_of(self.site, self.framework)
 
     @property
-    def data(self) -> Path:
-        """The folder of the prepared data set."""
+    def data(self) -> Path | None:
+        """The folder of the prepared data set, None for a command that reads none."""
+        if self.framework.command and not self.framework.command.reads_data:
+            return None
         return data_folder(self.site, self.spec["levels"]["dataset"])
+
+    @property
+    def read_paths(self) -> list[Path]:
+        """Files and folders that ranks read, besides the scripts."""
+        return [*([self.data] if self.data else []), *([CHECKOUT] if self.framework.command else [])]
 
     def is_current(self) -> bool:
         """Return whether site, software, code and data are unchanged since the run was planned."""
         levels, fields = self.spec["levels"], [field.name for field in dataclasses.fields(Geometry)]
         geometry = Geometry(**{name: self.spec[name] for name in fields if name != "mesh"})
         now = self.spec | site_fields(self.site, levels, geometry)
+        if command := self.framework.command:
+            now |= command_fields(command)
         return Planned(self.study, self.site, now, digests(self.site, levels)).key == self.key
 
 

@@ -28,6 +28,7 @@ from common.files import CHECKOUT, digest_file, display_path, load_yaml, source_
 from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
+from declared.commands import command_names, load_command
 from declared.imported import IMPORT_FILE
 from declared.study import Study
 from plan.batch_sizes import batch_size_file
@@ -200,6 +201,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
         batch_size_file(campaign.study.name, campaign.site.name),
         *(CHECKOUT / "config").glob("datasets*.yaml"),
         *(sorted((CHECKOUT / imported.folder).glob("*")) if imported else ()),
+        *command_files(campaign),
     ]
     if state().commit:
         command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
@@ -221,6 +223,14 @@ def workflow_files(campaign: Campaign) -> list[str]:
         ]
     names += [str(file.relative_to(CHECKOUT)) for file in own_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
+
+
+def command_files(campaign: Campaign) -> Iterator[Path]:
+    """Yield the files of the study's own commands, and those that they name."""
+    for name in campaign.study.factors["framework"]:
+        if name in command_names():
+            command = load_command(name)
+            yield from (command.file, *(CHECKOUT / file for file in command.files))
 
 
 def run_files(results: Path) -> Iterator[Path]:

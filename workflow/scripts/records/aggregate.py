@@ -27,9 +27,11 @@ from common.options import run_program
 from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
+from declared.commands import Command
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
 from declared.records import WARNING_SEPARATOR, join_settings
+from models.graph import BYTES
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
@@ -96,6 +98,22 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "baseline": run.framework.baseline,
+        **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
+    }
+
+
+def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
+    """Return what is planned of a run by a command of the user's own, in place of other frameworks' columns.
+
+    It starts a process on each device itself. It is its own baseline, on one device, but no framework for one
+    device only, which a baseline is in figures. Ringside does not know models that only the command knows.
+    """
+    parameters = command.models.get(run.levels["model"])
+    return {
+        "ranks": run.geometry.devices,
+        "baseline": None,
+        "parameters": parameters,
+        "gradient_bytes": parameters and BYTES * parameters,
     }
 
 

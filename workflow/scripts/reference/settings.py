@@ -7,6 +7,7 @@ import yaml
 
 from common.schemas import schema
 from common.written import json_schema
+from declared.commands import CommandKeys
 from declared.configuration import Configuration
 from declared.datasets import DatasetKeys
 from declared.factors import custom_rules
@@ -26,6 +27,7 @@ LIMITS = {
     "exclusiveMaximum": "less than",
 }
 FORMS = {
+    "command": CommandKeys,
     "config": Configuration,
     "dataset": DatasetKeys,
     "import": ImportKeys,
@@ -95,6 +97,10 @@ def configuration() -> str:
                     "where it runs: nodes, devices, network, cache, scheduler",
                 ],
                 ["[`config/datasets.yaml`](#configdatasetsyaml)", "data sets of your own, if any"],
+                [
+                    "[`config/commands/NAME.yaml`](#configcommandsnameyaml)",
+                    "a training command of your own, which a study names as a framework",
+                ],
                 ["[`import.yaml`](#importyaml)", "where measurements come from that were made elsewhere"],
             ],
         ),
@@ -135,6 +141,10 @@ def configuration() -> str:
         "The first download of an archive records its SHA-256 in `config/datasets.lock.yaml`: commit that "
         "file.",
         table(HEADER, rows("dataset")),
+        "## config/commands/NAME.yaml",
+        "A [training command of your own](../how-to/own-command.md). The command `titan-example`:",
+        block(_read("config/commands/titan-example.yaml"), "yaml"),
+        table(HEADER, rows("command")),
         "## import.yaml",
         "Ringside's command `import` writes this file beside `runs.csv` and `epochs.csv`, in the folder that "
         "the key `imported` of a study names. Report, paper and archive repeat what it says.",
@@ -213,7 +223,7 @@ def factors() -> str:
             "## Factors of your own",
             "Below `factors.custom` a study declares factors of its own, each with a list of levels "
             f"({escaped(str(custom_rules()['description']))}). They mean something to "
-            "commands of your own, which take them as placeholders, and to "
+            "[commands of your own](../how-to/own-command.md), which take them as placeholders, and to "
             "measurements made elsewhere. In tables, in `exclude` and in figures such a "
             "factor has the prefix `custom_`: `factors: {custom: {tp: [1, 2, 4]}}` gives the column "
             "`custom_tp`, and titles say `tp`. A cell of another framework has one level of it.",

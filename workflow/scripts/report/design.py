@@ -68,8 +68,19 @@ def _meaning(study: Study, name: str) -> str:
         case "model":
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
             sizes = dict.fromkeys(_size(model, data) or model_size(study, model) for model, data in pairs)
-            return "; ".join(filter(None, sizes))
+            return "; ".join([*filter(None, sizes), *_sizes_by_commands(study)])
     return "factor of this study" if is_custom(name) else str(factor_rules(name)["description"])
+
+
+def _sizes_by_commands(study: Study) -> list[str]:
+    """Return the sizes of models that only commands of the user's own know, each with the command."""
+    return [
+        f"{model} of {framework}: {parameters:,} parameters"
+        for framework in study.factors["framework"]
+        if (command := describe_framework(framework).command)
+        for model, parameters in command.models.items()
+        if model in study.factors["model"]
+    ]
 
 
 def _size(model: str, dataset: str) -> str:

@@ -17,7 +17,7 @@ from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.environments import VARIANTS, Environment, read
-from declared.frameworks import is_registered, load_framework
+from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from environments.identity import digest
 from models.collectives import ALL_REDUCE
@@ -227,7 +227,9 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
     """Return the locked environments in this checkout, and whether the runs used them."""
     header = ["lock", "SHA-256", "environment", "measured with it"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
-    frameworks = list(filter(is_registered, campaign.study.factors["framework"]))
+    frameworks = [
+        name for name in campaign.study.factors["framework"] if describe_framework(name).environment
+    ]
     for name in sorted({load_framework(framework).environment for framework in frameworks}):
         for variant in [site.variant] if site else VARIANTS:
             environment = read(name, variant)

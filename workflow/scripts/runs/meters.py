@@ -22,6 +22,7 @@ from runs.epochs import read_epochs, read_lines
 POWER = ("t", "host", "scope", "watt")
 IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
+NO_CLOCK = Note("no-clock", "the log of the command does not say when its epochs began")
 MAX_CLOCK_STEP_S = 1.0  # of the clock that says when epochs began
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
@@ -39,9 +40,13 @@ def read_after(
     power = _read_node_power(folder, leaders)
     if site.energy:
         nodes = wattmeter.node_names([rank["host"] for rank in result["ranks"]])
-        windows = _windows(read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"])
-        step_s = result["clock_step_s"]
-        kind, values, reasons, samples = _read_wattmeters(site.energy, nodes, windows, step_s=step_s)
+        epochs = read_epochs(folder / "epochs.csv")
+        if all(row["opened_at"] for row in epochs):
+            windows = _windows(epochs, spec["samples_per_epoch"], result["closed_at"])
+            step_s = result["clock_step_s"]
+            kind, values, reasons, samples = _read_wattmeters(site.energy, nodes, windows, step_s=step_s)
+        else:
+            kind, values, reasons, samples = _UNKNOWN, [None] * len(epochs), [NO_CLOCK], {}
         _fill_column(folder / "epochs.csv", NODE, values)
         entries.append(entry(kind, "; ".join(reasons) or None))
         power += [

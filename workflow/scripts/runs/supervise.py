@@ -34,12 +34,19 @@ from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
-from runs import attempts, meters, phases, reference, score_p, steps, transport
+from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session, refuse_stopped
 
 # Codes of colours and cursors (ECMA-48), and titles of xterm.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
+# Of errors that follow from that of another process: those of ranks, and of torchrun.
+_CONSEQUENCES = (
+    "a rank is gone",
+    "torch.distributed.elastic",
+    "torch/distributed/elastic",
+    "ChildFailedError",
+)
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 REPEATED_BY = "it is repeated by Snakemake if its profile has retries, else when you run the command again"
 
@@ -63,7 +70,8 @@ def supervise(
         attempt = attempts.finished(run_folder)
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
-            check_data(planned.data, planned.spec["levels"]["dataset"])
+            if planned.data:
+                check_data(planned.data, planned.spec["levels"]["dataset"])
             bind_results(results, planned.study, planned.site)
             # The attempt begins first: a launcher asks the scheduler, and may find its job lost.
             with attempts.new_attempt(run_folder) as attempt:
@@ -85,7 +93,7 @@ def train_once(
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework = planned.site, planned.spec, planned.framework
     idle_w = meters.idle_power(results, session, site, spec, environment)
-    model = planned.graph.to_json()
+    model = planned.graph.to_json() if planned.graph else None
     write_json(
         folder / "spec.json", rank_input(spec, framework, environment, model, planned.data, launcher.hosts)
     )
@@ -101,14 +109,20 @@ def train_once(
 
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=[planned.data])
+    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths)
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
+    command, own_times = framework.command, None
+    if command and (folder / "result.json").exists():
+        own_times = own_commands.read_times(command, spec, folder, outcome.wall_s)
     measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
-    gradient_bytes = planned.graph.gradient_bytes
-    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes)
+    if command and measured and own_times:
+        measured |= own_commands.measured_fields(command, environment, own_times, launched_at, outcome.wall_s)
+    gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
+    problem = own_times.problem if own_times else None
+    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, problem)
     if status in ("failed", "oom") and _parent_processes() != parents:
         raise launch.Lost(Note("parent-killed", "its parent process was killed"))
     if status == "failed":
@@ -205,8 +219,8 @@ def rank_input(
     run_spec: Mapping[str, Any],
     framework: Framework,
     environment: BuiltEnvironment,
-    model: Mapping[str, Any],
-    data: Path,
+    model: Mapping[str, Any] | None,
+    data: Path | None,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
     """Return an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
@@ -215,10 +229,15 @@ def rank_input(
     return {
         "spec": run_spec,
         "model": model,
-        "data": str(data),
-        "adapter": str(framework.file.parent),
+        "data": str(data) if data else None,
+        "adapter": str(framework.folder),
         "modules": [module for module in framework.modules if module not in absent],
         "hosts": list(hosts),
+        **(
+            {"command": own_commands.input_fields(framework.command, run_spec, data, environment)}
+            if framework.command
+            else {}
+        ),
     }
 
 
@@ -324,10 +343,12 @@ def judge(
     site: Site,
     hosts: Sequence[str],
     gradient_bytes: int,
+    log_problem: Note | None = None,
 ) -> tuple[str, Note | None]:
     """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
 
-    The status is that of the launch (oom, failed, timeout), failed if epochs are missing, or invalid if
+    The status is that of the launch (oom, failed, timeout), failed if epochs are missing, or the log of a
+    command of the user's own cannot be read, or invalid if
 
     1. a loss is not finite in some epoch,
     2. weights are not finite after the last epoch,
@@ -335,19 +356,23 @@ def judge(
     4. ranks were on other nodes than `hosts`,
     5. nodes of a site with distinct nodes share a machine,
     6. other processes used too much CPU time,
-    7. a hypervisor took too much CPU time, or
-    8. gradients took another way than the site's network (`transport.wrong_network_reason`).
+    7. a hypervisor took too much CPU time,
+    8. gradients took another way than the site's network (`transport.wrong_network_reason`), or
+    9. the log of a command of the user's own does not fit what was planned.
 
     The reason is the first that applies. docs/explanation/measurement.md has the same list.
     """
     if outcome.status != "ok":
         return outcome.status, outcome.reason
+    if measured and log_problem:
+        return "failed" if log_problem.code == own_commands.UNREADABLE else "invalid", log_problem
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
         n_planned = run_spec["levels"]["epochs"]
         text = f"ended after {len(epochs)} of {n_planned} epochs"
         return "failed", Note("ended-early", text, epochs=len(epochs), planned=n_planned)
     for row in epochs:
-        if not all(math.isfinite(row[loss]) for loss in ("train_loss", "validation_loss")):
+        losses = [row[loss] for loss in ("train_loss", "validation_loss")]
+        if not all(math.isfinite(loss) for loss in losses if loss is not None):
             text = f"the loss is not finite in epoch {row['epoch']:.0f}"
             return "invalid", Note("loss-not-finite", text, epoch=row["epoch"])
     if measured["weights_finite"] is False:
@@ -362,6 +387,9 @@ def judge(
     # element, all nodes but one send a partial sum. A ring also sends the sum back, hence the 2 (n - 1) / n
     # of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
     min_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
+    # What carries the gradients of a command of the user's own is known from NCCL's log alone.
+    if measured["transport"] == transport.UNKNOWN:
+        return "ok", None
     if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, min_bytes):
         return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
     return "ok", None
@@ -423,7 +451,7 @@ def with_last_line(reason: Note, log: Path) -> Note:
     # Lines of Slurm report the failure, not its cause.
     lines = [line for line in lines if line and not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line for line in lines if _ERROR.search(line)]
-    causes = [line for line in errors if "a rank is gone" not in line] or errors
+    causes = [line for line in errors if not any(text in line for text in _CONSEQUENCES)] or errors
     last = redact_log((causes or lines or [""])[-1])
     return (
         Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason

@@ -31,6 +31,8 @@ UNNAMED_NETWORK = "a network that its log does not name"
 INTRA_NODE = "links within the node"
 MULTI_NODE_NVLINK = "NVLink between nodes"
 OTHER_THAN_IB = {"tcp", "roce"}
+NCCL_LOGS = "nccl.*.log"
+UNKNOWN = "unknown"  # of commands of the user's own that do not use NCCL
 MIN_SENT_SHARE = 0.5  # of the least bytes; far fewer leave a node whose gradients take another network
 
 
@@ -41,14 +43,18 @@ def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> s
     [0]mlx5_0:1/IB`, NCCL 2.x): ib is InfiniBand, roce the same protocol on Ethernet. MPI and GASPI do not log
     their network.
     """
-    if spec["ranks"] == 1:
+    if "command" in spec and spec["ranks"] * spec["replicas_per_rank"] > 1:
+        if not any(folder.glob(NCCL_LOGS)):
+            return UNKNOWN
+        library = "nccl"
+    elif spec["ranks"] == 1:
         return f"{library} over {INTRA_NODE}" if spec["replicas_per_rank"] > 1 else "none"
     if library in SILENT_LIBRARIES and spec["fabric"] == "infiniband":
         return f"{library} over {SILENT_NETWORK}"
     if library != "nccl":
         library, _, first = library.partition(" by ")  # `ranks.worker.context.by_first_interface`
         return f"{library} over tcp {first or spec['interface']}"
-    logs = [log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log"))]
+    logs = [log.read_text(errors="replace") for log in sorted(folder.glob(NCCL_LOGS))]
     if spec["nodes"] == 1 and not any(map(_CHANNEL.search, logs)):
         return f"nccl over {INTRA_NODE}"
     return f"nccl over {_nccl_networks(logs)}"

@@ -37,6 +37,7 @@ _BY_REASON = (
         Cause("CPU steal", "were excluded because a hypervisor took more than {limit} % of CPU time"),
     ),
     (r"misplaced: ", Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
+    (r"log: ", Cause("log not as planned", "were excluded because their log does not fit what was planned")),
     (r"network: ", Cause("wrong network", "were excluded because gradients took another network")),
     (r"a rank was stopped", Cause("stopped ranks", "were excluded because a rank was stopped for some time")),
     (

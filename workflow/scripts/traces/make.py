@@ -139,7 +139,8 @@ def _check_job(campaign: Campaign, planned: Planned) -> None:
 
 def _build_missing(campaign: Campaign, planned: Planned) -> None:
     """Build the environment and prepare the data if they are missing; exit if Snakemake fails."""
-    missing = [str(file) for file in (planned.environment, planned.data / "prepared") if not file.exists()]
+    needed = [planned.environment, *([planned.data / "prepared"] if planned.data else [])]
+    missing = [str(file) for file in needed if not file.exists()]
     if missing:
         config = [f"study={campaign.study.name}", f"site={campaign.site.name}"]
         done = subprocess.run(["snakemake", *missing, "--config", *config], check=False)

@@ -1,0 +1,64 @@
+"""Commands of the user's own in a folder of a test."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from declared import commands, environments, frameworks
+
+PRINTED_STEPS = "tests/support/printed_steps.py"
+COMMAND: dict[str, Any] = {
+    "command": f"{sys.executable} {PRINTED_STEPS} {{steps}} {{samples_per_step}} 20",
+    "environment": {"executable": sys.executable},
+    "log_format": "megatron",
+    "files": [PRINTED_STEPS],
+    "models": {"our-model": 1000},
+    "datasets": {"our-data": 64},
+}
+
+FACTORS = {
+    "framework": "ours", "model": "our-model", "dataset": "our-data", "nodes": 1, "batch_size": 8, "sync_every": 1,
+}  # fmt: skip
+
+
+def write_study(folder: Path, **factors: Any) -> Path:
+    """Write the study s.yaml, which trains with the command `ours`."""
+    study = {"title": "t", "question": "q", "seed": 1, "design": "full", "replicates": 1}
+    (folder / "s.yaml").write_text(
+        yaml.safe_dump({**study, "factors": {**FACTORS, **factors}}, sort_keys=False)
+    )
+    return folder
+
+
+@contextmanager
+def own_commands(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
+    """Let these commands, each with changes of COMMAND, be the only ones; `-` is `_` in their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, changes in named.items():
+        content = {key: value for key, value in {**COMMAND, **changes}.items() if value is not None}
+        (folder / f"{name.replace('_', '-')}.yaml").write_text(yaml.safe_dump(content))
+    with commands_in(folder):
+        yield
+
+
+@contextmanager
+def commands_in(folder: Path) -> Iterator[None]:
+    """Let the commands be those of a folder."""
+    before = commands.COMMANDS
+    try:
+        _set_folder(folder)
+        yield
+    finally:
+        _set_folder(before)
+
+
+def _set_folder(folder: Path) -> None:
+    commands.COMMANDS = environments.COMMANDS = folder
+    for cached in (commands.command_names, commands.load_command, environments.command_environments):
+        cached.cache_clear()
+    for cached in (frameworks.load_framework, frameworks.describe_framework):
+        cached.cache_clear()

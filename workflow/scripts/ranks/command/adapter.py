@@ -1,0 +1,129 @@
+"""Run a command of the user's own on each node, or in place of each rank, and copy its output.
+
+The command trains and times itself. The worker around it reads what it reads of every run: hosts, devices,
+CPU time of others, pauses, memory and power. After the run the supervisor reads the command's log
+(`runs.own_commands`).
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ranks.command.placeholders import Value, fill
+from ranks.worker.context import Context
+from ranks.worker.devices import own_names
+from ranks.worker.epoch_timer import EpochTimer
+from ranks.worker.group import free_port
+from ranks.worker.node import accelerator
+from ranks.worker.trainer import Training
+
+GUARD = "guard.py"  # beside this file
+OUTPUT = "output"  # a folder in the attempt's folder for all that the command writes
+PRINTED = "printed-{}.txt"  # in it: what the command of a worker has printed
+UNKNOWN = "unknown"  # what carries the gradients
+UNSEEN_STATUS = 79  # by which launchers recognize a node that does not see a path (common.shell)
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Return variables that name the network for libraries of torch.distributed."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+class CommandTraining(Training):
+    """Training by a command of the user's own, which this rank starts."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        spec, group = context.spec, context.group
+        self.transport = "nccl" if spec["device"] == "cuda" else UNKNOWN
+        if spec["device"] == "cuda":
+            name, *_ = own_names(context)
+            self.device = accelerator(int(name) if name.isdecimal() else 0)
+        self._command: dict[str, Any] = context.input["command"]
+        self._folder = context.folder / OUTPUT
+        self._folder.mkdir(exist_ok=True)
+        address, port = group.broadcast(
+            [group.address, free_port(group.address)] if context.rank == 0 else None
+        )
+        hosts = list(dict.fromkeys(context.hosts))
+        per_node = spec["ranks_per_node"]
+        self._values: dict[str, Value] = {
+            **self._command["values"],
+            "master_addr": address,
+            "master_port": port,
+            "node_rank": context.rank // per_node,
+            "hosts": ",".join(hosts),
+            "output": str(self._folder),
+        }
+        if self._command["once_per"] == "rank":
+            self._values |= {"rank": context.rank, "local_rank": context.local_rank}
+
+    def train(self, timer: EpochTimer) -> None:  # noqa: ARG002 (the supervisor times)
+        """Run the command to its end, and end this process if it fails."""
+        if status := self._run(fill(self._command["command"], self._values)):
+            # Without a traceback, so that the last error in the log is the command's own.
+            os._exit(1 if status == UNSEEN_STATUS else status)
+
+    def _run(self, command: str) -> int:
+        """Run a command line in the checkout, with its output in the log and in a file; return its status."""
+        guard = Path(self.context.input["adapter"]) / GUARD
+        guarded = [sys.executable, str(guard), str(os.getpid()), "bash", "-c", command]
+        process = subprocess.Popen(
+            guarded,
+            cwd=self._command["folder"],
+            env=self._variables(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        with open(self._folder / PRINTED.format(self.context.rank), "wb") as printed:
+            for line in process.stdout or ():
+                printed.write(line)
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+        return process.wait()
+
+    def _variables(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of the command: those of this rank, and those that the command's file names.
+
+        Each of its processes gets the threads of one device, as long as the file does not say otherwise.
+        """
+        context, values = self.context, self._values
+        variables = dict(own)
+        # Modules of Ringside would hide the command's own ones of the same names.
+        scripts = str(Path(context.input["adapter"]).parents[1])
+        others = [folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != scripts]
+        if any(others):
+            variables["PYTHONPATH"] = os.pathsep.join(others)
+        threads = str(max(1, context.cores // context.spec["replicas_per_rank"]))
+        variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+        if bin_folder := self._command["bin"]:
+            variables["PATH"] = os.pathsep.join([bin_folder, *filter(None, [variables.get("PATH")])])
+        if self._command["once_per"] == "rank":
+            variables |= {
+                "RANK": str(values["rank"]),
+                "LOCAL_RANK": str(values["local_rank"]),
+                "WORLD_SIZE": str(context.ranks),
+                "LOCAL_WORLD_SIZE": str(context.spec["ranks_per_node"]),
+                "MASTER_ADDR": str(values["master_addr"]),
+                "MASTER_PORT": str(values["master_port"]),
+            }
+        further = self._command["variables"].items()
+        return variables | {name: fill(text, values, quoted=False) for name, text in further}
+
+    def library_version(self) -> str:
+        """See Training. The supervisor knows what is installed where the command runs."""
+        return ""
+
+    def memory_peak_bytes(self) -> int:
+        """See Training. It is the peak of the largest process that the command started."""
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+def trainer(context: Context) -> Training:
+    """Return the training by the run's command."""
+    return CommandTraining(context)

@@ -1,0 +1,240 @@
+"""Read the log of a command of the user's own after its run, and write its epochs and steps as ranks do.
+
+An epoch takes the mean time of its steps times the steps that the data set would need: step time x
+samples_per_epoch / effective_batch. Validation, checkpoints and all else between steps do not count, as far
+as the log leaves them out of its step times.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from common.files import written_whole
+from common.notes import Note
+from declared.commands import Command
+from environments.record import BuiltEnvironment
+from plan.own_commands import planned_steps, run_values
+from ranks.command.adapter import OUTPUT, PRINTED
+from ranks.command.placeholders import fill
+from ranks.worker.epoch_timer import COLUMNS
+from training_logs.formats import read_log
+from training_logs.log import Log, LogError, Step
+
+ZERO_BASED = ("lightning",)  # formats whose first step is 0
+MAX_BATCH_ERROR = 0.01  # of the samples of a step that a log states or implies
+MAX_TIME_ERROR = 0.02  # by which steps may take longer than the run, from rounding
+
+
+@dataclass(frozen=True)
+class CommandTimes:
+    """What the log of a command says about its run.
+
+    Attributes:
+        problem: Why it cannot be read, or does not fit the plan; its code is UNREADABLE for the first.
+        facts: What the log states about the run.
+        first_step_s: Time of the first step, None where the log has only means of several.
+        started_at: When the first step began, Unix time, None where the log does not say it.
+    """
+
+    problem: Note | None
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
+    first_step_s: float | None = None
+    started_at: float | None = None
+
+
+UNREADABLE = "unreadable-log"
+
+
+def input_fields(
+    command: Command, spec: Mapping[str, Any], data: Path | None, environment: BuiltEnvironment
+) -> dict[str, Any]:
+    """Return what the ranks of a run are told of its command, a part of spec.json."""
+    image, installed = environment.get("image"), environment.get("installed")
+    python = installed["executable"] if installed else environment["python"]["executable"]
+    return {
+        "command": command.command,
+        "once_per": command.once_per,
+        "variables": command.variables,
+        "values": run_values(spec, data or Path()),
+        "folder": str(run_values(spec, Path())["checkout"]),
+        "bin": None if image else str(Path(python).parent),
+    }
+
+
+def library_version(command: Command, environment: BuiltEnvironment) -> str:
+    """Return names and versions of the packages that a command names as its library; else its title."""
+    packages = environment["packages"]
+    known = [f"{name} {packages[name]}" for name in command.packages if name in packages]
+    return ", ".join(known) or (command.title or command.name)
+
+
+def measured_fields(
+    command: Command, environment: BuiltEnvironment, times: CommandTimes, launched_at: float, wall_s: float
+) -> dict[str, Any]:
+    """Return fields of a record's `measured` that are known of a command, in place of those of its ranks.
+
+    The time until the first step is known if the log has it, and its clock is that of the launcher.
+    """
+    startup_s = None if times.started_at is None else times.started_at - launched_at
+    return {
+        "startup_s": startup_s if startup_s is not None and 0 <= startup_s <= wall_s else None,
+        "first_step_s": times.first_step_s,
+        "log": dict(times.facts),
+        "python_version": environment["python"]["version"],
+        "library_version": library_version(command, environment),
+    }
+
+
+def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: float) -> CommandTimes:
+    """Read a command's log, and write epochs.csv and steps.csv of its run.
+
+    Args:
+        command: The command.
+        spec: The run's specification.
+        folder: The attempt's folder.
+        wall_s: Time from launch to the end, s.
+    """
+    try:
+        log = _from_one(_read_log(command, spec, folder / OUTPUT), command.log_format)
+    except LogError as error:
+        return CommandTimes(Note(UNREADABLE, f"log: {error}", line=error.line))
+    except OSError as error:
+        return CommandTimes(Note(UNREADABLE, f"log: {error.filename}: {error.strerror}"))
+    facts = log.facts
+    if problem := _contradiction(log, spec, wall_s):
+        return CommandTimes(problem, facts)
+    rows = [_epoch(log.steps, spec, command.warmup_steps, epoch) for epoch in _epochs(spec)]
+    if missing := [epoch for epoch, row in zip(_epochs(spec), rows, strict=True) if row is None]:
+        text = f"log: it has no step of epoch {missing[0]} that counts"
+        return CommandTimes(Note("epoch-without-step", text, epochs=missing), facts)
+    with written_whole(folder / "epochs.csv") as partial, open(partial, "w", newline="") as table:
+        writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in rows if row)
+    _write_steps(log.steps, spec, command.warmup_steps, folder / "steps.csv")
+    first = log.steps[0]
+    return CommandTimes(None, facts, first.seconds if first.n_steps == 1 else None, first.started_at)
+
+
+def _epochs(spec: Mapping[str, Any]) -> range:
+    return range(1, spec["levels"]["epochs"] + 1)
+
+
+def _read_log(command: Command, spec: Mapping[str, Any], output: Path) -> Log:
+    """Return what the log says: its file, or of what the command printed the part that can be read.
+
+    Some programs print their steps on the last node.
+
+    Raises:
+        LogError: If there is no log, several, or none that can be read.
+        OSError: If it cannot be read.
+    """
+    if command.log:
+        pattern = fill(command.log, run_values(spec, Path()), quoted=False)
+        files = sorted(path for path in output.glob(pattern) if path.is_file())
+        if len(files) != 1:
+            number = f"{len(files)} files" if files else "no file"
+            raise LogError(0, f"the command left {number} {pattern} in its folder {{output}}", "one")
+        return read_log(files[0], command.log_format)
+    files = [output / PRINTED.format(rank) for rank in range(spec["ranks"])]
+    errors: list[LogError] = []
+    for file in filter(Path.is_file, files):
+        try:
+            return read_log(file, command.log_format)
+        except LogError as error:
+            errors.append(error)
+    raise errors[0] if errors else LogError(0, "the command has printed nothing")
+
+
+def _from_one(log: Log, log_format: str) -> Log:
+    """Return a log whose first step has the number 1."""
+    if log_format not in ZERO_BASED and log.steps[0].index:
+        return log
+    return replace(log, steps=tuple(replace(step, index=step.index + 1) for step in log.steps))
+
+
+def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | None:
+    """Return what in a log is not as planned: steps, samples, devices or times; None if all of it fits."""
+    steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
+    if restarts := steps[-1].segment:
+        return Note("restarted", f"log: the training was restarted {restarts} times", restarts=restarts)
+    last, interval = steps[-1].index, max(step.n_steps for step in steps)
+    if not planned - interval < last <= planned:
+        text = f"log: it ends with step {last}, planned are {planned}"
+        return Note("other-steps", text, steps=last, planned=planned)
+    samples = _samples(log)
+    if samples is not None and abs(samples / batch - 1) > MAX_BATCH_ERROR:
+        text = f"log: a step has {samples:g} samples, planned are {batch}"
+        return Note("other-batch", text, samples=samples, planned=batch)
+    devices = spec["ranks"] * spec["replicas_per_rank"]
+    for name, expected in (("devices", devices), ("nodes", spec["nodes"])):
+        if log.facts.get(name, expected) != expected:
+            text = f"log: it is of {log.facts[name]} {name}, planned are {expected}"
+            return Note("other-devices", text, **{name: log.facts[name]}, planned=expected)
+    if (total_s := sum(step.seconds * step.n_steps for step in steps)) > wall_s * (1 + MAX_TIME_ERROR):
+        text = f"log: its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
+        return Note("too-long-steps", text, steps_s=total_s, wall_s=wall_s)
+    return None
+
+
+def _samples(log: Log) -> float | None:
+    """Return the samples of a step as the log states them, None if it does not."""
+    if known := [step.samples for step in log.steps if step.samples]:
+        return median(known)
+    length = log.facts.get("sequence_length")
+    tokens = [step.tokens for step in log.steps if step.tokens]
+    if tokens and isinstance(length, int):
+        return median(tokens) / length
+    batch = log.facts.get("global_batch")
+    return float(batch) if isinstance(batch, int | float) else None
+
+
+def _overlap(step: Step, first: int, last: int) -> int:
+    """Return how many of the optimizer steps that a line reports are from `first` to `last`."""
+    return max(0, min(step.index, last) - max(step.index - step.n_steps + 1, first) + 1)
+
+
+def _epoch(
+    steps: Sequence[Step], spec: Mapping[str, Any], warmup_steps: int, epoch: int
+) -> dict[str, Any] | None:
+    """Return the row of an epoch, None if no step of it counts.
+
+    Of an epoch that counts as warm-up, the first steps count, too, if there are no others.
+    """
+    n_steps = planned_steps(spec)
+    first, last = (epoch - 1) * n_steps + 1, epoch * n_steps
+    is_warm_up = epoch <= spec["levels"]["warmup_epochs"]
+    for start in (max(first, warmup_steps + 1), *([first] if is_warm_up else [])):
+        if own := [(step, n) for step in steps if (n := _overlap(step, start, last))]:
+            break
+    else:
+        return None
+    step_s = sum(step.seconds * n for step, n in own) / sum(n for _, n in own)
+    losses = [step.loss for step, _ in own if step.loss is not None]
+    return {
+        "epoch": epoch,
+        "warm_up": "true" if is_warm_up else "false",
+        "epoch_time_s": step_s * spec["samples_per_epoch"] / spec["effective_batch"],
+        "steps": spec["steps"],
+        "n_allreduces": n_steps,
+        "samples_trained": n_steps * spec["effective_batch"],
+        "train_loss": fmean(losses) if losses else None,
+        "opened_at": own[0][0].started_at,
+    }
+
+
+def _write_steps(steps: Sequence[Step], spec: Mapping[str, Any], warmup_steps: int, file: Path) -> None:
+    """Write the times of single steps that count; none if the log has means of several."""
+    n_steps = planned_steps(spec)
+    counted = [step for step in steps if step.index > warmup_steps]
+    if any(step.n_steps > 1 for step in counted):
+        return
+    with written_whole(file) as partial, open(partial, "w", newline="") as table:
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(("epoch", "rank", "step", "step_time_s"))
+        for step in counted:
+            epoch, number = divmod(max(step.index, 1) - 1, n_steps)
+            writer.writerow((epoch + 1, 0, number + 1, step.seconds))
