@@ -102,11 +102,11 @@ def test_columns_of_own_factors_are_read_and_written(tmp_path, frames):
     text = (tmp_path / "runs.csv").read_text()
     write_table(read, "runs", tmp_path / "again.csv")
     assert read_table(tmp_path / "again.csv", "runs").equals(read_table(tmp_path / "runs.csv", "runs"))
-    for wrong in ("custom_Tp", "tp", "custom_"):
-        (tmp_path / "runs.csv").write_text(text.replace("custom_tp", wrong, 1))
+    for column in ("custom_Tp", "tp", "custom_"):
+        (tmp_path / "runs.csv").write_text(text.replace("custom_tp", column, 1))
         with pytest.raises(InputError) as refused:
             read_runs(tmp_path / "runs.csv")
-        assert_refusal(refused.value, "unknown-key", wrong)
+        assert_refusal(refused.value, "unknown-key", column)
 
 
 def test_rows_of_a_cell_agree_in_own_factors(tmp_path, frames):

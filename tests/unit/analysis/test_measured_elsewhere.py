@@ -101,8 +101,8 @@ def test_order_of_the_runs_is_not_tested(dlperf: pd.DataFrame) -> None:
 def test_tables_say_that_runs_were_measured_elsewhere(dlperf: pd.DataFrame) -> None:
     setting = conditions.setting_note(dlperf)
     assert isinstance(setting, Note)
-    scopes, *others = setting.facts["notes"]
-    assert scopes.facts["elsewhere"] and "unchecked-algorithms" in [note.code for note in others]
+    scopes, *notes = setting.facts["notes"]
+    assert scopes.facts["elsewhere"] and "unchecked-algorithms" in [note.code for note in notes]
     assert conditions.ELSEWHERE in scopes and conditions.ELSEWHERE in setting.facts["brief"]
     paragraphs = conditions.methods_notes(dlperf, pd.Series([0.0]))
     assert isinstance(paragraphs[0], Note) and paragraphs[0].code == "measured-elsewhere-explained"

@@ -119,7 +119,7 @@ def answered(runs: pd.DataFrame, response: Response, margin: float | None = None
     return answers.answer_sentences(runs, table, variation, ["framework"], margin, response)
 
 
-def test_answer_about_throughput_is_the_inverse_of_that_about_time(runs):
+def test_answer_about_throughput_is_that_about_time_inverted(runs):
     by_time, by_rate = (answered(runs, RESPONSES[name]) for name in ("epoch_time", "throughput"))
     assert codes(by_rate.opening) == codes(by_time.opening)
     for time, rate in zip(by_time.opening, by_rate.opening, strict=True):
@@ -146,11 +146,11 @@ def test_answer_is_about_the_response(frames):
 
 def test_answer_without_the_response_is_about_epoch_time(runs):
     response = RESPONSES["energy_per_sample"]
-    without = runs.assign(**{response.column: np.nan})
-    first, *others = answered(without, response).opening
+    unmeasured = runs.assign(**{response.column: np.nan})
+    first, *rest = answered(unmeasured, response).opening
     assert (first.code, first.facts["response"]) == ("response-not-measured", response.name)
-    assert others == answered(runs, EPOCH_TIME).opening
-    assert anova.table(without, response).data.equals(anova.table(runs).data)
+    assert rest == answered(runs, EPOCH_TIME).opening
+    assert anova.table(unmeasured, response).data.equals(anova.table(runs).data)
 
 
 def test_analysis_of_variance_is_of_the_response(frames):
@@ -166,9 +166,9 @@ def test_equality_is_that_of_the_response(frames):
     runs, memory = measured(frames, "memory"), RESPONSES["memory"]
     by_time, by_memory = (effects.build_rows(runs, 0.05, response) for response in (EPOCH_TIME, memory))
     assert (by_memory["verdict"] == effects.EQUAL).sum() > (by_time["verdict"] == effects.EQUAL).sum()
-    shown = by_memory["verdict"].isin([effects.DIFFERS, effects.DIFFERS_WITHIN])
+    differs = by_memory["verdict"].isin([effects.DIFFERS, effects.DIFFERS_WITHIN])
     tested = by_memory["response_p_holm"].notna()
-    assert (shown == (by_memory["response_p_holm"] < 0.05))[tested].all()
+    assert (differs == (by_memory["response_p_holm"] < 0.05))[tested].all()
 
 
 @pytest.mark.parametrize(

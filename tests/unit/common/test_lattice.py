@@ -14,13 +14,13 @@ def test_times_to_train_lie_on_a_lattice(benchmark, at_least):
     cells = dict(list(MLPERF[MLPERF["benchmark"] == benchmark].groupby("cell")))
     lattices = find_lattices({name: runs["run_s"].to_numpy() for name, runs in cells.items()})
     assert len(lattices) >= at_least
-    alike = [
+    matches = [
         lattice.n_points == cells[name]["evals"].nunique()
         and lattice.step
         == pytest.approx(np.polyfit(cells[name]["evals"], cells[name]["run_s"], 1)[0], rel=0.05)
         for name, lattice in lattices.items()
     ]
-    assert np.mean(alike) > 0.9
+    assert np.mean(matches) > 0.9
 
 
 def test_step_times_lie_on_none():

@@ -21,7 +21,7 @@ WITH_TP = {
 }
 
 
-def here(**changes: Any) -> Site:
+def local_site(**changes: Any) -> Site:
     """Return a site of four nodes, with the environments of the commands that there are now."""
     return replace(load_site("local"), **{"cores": 8, "nodes": 4, "ranks_per_node": 1, **changes})
 
@@ -33,7 +33,7 @@ def study(folder: Path, **factors: Any) -> Study:
 def test_geometry_of_a_command(tmp_path: Path) -> None:
     with own_commands(tmp_path / "commands", ours=WITH_TP):
         factors = {"nodes": [1, 2], "sync_every": [1, 2], "custom": {"tp": [1, 2]}}
-        runs = plan_design(study(tmp_path, **factors), here(ranks_per_node=2))
+        runs = plan_design(study(tmp_path, **factors), local_site(ranks_per_node=2))
         seen = {
             (run.geometry.nodes, run.levels["sync_every"], run.levels["custom_tp"]): run.geometry
             for run in runs
@@ -50,17 +50,21 @@ def test_geometry_of_a_command(tmp_path: Path) -> None:
             two_nodes.replicas_per_rank,
             two_nodes.devices,
         ) == (2, 1, 2, 4)
-        spec = plan_run(study(tmp_path, **factors), here(ranks_per_node=2), runs[0]).spec
+        spec = plan_run(study(tmp_path, **factors), local_site(ranks_per_node=2), runs[0]).spec
         assert spec["cores_per_rank"] == 2 and spec["command"]["replicas"] == "ranks / tp"
     with own_commands(tmp_path / "per-rank", ours={**WITH_TP, "once_per": "rank"}):
-        geometry = plan_design(study(tmp_path, nodes=2, custom={"tp": 1}), here(ranks_per_node=2))[0].geometry
+        geometry = plan_design(study(tmp_path, nodes=2, custom={"tp": 1}), local_site(ranks_per_node=2))[
+            0
+        ].geometry
         assert (geometry.ranks, geometry.ranks_per_node, geometry.replicas_per_rank) == (4, 2, 1)
 
 
 def test_values_are_those_of_the_run(tmp_path: Path) -> None:
     with own_commands(tmp_path / "commands", ours=WITH_TP):
         own = study(tmp_path, nodes=2, sync_every=2, custom={"tp": 2}, epochs=3)
-        spec = plan_run(own, here(ranks_per_node=2), plan_design(own, here(ranks_per_node=2))[0]).spec
+        spec = plan_run(
+            own, local_site(ranks_per_node=2), plan_design(own, local_site(ranks_per_node=2))[0]
+        ).spec
         values = planned_commands.run_values(spec, Path("/data"))
         expected = {
             "ranks": 4,
@@ -113,10 +117,10 @@ def test_what_a_command_cannot_do_is_refused(
 ) -> None:
     with own_commands(tmp_path / "commands", ours=changes):
         if code is None:
-            assert plan_design(study(tmp_path, **factors), here())
+            assert plan_design(study(tmp_path, **factors), local_site())
             return
         with pytest.raises(InputError) as refused:
-            plan_design(study(tmp_path, **factors), here())
+            plan_design(study(tmp_path, **factors), local_site())
         assert refused.value.code == code and (got is None or refused.value.got == got)
 
 
@@ -124,15 +128,15 @@ def test_a_command_stands_beside_a_framework(tmp_path: Path) -> None:
     with own_commands(
         tmp_path / "commands", ours={"command": "train {steps} {samples_per_step} {data} {model}"}
     ):
-        both = study(
+        mixed = study(
             tmp_path, framework=["pytorch-ddp", "ours"], model="small-cnn", dataset="digits", batch_size=16
         )
-        campaign = plan_campaign(both, here())
+        campaign = plan_campaign(mixed, local_site())
         assert set(campaign.environments) == {"pytorch", "ours"} and list(campaign.datasets) == ["digits"]
         assert len({run.geometry.samples_per_epoch for run in campaign.runs}) == 1
         # Only the command knows its model.
         with pytest.raises(InputError) as refused:
-            plan_design(study(tmp_path, framework=["pytorch-ddp", "ours"], dataset="digits"), here())
+            plan_design(study(tmp_path, framework=["pytorch-ddp", "ours"], dataset="digits"), local_site())
         assert refused.value.code == "not-registered"
 
 
@@ -150,7 +154,10 @@ def test_an_edited_script_makes_its_own_runs_again(tmp_path: Path, monkeypatch: 
             tmp_path / f"commands-{len(list(tmp_path.iterdir()))}", ours=changes, theirs={"files": []}
         ):
             own = study(tmp_path, framework=["ours", "theirs"])
-            return {run.framework.name: plan_run(own, here(), run).key for run in plan_design(own, here())}
+            return {
+                run.framework.name: plan_run(own, local_site(), run).key
+                for run in plan_design(own, local_site())
+            }
 
     before = keys()
     digests[PRINTED_STEPS] = "2" * 64

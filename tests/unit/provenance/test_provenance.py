@@ -383,7 +383,7 @@ def test_archive_of_imported_measurements_has_their_source(imported_campaign: Ca
     assert f"{folder}/import.yaml" in collect_sources(imported_campaign, [])["study"]
 
 
-def test_crate_and_citation_name_the_source_of_imported_measurements(imported_campaign: Campaign) -> None:
+def test_crate_and_citation_name_the_source_of_imports(imported_campaign: Campaign) -> None:
     study, runs = imported_campaign.study, read_table(imported_campaign.runs_csv, "runs")
     versions = {"ringside": None, "snakemake": "9"}
     crate = build_crate(study, runs, {}, {}, {}, "ringside/Snakefile", versions)

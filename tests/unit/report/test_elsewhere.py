@@ -70,9 +70,9 @@ def test_methods_declare_source_and_nothing_of_own_runs(campaign: Campaign) -> N
 
 
 def test_threats_name_what_is_not_known(campaign: Campaign) -> None:
-    found = {note.code for note in threat_notes(facts_of(campaign)) if isinstance(note, Note)}
-    assert {"measured-elsewhere", "accepted-finding"} <= found
-    assert found.isdisjoint({"one-site", "short-training"})
+    codes = {note.code for note in threat_notes(facts_of(campaign)) if isinstance(note, Note)}
+    assert {"measured-elsewhere", "accepted-finding"} <= codes
+    assert codes.isdisjoint({"one-site", "short-training"})
 
 
 def test_paper_has_no_digests_and_names_the_folder(campaign: Campaign) -> None:

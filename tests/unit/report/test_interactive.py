@@ -229,7 +229,9 @@ def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> No
     assert all(field.label == panels.NO_SUCCESS for field in fields if field.value is None)
     assert sum(len(field.runs) for field in fields) == len(successful(campaign_files.runs))
     dark, light = heat_map.palette[: heat_map.n_dark], heat_map.palette[heat_map.n_dark :]
-    contrasts = [contrast(LIGHT_INK, one) for one in dark] + [contrast(DARK_INK, one) for one in light]
+    contrasts = [contrast(LIGHT_INK, colour) for colour in dark] + [
+        contrast(DARK_INK, colour) for colour in light
+    ]
     assert min(contrasts) >= 4.5, "WCAG 2, level AA"
 
 

@@ -191,7 +191,7 @@ def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
     assert [(reason.code, reason.facts) for reason in reasons] == [("clock-set", {"step_s": -3600.0})]
 
 
-def test_a_command_without_times_of_day_leaves_no_energy_of_wattmeters(tmp_path: Path) -> None:
+def test_a_command_without_times_of_day_has_no_wattmeter_energy(tmp_path: Path) -> None:
     rows = [{"epoch": epoch, "warm_up": "false", "epoch_time_s": 1.0} for epoch in (1, 2)]
     with open(tmp_path / "epochs.csv", "w", newline="") as table:
         writer = csv.DictWriter(table, COLUMNS, restval="", lineterminator="\n")

@@ -75,9 +75,7 @@ def test_epochs_are_means_of_their_steps(tmp_path: Path, command: Command) -> No
     )
 
 
-def test_means_of_several_steps_belong_to_the_epochs_that_they_cover(
-    tmp_path: Path, command: Command
-) -> None:
+def test_means_of_steps_belong_to_the_epochs_they_cover(tmp_path: Path, command: Command) -> None:
     assert read_log(tmp_path, command, lines([1.0, 2.0], interval=6)).problem is None
     epochs = read_epochs(tmp_path / "epochs.csv")
     assert [row["epoch_time_s"] * 16 / 66 for row in epochs] == pytest.approx([1.0, (1 + 2 * 2) / 3, 2.0])
@@ -128,12 +126,12 @@ def run_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
 
     def run(factors: dict[str, Any] | None = None, site: dict[str, Any] | None = None, **keys: Any) -> Any:
         with own_commands(tmp_path / "commands", ours=keys):
-            here = local(tmp_path / "cache", **(site or {}))
-            build(read("ours"), here.cache, realization=here.realization)
+            place = local(tmp_path / "cache", **(site or {}))
+            build(read("ours"), place.cache, realization=place.realization)
             study = load_study("s", write_study(tmp_path, epochs=2, **(factors or {})))
-            campaign = plan_campaign(study, here)
+            campaign = plan_campaign(study, place)
             (run,) = campaign.runs
-            planned = plan_run(study, here, run)
+            planned = plan_run(study, place, run)
             record = supervise(planned, results, "session")
             assert find_contradiction(record, planned, "local") is None
             monkeypatch.setattr(type(campaign), "results", results)

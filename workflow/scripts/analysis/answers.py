@@ -707,8 +707,8 @@ def _predicate(factor: str, ordered: Sequence[Contrast], response: Response) -> 
         return change, f"by up to a factor of {tables.ratio(slow.ratio)} ({place})", ""
     if is_one_change and greatest.ratio.value < 1:
         low, high = (value(contrast, _percent(contrast.ratio)) for contrast in (least, greatest))
-        whole = " of its time" if is_time else ""
-        extent = f"to {low}{whole}" if n == 1 else f"to between {low} and {high}{whole}"
+        share = " of its time" if is_time else ""
+        extent = f"to {low}{share}" if n == 1 else f"to between {low} and {high}{share}"
         return "shortens an epoch" if is_time else f"lowers {response.title}", extent, places
     if is_one_change and least.ratio.value > 1:
         verb = "lengthens an epoch" if is_time else f"raises {response.title}"

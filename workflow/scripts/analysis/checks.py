@@ -410,8 +410,8 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
     n_judged = int(data["p_outlier"].notna().sum())
     is_lattice = bool(data["step_s"].notna().any())
-    among = ", each among those of its value: another value is none" if is_lattice else ""
-    text = f"{len(outliers) or 'none'} of {n_judged} runs{among}"
+    condition = ", each among those of its value: another value is none" if is_lattice else ""
+    text = f"{len(outliers) or 'none'} of {n_judged} runs{condition}"
     yield Check(name, test, Note("outliers", text, outliers=len(outliers), runs=n_judged))
     on_lattice = data[data["step_s"].notna()]
     peers = on_lattice["residual"].groupby(_peers(on_lattice))

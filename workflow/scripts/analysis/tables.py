@@ -423,12 +423,12 @@ def decimals(value: float, error: float, digits: int = 3) -> int:
     7.2.6), and one or two at least: two from 100 to 354 of its first three, else one (Review of Particle
     Physics, Introduction, 5.3). So `0.51 [0.27, 0.99]`, and `0.19412 [0.19408, 0.19416]`.
     """
-    most = 1 - math.floor(math.log10(float(f"{error:.1e}")))
+    max_decimals = 1 - math.floor(math.log10(float(f"{error:.1e}")))
     first_three, exponent = f"{error:.2e}".split("e")
-    least = 1 - int(exponent) - (float(first_three) > MAX_TWO_DIGITS)
+    min_decimals = 1 - int(exponent) - (float(first_three) > MAX_TWO_DIGITS)
     scale = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
-    wanted = digits - 1 - scale if value else most
-    return min(max(least, min(wanted, most)), MAX_DIGITS - 1 - scale)
+    value_decimals = digits - 1 - scale if value else max_decimals
+    return min(max(min_decimals, min(value_decimals, max_decimals)), MAX_DIGITS - 1 - scale)
 
 
 def with_error(value: float, error: float | None, digits: int = 3) -> str:

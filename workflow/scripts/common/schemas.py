@@ -57,14 +57,14 @@ def column_rules(name: str, columns: Iterable[str]) -> dict[str, Any]:
 
     Those of `columns` that only a pattern of the schema allows, such as factors of the user's own, are last.
     """
-    whole = schema(name)
+    whole_schema = schema(name)
     further = {
         column: rules
         for column in columns
-        for pattern, rules in whole.get("patternProperties", {}).items()
-        if column not in whole["properties"] and re.search(pattern, column)
+        for pattern, rules in whole_schema.get("patternProperties", {}).items()
+        if column not in whole_schema["properties"] and re.search(pattern, column)
     }
-    return {**whole["properties"], **further}
+    return {**whole_schema["properties"], **further}
 
 
 def _is_integer(_: Any, value: Any) -> bool:

@@ -133,23 +133,23 @@ class Command(CommandKeys):
     placeholders: frozenset[str]
 
     @functools.cached_property
-    def told(self) -> frozenset[str]:
+    def carried(self) -> frozenset[str]:
         """The factors that a placeholder carries to the command, with those of the user's own."""
-        told = {factor for name in self.placeholders for factor in DERIVED.get(name, ())}
+        carried = {factor for name in self.placeholders for factor in DERIVED.get(name, ())}
         table = factor_table()
         for name in self.placeholders - set(DERIVED) - set(AT_LAUNCH) - set(OF_RANKS):
-            told.add(name if name in table else f"{CUSTOM}{name}")
-        return frozenset(told | ({"devices_per_node"} if self.once_per == RANK else set()))
+            carried.add(name if name in table else f"{CUSTOM}{name}")
+        return frozenset(carried | ({"devices_per_node"} if self.once_per == RANK else set()))
 
     def unmet(self, levels: Mapping[str, Any]) -> list[str]:
         """Return the factors whose level the command is not told and does not have by itself."""
         return [
             name
             for name in factor_names(levels)
-            if name not in ANY_LEVEL and name not in self.told and not self._has(name, levels[name])
+            if name not in ANY_LEVEL and name not in self.carried and not self._has_level(name, levels[name])
         ]
 
-    def _has(self, factor: str, level: Any) -> bool:
+    def _has_level(self, factor: str, level: Any) -> bool:
         if factor in self.does:
             return level in self.does[factor]
         if is_custom(factor):
@@ -161,7 +161,7 @@ class Command(CommandKeys):
 
     def irrelevant(self, levels: Mapping[str, Any]) -> list[str]:
         """Return the factors without effect on the command: cells that differ only in them train the same."""
-        with_effect = {"framework", "nodes", "device", "bandwidth", *self.told}
+        with_effect = {"framework", "nodes", "device", "bandwidth", *self.carried}
         return [name for name in factor_names(levels) if name not in with_effect]
 
     @property
@@ -178,12 +178,12 @@ class Command(CommandKeys):
         Raises:
             InputError: If one is not.
         """
-        known = [*factor_table(), *DERIVED, *AT_LAUNCH, *own_factors]
-        known += OF_RANKS if self.once_per == RANK else ()
+        names = [*factor_table(), *DERIVED, *AT_LAUNCH, *own_factors]
+        names += OF_RANKS if self.once_per == RANK else ()
         for place in _places(self):
-            for name in sorted(_names_in(self, place, self.file) - set(known)):
+            for name in sorted(_names_in(self, place, self.file) - set(names)):
                 hint = "it needs once_per: rank" if name in OF_RANKS else ""
-                choices = alternatives(name, known)
+                choices = alternatives(name, names)
                 raise InputError(
                     "unknown-name",
                     f"placeholder {{{name}}} is unknown",
@@ -260,6 +260,6 @@ def load_command(name: str) -> Command:
             "unknown-name", problem, key="log_format", got=written.log_format, **choices, **place
         )
     used = {key: _names_in(written, key, file) for key in _places(written)}
-    told = frozenset(name for key, names_of in used.items() if key not in EXPRESSIONS for name in names_of)
+    carried = frozenset(name for key, names_of in used.items() if key not in EXPRESSIONS for name in names_of)
     does = {factor: as_list(levels) for factor, levels in written.does.items()}
-    return Command(name=name, file=file, placeholders=told, **vars(written) | {"does": does})
+    return Command(name=name, file=file, placeholders=carried, **vars(written) | {"does": does})

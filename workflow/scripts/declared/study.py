@@ -536,13 +536,13 @@ def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
         if place in entry:
             names = [DEVICES if name in NODES_AND_DEVICES else name for name in as_list(entry[place])]
             changed[place] = list(dict.fromkeys(names)) if isinstance(entry[place], list) else names[0]
-    kept = {
+    filtered = {
         name: as_list(levels) for name, levels in entry.get("filter", {}).items() if name in NODES_AND_DEVICES
     }
-    if kept:
-        sizes = {level_of(cell, DEVICES) for cell in study.cells() if matches(cell, kept)}
-        others = {name: levels for name, levels in entry["filter"].items() if name not in kept}
-        changed["filter"] = {**others, DEVICES: sorted(sizes)}
+    if filtered:
+        sizes = {level_of(cell, DEVICES) for cell in study.cells() if matches(cell, filtered)}
+        rest = {name: levels for name, levels in entry["filter"].items() if name not in filtered}
+        changed["filter"] = {**rest, DEVICES: sorted(sizes)}
     return changed
 
 

@@ -138,35 +138,35 @@ _FORMATS: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
 }
 
 
-def framework_style(framework: str, among: Iterable[str] = ()) -> SeriesStyle:
+def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesStyle:
     """Return the style of a framework, the same in every figure of every study.
 
     One without a style of its own gets one by its name, and another one if a framework of the study has that.
 
     Args:
         framework: The framework.
-        among: All frameworks of the study.
+        frameworks: All frameworks of the study.
     """
     if framework in FRAMEWORK_STYLES:
         return FRAMEWORK_STYLES[framework]
-    taken: dict[int, str] = {}
-    for name in sorted({framework, *among} - set(FRAMEWORK_STYLES)):
+    used: dict[int, str] = {}
+    for name in sorted({framework, *frameworks} - set(FRAMEWORK_STYLES)):
         first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_FALLBACK_STYLES)
         places = [(first + step) % len(_FALLBACK_STYLES) for step in range(len(_FALLBACK_STYLES))]
-        place = next((place for place in places if place not in taken), first)
+        place = next((place for place in places if place not in used), first)
         if name == framework:
             return _FALLBACK_STYLES[place]
-        taken[place] = name
+        used[place] = name
     raise AssertionError(framework)
 
 
-def variant_style(framework: str, number: int, among: Iterable[str] = ()) -> SeriesStyle:
+def variant_style(framework: str, number: int, frameworks: Iterable[str] = ()) -> SeriesStyle:
     """Return the style of the series with this number among several series of a framework.
 
-    `among` are all frameworks of the study.
+    `frameworks` are all frameworks of the study.
     """
     line, filled = VARIANTS[number]
-    return replace(framework_style(framework, among), line=line, filled=filled)
+    return replace(framework_style(framework, frameworks), line=line, filled=filled)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:

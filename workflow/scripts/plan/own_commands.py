@@ -33,13 +33,13 @@ def batches(command: Command, levels: Mapping[str, Any], devices_per_node: int) 
         PlaceholderError: If one of these is no whole number of 1 or more.
     """
     values = level_values(levels, devices_per_node) | {"ranks": levels["nodes"] * devices_per_node}
-    replicas = _whole(command.replicas, values)
+    replicas = _whole_number(command.replicas, values)
     local_batch = "batch_size" if levels["batch_scope"] == "local" else f"batch_size / {replicas}"
-    values |= {"replicas": replicas, "local_batch": _whole(local_batch, values)}
-    return replicas, int(values["local_batch"]), _whole(command.samples_per_step, values)
+    values |= {"replicas": replicas, "local_batch": _whole_number(local_batch, values)}
+    return replicas, int(values["local_batch"]), _whole_number(command.samples_per_step, values)
 
 
-def _whole(expression: str, values: Mapping[str, Value]) -> int:
+def _whole_number(expression: str, values: Mapping[str, Value]) -> int:
     number = evaluate(expression, values)
     if not isinstance(number, int) or number < 1:
         raise PlaceholderError(expression, f"is {number}, no whole number of 1 or more")

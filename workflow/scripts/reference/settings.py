@@ -143,7 +143,7 @@ def configuration() -> str:
         table(HEADER, rows("dataset")),
         "## config/commands/NAME.yaml",
         "A [training command of your own](../how-to/own-command.md). The command `titan-example`:",
-        block(_read("config/commands/titan-example.yaml"), "yaml"),
+        block(read("config/commands/titan-example.yaml"), "yaml"),
         table(HEADER, rows("command")),
         "## import.yaml",
         "Ringside's command `import` writes this file beside `runs.csv` and `epochs.csv`, in the folder that "

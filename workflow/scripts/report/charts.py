@@ -167,7 +167,7 @@ class FieldsPanel:
     @property
     def points(self) -> list[Field]:
         """The fields with a value."""
-        return [one for one in self.fields if one.value is not None]
+        return [field for field in self.fields if field.value is not None]
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def source_note(imported: Imported) -> Note:
     """Return who measured, under which licence, and with which version the numbers were imported."""
     stated = imported.description.stated
     address = f" ({stated.url})" if stated.url else ""
-    when = f", measured {stated.measured}" if stated.measured else ""
+    date = f", measured {stated.measured}" if stated.measured else ""
     text = (
-        f"Measured elsewhere: {stated.source}{address}{when}. Licence of the measurements: {stated.licence}. "
+        f"Measured elsewhere: {stated.source}{address}{date}. Licence of the measurements: {stated.licence}. "
         f"Imported by Ringside {imported.description.ringside} from "
         f"{number_of(len(imported.description.files), 'file')}."
     )
@@ -100,8 +100,8 @@ def absent_products(campaign: Campaign) -> str:
     names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}
     needed = {kind.name: kind.when for kind in KINDS.values()}
     needed |= {table.name: table.when for table in TABLES.values() if not table.csv_only}
-    for name, when in needed.items():
-        if missing := [trait for trait in when if not traits.hold_all([trait])]:
+    for name, traits_needed in needed.items():
+        if missing := [trait for trait in traits_needed if not traits.hold_all([trait])]:
             names.get(ABSENT_BECAUSE.get(missing[0], ""), []).append(name)
     parts = [
         f"{', '.join(dict.fromkeys(of_reason))} ({reason})"

@@ -247,8 +247,10 @@ def _source(imported: Imported) -> Iterator[str]:
 def _cells_elsewhere(facts: Facts) -> Iterator[str]:
     runs = facts.runs
     cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
-    fewest, most = int(replicates.min()), int(replicates.max())
-    per_cell = number_of(most, "run") if fewest == most else f"{fewest} to {number_of(most, 'run')}"
+    smallest, largest = int(replicates.min()), int(replicates.max())
+    per_cell = (
+        number_of(largest, "run") if smallest == largest else f"{smallest} to {number_of(largest, 'run')}"
+    )
     scope = f" of the factors in {see('tab', 'factors')}" if varying(runs) else ""
     yield Note(
         "cells-elsewhere",

@@ -67,8 +67,8 @@ def input_fields(
 def library_version(command: Command, environment: BuiltEnvironment) -> str:
     """Return names and versions of the packages that a command names as its library; else its title."""
     packages = environment["packages"]
-    known = [f"{name} {packages[name]}" for name in command.packages if name in packages]
-    return ", ".join(known) or (command.title or command.name)
+    versions = [f"{name} {packages[name]}" for name in command.packages if name in packages]
+    return ", ".join(versions) or (command.title or command.name)
 
 
 def measured_fields(
@@ -182,8 +182,8 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
 
 def _samples(log: Log) -> float | None:
     """Return the samples of a step as the log states them, None if it does not."""
-    if known := [step.samples for step in log.steps if step.samples]:
-        return median(known)
+    if samples := [step.samples for step in log.steps if step.samples]:
+        return median(samples)
     length = log.facts.get("sequence_length")
     tokens = [step.tokens for step in log.steps if step.tokens]
     if tokens and isinstance(length, int):

@@ -96,9 +96,11 @@ class CommandTraining(Training):
         variables = dict(own)
         # Modules of Ringside would hide the command's own ones of the same names.
         scripts = str(Path(context.input["adapter"]).parents[1])
-        others = [folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != scripts]
-        if any(others):
-            variables["PYTHONPATH"] = os.pathsep.join(others)
+        folders = [
+            folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != scripts
+        ]
+        if any(folders):
+            variables["PYTHONPATH"] = os.pathsep.join(folders)
         threads = str(max(1, context.cores // context.spec["replicas_per_rank"]))
         variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
         if bin_folder := self._command["bin"]:

@@ -29,11 +29,11 @@ def descendants(process: int) -> list[int]:
             state, parent = Path("/proc", number, "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state != b"Z":
                 parents[int(number)] = int(parent)
-    found, below = [], [process]
+    descendants, below = [], [process]
     while below:
         below = [number for number, parent in parents.items() if parent in below]
-        found += below
-    return found
+        descendants += below
+    return descendants
 
 
 def end_all() -> None:
