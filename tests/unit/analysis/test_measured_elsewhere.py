@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis import checks, conditions, effects, scaling, shares, speedup
-from analysis.measured import Records, measured_elsewhere, read_runs, varying
+from analysis.measured import Records, are_times_to_train, measured_elsewhere, read_runs, varying
 from analysis.pooling import Values, pooled
 from common.notes import Note
 from declared.factors import is_ladder
@@ -125,3 +125,10 @@ def test_share_of_communication_needs_no_counted_batches(dlperf: pd.DataFrame) -
     rows = shares.epoch_shares(dlperf.assign(steps=math.nan))
     large = rows[rows.index.str.contains("n4")]
     assert large["communication"].between(0, 0.3).all() and len(large) == 4
+
+
+def test_times_to_train_are_called_so(mlperf: pd.DataFrame) -> None:
+    to_target = mlperf.assign(samples_per_epoch=pd.array([pd.NA] * len(mlperf), dtype="Int64"))
+    assert are_times_to_train(to_target) and not are_times_to_train(mlperf)
+    assert conditions.TO_TARGET.strip() in conditions.setting_note(to_target)
+    assert conditions.TO_TARGET.strip() not in conditions.setting_note(mlperf)

@@ -1,6 +1,7 @@
 """Comparisons of two synthetic campaigns: changes are detected, other cells are refused with a reason."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,13 +9,14 @@ import pytest
 
 from common.errors import InputError
 from common.notes import find_note
-from common.tables import read_table
+from common.tables import read_table, write_table
 from comparison import matched
 from comparison.changes import changes, summary, table
 from comparison.compare import main
 from comparison.draw import draw
 from comparison.matched import Compared
 from declared import frameworks
+from support.measured_elsewhere import DLPERF
 from support.published import SLEEP
 from support.synthetic import campaign, write_frames
 
@@ -291,3 +293,16 @@ def test_two_folders_with_runs_are_required(config, code, key, got) -> None:
         matched.folders_from_config(config)
     assert (refused.value.code, refused.value.key, refused.value.got) == (code, key, got)
     assert matched.folders_from_config({}) is None
+
+
+def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
+    runs = read_table(DLPERF / "runs.csv", "runs")
+    slower = runs.assign(epoch_time_s=1.1 * runs["epoch_time_s"]).dropna(axis="columns", how="all")
+    write_table(slower.assign(reason=None), "runs", tmp_path / "runs.csv")
+    compared = matched.read(str(DLPERF), str(tmp_path))
+    result = changes(compared)
+    assert result["ratio"].tolist() == pytest.approx([1.1] * 23) and set(result["change"]) == {"slower"}
+    assert [note.code for note in compared.differences] == ["both-elsewhere"]
+    with pytest.raises(InputError) as refused:
+        matched.read(str(DLPERF), str(DLPERF))
+    assert "same runs" in str(refused.value)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
+    are_times_to_train,
     combination_text,
     factors,
     measured_elsewhere,
@@ -40,6 +41,7 @@ PER_CELL = "per cell"
 RUN_COUNTS = re.compile(rf"\d runs? {PER_CELL}\b|\bn[ \u00a0]= \d")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
 ELSEWHERE = "Measured elsewhere"
+TO_TARGET = " (epoch time is the time to train to a target)"
 ELSEWHERE_EXPLAINED = Note(
     "measured-elsewhere-explained",
     "All runs were measured elsewhere, and their numbers were imported. Ringside neither planned nor checked "
@@ -198,8 +200,9 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     """
     placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
     is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
+    origin = ELSEWHERE + TO_TARGET * are_times_to_train(runs) if is_elsewhere else ""
     if not placements:
-        return Note("scopes", f"{ELSEWHERE}.", brief=f"{ELSEWHERE}.", elsewhere=True) if is_elsewhere else ""
+        return Note("scopes", f"{origin}.", brief=f"{origin}.", elsewhere=True) if origin else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     batch_names = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
     timed = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
@@ -209,9 +212,9 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         *([f"batch size is {batch_names}"] if batches else []),
         *([f"{timed} is timed"] if timing else []),
     ]
-    text = f"{ELSEWHERE}: " * is_elsewhere + "; ".join(parts)
+    text = f"{origin}: " * is_elsewhere + "; ".join(parts)
     brief_parts = [
-        ELSEWHERE if is_elsewhere else "",
+        origin,
         f"{nodes} nodes{_bracketed_node_limits(ok)}".replace("machines nodes", "machines"),
         " or ".join(_BRIEF_BATCH_SCOPES[name] for name in reversed(batches)),
         f"{timed.removeprefix('the ')} timed" if timing else "",

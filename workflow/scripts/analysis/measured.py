@@ -287,6 +287,15 @@ def measured_elsewhere(runs: pd.DataFrame) -> bool:
     return bool(len(runs)) and not runs["key"].notna().any() and not runs["block"].notna().any()
 
 
+def are_times_to_train(runs: pd.DataFrame) -> bool:
+    """Return whether the times of runs measured elsewhere are of whole runs until their target.
+
+    Such an "epoch" has no number of samples.
+    """
+    ok = successful(runs)
+    return bool(len(ok)) and measured_elsewhere(runs) and not ok["samples_per_epoch"].notna().any()
+
+
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that count: status ok, with an epoch time."""
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]

@@ -136,7 +136,9 @@ class Compared:
         a, b = (self._compared_runs(runs) for runs in (self.base, self.contender))
         origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base, self.contender)]
         notes = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
-        if MEASURED[True] in origins:
+        if origins == [MEASURED[True]] * 2:
+            notes.insert(0, Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
+        elif MEASURED[True] in origins:
             notes.insert(0, _changed("origin", "runs", *origins))
         if unknown := [column for column in MUST_MATCH if _is_recorded(a[column]) != _is_recorded(b[column])]:
             text = f"recorded in only one of them: {', '.join(unknown)}"

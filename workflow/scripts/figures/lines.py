@@ -1,7 +1,7 @@
 """Draw a response over one factor: one line per series, panels by the other varying factors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,7 +215,7 @@ def draw(
                 view,
                 view.measured(view.study[view.study["cell"] == cell]),
                 panel_runs.groupby(x)["replicas"].max(),
-                scale,
+                (scale, shifts),
             )
         if view.measured(panel_runs).empty:
             panels.write_remark(ax, view.absence_reason(panel_runs))
@@ -379,17 +379,29 @@ def _references(view: View, x: str) -> dict[str, str]:
 
 
 def _draw_baseline(
-    ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale
+    ax: Axes,
+    view: View,
+    baseline_runs: pd.DataFrame,
+    replicas: pd.Series,
+    placement: tuple[Scale, Mapping[str, float]],
 ) -> None:
     """Draw the ideal that starts from a baseline, if the response has one.
 
-    For a single-device baseline also a point and a horizontal line.
+    For a single-device baseline also a point and a horizontal line. The ideal of a series that has its
+    baseline itself is moved as its markers are.
 
-    `replicas` is the number of replicas at each level of the x axis.
+    Args:
+        ax: The panel.
+        view: The cells to draw.
+        baseline_runs: Runs of the baseline.
+        replicas: The number of replicas at each level of the x axis.
+        placement: The x axis, and the offset of each series on it.
     """
     if baseline_runs.empty:
         return
-    series_style = next((series.style for series in view.series if len(series.select(baseline_runs))), None)
+    scale, shifts = placement
+    owner = next((series for series in view.series if len(series.select(baseline_runs))), None)
+    series_style = owner.style if owner else None
     estimate = view.estimate(baseline_runs["cell"].iloc[0])
     mean = estimate.value
     if baseline_frameworks(baseline_runs) and series_style:
@@ -411,7 +423,8 @@ def _draw_baseline(
         places, counts = scale.position(levels), np.interp(levels, replicas.index.to_numpy(float), counts)
     ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.scaling_power
     colour = series_style.colour if series_style else style.MUTED
-    ax.plot(places, ideal, color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
+    shift = shifts.get(owner.name, 0.0) if owner else 0.0
+    ax.plot(places + shift, ideal, color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:

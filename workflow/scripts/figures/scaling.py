@@ -24,6 +24,7 @@ from network.fit import compare
 PANEL_INCHES = 1.3
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
+MAX_OCTAVES = 0.06  # that a marker is moved on an axis of doublings, 4 % of the ideal
 HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for a fit or estimate that is drawn
 HOW_TO_READ = (
@@ -76,7 +77,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure = style.new_figure(width, height)
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
     scale = lines.number_scale(replica_counts(drawn_rows), len(drawn_series))
-    shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap)
+    shifts = replica_offsets([series.name for series in drawn_series], scale)
     tops = {name: axis_top(drawn_rows, name) for name in QUANTITIES}
     for ax in axes.flat:
         ax.set_axis_off()
@@ -210,6 +211,18 @@ def replica_counts(rows: pd.DataFrame) -> list[int]:
     """Return the levels of the axis of replicas: those of the rows, and 1 unless all series begin later."""
     begins_later = bool((rows["baseline_replicas"] > 1).all())
     return sorted({*rows["replicas"], *([] if begins_later else [1])})
+
+
+def replica_offsets(names: Sequence[str], scale: Scale) -> dict[str, float]:
+    """Return the offset of each series at its number of replicas.
+
+    On an axis of doublings it is small, because the ideal rises by as much as a marker is moved.
+    """
+    offsets = panels.dodge_offsets(names, scale.gap)
+    largest = max(map(abs, offsets.values()), default=0.0)
+    if not scale.doubling or largest <= MAX_OCTAVES:
+        return offsets
+    return {name: offset * MAX_OCTAVES / largest for name, offset in offsets.items()}
 
 
 def _is_single_run(rows: pd.DataFrame) -> pd.Series:

@@ -32,7 +32,7 @@ from analysis.measured import (
 from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
-from declared.factors import DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
+from declared.factors import DEVICES, NODES_AND_DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
 from declared.figures import Declared
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -315,6 +315,10 @@ def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = E
     kind = KINDS[declaration.kind]
     implied_factors = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
     varied_factors = varying(drawn, but=implied_factors)
+    if DEVICES in {declaration.x, *(declaration.colour or ()), *(declaration.facet or ())}:
+        # The study's cells vary nodes and devices of a node in turn; those that are drawn may vary one only.
+        varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
+        varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
     axis_factors = (
         [declaration.x]
         if declaration.x and not kind.x

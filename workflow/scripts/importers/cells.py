@@ -309,7 +309,7 @@ def to_rows(
                 "epoch_time_median_s": epoch_s,
                 "throughput_samples_s": rate,
                 "throughput_tokens_s": rate * sequence if rate and sequence else None,
-                "samples_per_epoch": samples,
+                "samples_per_epoch": None if run.is_to_target else samples,
                 **_step_counts(run, samples),
                 **_step_columns(run),
             }

@@ -20,7 +20,14 @@ from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import heat_map, lines, panels, rows
 from figures.panels import Series
-from figures.scaling import QUANTITIES, axis_top, baselines_text, cell_ratios, replica_counts
+from figures.scaling import (
+    QUANTITIES,
+    axis_top,
+    baselines_text,
+    cell_ratios,
+    replica_counts,
+    replica_offsets,
+)
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.dark import contrast
@@ -312,7 +319,7 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
         if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
     ]
     scale = lines.number_scale(replica_counts(planned), len(series))
-    shifts = panels.dodge_offsets([one_series.name for one_series in series], scale.gap)
+    shifts = replica_offsets([one_series.name for one_series in series], scale)
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
         for levels in panels.nonempty_panels(view.panels, multi_replica):

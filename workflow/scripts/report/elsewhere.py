@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import distinct_names
+from analysis.measured import are_times_to_train, distinct_names
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.imported import Imported
@@ -64,6 +64,7 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("citation", stated.citation or ""),
         ("measured", stated.measured or ""),
         ("imported by", f"Ringside {imported.description.ringside}"),
+        ("epoch", epoch_note(imported, runs)),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("circumstances", conditions.circumstances_note(runs)),
         ("links in a node", " or ".join(f"{rate / 1e9:g} GB/s" for rate in inside)),
@@ -120,6 +121,9 @@ def accepted_notes(imported: Imported) -> Iterator[str]:
 
 def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
     """Return what an epoch is, since the source may have timed steps only."""
+    if are_times_to_train(runs):
+        text = "Epoch times are times to train: of whole runs, until they reach the source's target."
+        return Note("times-to-train", text)
     samples = sorted({int(count) for count in runs["samples_per_epoch"].dropna()})
     stated = imported.description.stated.samples_per_epoch
     chosen = "" if stated else ", which is the largest global batch"

@@ -1,0 +1,63 @@
+"""Figures of imported campaigns: one axis over all devices, styles that differ, panels with a speed-up."""
+
+import pandas as pd
+import pytest
+
+from analysis.measured import Records
+from declared.figures import Declared, from_json
+from figures import by_factor, residuals, scaling, style
+from figures.view import build_view
+from support.measured_elsewhere import DLPERF, MLPERF
+
+
+def records(folder: object) -> Records:
+    return (
+        Records(DLPERF / "runs.csv", DLPERF / "epochs.csv")
+        if folder == DLPERF
+        else Records(MLPERF / "runs.csv", MLPERF / "epochs.csv")
+    )
+
+
+def test_filtered_ladder_keeps_one_axis() -> None:
+    runs = records(DLPERF).runs
+    declared = from_json('{"kind": "by_factor", "x": "replicas", "filter": {"replicas": [8, 16, 32]}}')
+    view = build_view(runs, declared)
+    assert view.facet == [] and view.colour == ["framework"]
+    figure, _ = by_factor.draw(records(DLPERF), declared)
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "16", "32"]
+
+
+def test_unregistered_frameworks_have_styles_of_their_own() -> None:
+    names = ["mindspore", "tensorflow2", "mxnet-horovod", "pytorch-ddp"]
+    assert style.framework_style("mindspore").colour == style.framework_style("tensorflow2").colour, "by name"
+    styles = {name: style.framework_style(name, names) for name in names}
+    assert len({one.colour for one in styles.values()}) == 4
+    assert styles["pytorch-ddp"] == style.FRAMEWORK_STYLES["pytorch-ddp"]
+    series = build_view(records(DLPERF).runs, Declared("overview", "overview")).series
+    assert {one.name: one.style for one in series} == {name: styles[name] for name in sorted(names)}
+
+
+def test_ideal_begins_at_the_base_of_the_series() -> None:
+    figure, _ = scaling.draw(records(MLPERF), Declared("scaling", "scaling"))
+    speedup, efficiency = figure.axes
+    (ideal,) = [line for line in speedup.get_lines() if line.get_color() == style.MUTED]
+    assert ideal.get_ydata()[0] == pytest.approx(1) and ideal.get_ydata()[-1] == pytest.approx(4)
+    assert [label.get_text() for label in efficiency.get_xticklabels()] == ["8", "16", "32"]
+
+
+def test_cells_without_a_larger_one_have_no_panel() -> None:
+    files = records(MLPERF)
+    alone = files.runs[files.runs["nodes"] == 4].assign(batch_size=16)
+    alone = alone.assign(cell=alone["cell"] + ".b16", run_id=alone["run_id"] + ".b16")
+    files.__dict__["every_run"] = pd.concat([files.every_run, alone], ignore_index=True)
+    files.__dict__.pop("runs")
+    figure, caption = scaling.draw(files, Declared("scaling", "scaling"))
+    assert len(figure.axes) == 2, "speed-up and efficiency of the series alone"
+    assert any("16" in note for note in caption.notes)
+
+
+@pytest.mark.parametrize(("folder", "panels"), [(DLPERF, 2), (MLPERF, 3)])
+def test_order_is_drawn_where_it_is_known(folder: object, panels: int) -> None:
+    figure, _ = residuals.draw(records(folder), Declared("residuals", "residuals"))
+    assert len(figure.axes) == panels
