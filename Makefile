@@ -13,7 +13,7 @@ export PIP_USER := 0
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# Variables: make figures STUDY=my-study SITE=my-cluster hands both to ./ringside run; developers' targets have ARGS and SITE.
+# Variables: make figures STUDY=my-study SITE=my-cluster hands both to ./ringside run; developers' targets have ARGS, SITE and SERIES.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 OTHERS = $(filter-out STUDY SITE PYTHON MAKEFLAGS MFLAGS,$(GIVEN))
 MEANT = $(shell $(PYTHON) -c 'import difflib, sys; print(*("; did you mean " + name + "?" for name in difflib.get_close_matches(sys.argv[1].upper(), ["STUDY", "SITE"], 1)))' '$(firstword $(OTHERS))')
@@ -183,6 +183,9 @@ bench-reference: venv  ## measure which work beside a run tells most of its epoc
 
 bench-strategies: venv  ## measure how long the simulation of a strategy takes, all of it and a change alone; ARGS=--large: searches on 1,024 devices, too
 	@$(BENCH_PYTHON) benchmarks/planner.py $(ARGS)
+
+bench-prediction: venv  ## measure errors of predictions on public scaling series, those of a test, or of CSV files: SERIES=FOLDER; ARGS=--choose: with constants chosen by source, too
+	@$(BENCH_PYTHON) benchmarks/public_series.py $(if $(SERIES),--series "$$SERIES") $(ARGS)
 
 accelerator-test: venv  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
 	@$(BENCH_PYTHON) benchmarks/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)

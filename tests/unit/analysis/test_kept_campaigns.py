@@ -19,9 +19,12 @@ from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
 from plan.design import plan_design
-from prediction import crossover, hybrid, law, physics, what_if
+from prediction import crossover, hybrid, what_if
+from prediction.cells import measured_cells
 from prediction.held_out import ALL, evaluate
-from prediction.methods import PHYSICS, methods
+from prediction.message_times import Network, benchmark_points, rate_text
+from prediction.methods import LAW, predict_by_law
+from prediction.study import StudyLaw, law_columns
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import WORDS, missing_claims, missing_numbers_on, missing_sentences, on_one_line, section
@@ -95,6 +98,12 @@ def test_older_baseline_and_site_are_read() -> None:
 @functools.cache
 def records(study: str, name: str = "runs") -> pd.DataFrame:
     return read_table(CAMPAIGNS / study / f"{name}.csv", name)
+
+
+def benchmark_of(study: str) -> Network:
+    """Return the collective benchmark of a kept campaign."""
+    sizes = measured_cells(records(study), include_meshes=True)["gradient_bytes"]
+    return Network(benchmark_points(records(study, "network")), float(sizes.max()))
 
 
 @functools.cache
@@ -408,9 +417,7 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
 @functools.cache
 def replayed() -> pd.DataFrame:
     """Return the predictions of what-if-virtual that were measured."""
-    study = what_if.Study(
-        records(WHAT_IF), law.benchmark_points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps")
-    )
+    study = what_if.Study(records(WHAT_IF), benchmark_of(WHAT_IF), records(WHAT_IF, "replay_steps"))
     rows = what_if.predict(study)
     return rows[rows["measured_s"].notna()].assign(
         nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int)
@@ -502,22 +509,18 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
 
 
 def by_strategy() -> pd.DataFrame:
-    """Return the four-node cells of strategies-virtual with predicted seconds in messages."""
-    cells = physics.measured_cells(records(STRATEGIES), include_meshes=True)
-    prediction = physics.base_model(cells, law.benchmark_points(records(STRATEGIES, "network")))
+    """Return the four-node cells of strategies-virtual with seconds in messages and in computation."""
+    cells, network = measured_cells(records(STRATEGIES), include_meshes=True), benchmark_of(STRATEGIES)
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
-    for places, part in prediction.parts(four_nodes):
-        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = (
-            part.exposed(0.0),
-            part.computed,
-        )
-    return four_nodes
+    messages_s = law_columns(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
+    predicted = StudyLaw(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
+    return four_nodes.assign(messages_s=messages_s, computed_s=predicted - messages_s)
 
 
 def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     runs, cells = records(STRATEGIES), by_strategy()
     strategies = ["data", "sharded", "tensor", "pipeline", "data2-tensor2"]
-    predicted = crossover.rank_strategies(runs, law.benchmark_points(records(STRATEGIES, "network")))
+    predicted = crossover.rank_strategies(runs, benchmark_of(STRATEGIES))
     predicted = predicted[predicted["measured_s"].notna()]
     rows = []
     for (model, batch, rate), own in cells.groupby(["model", "batch_size", "rate"]):
@@ -540,16 +543,15 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
             [
                 model,
                 str(batch),
-                law.rate_text(rate),
+                rate_text(rate),
                 *times,
                 places.loc[places["place"] == 1, "strategy"].item(),
             ]
         )
     assert missing_sentences(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
     right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
-    measured = physics.measured_cells(runs, include_meshes=True)
-    points = law.benchmark_points(records(STRATEGIES, "network"))
-    _, errors = evaluate(measured, points, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
+    measured = measured_cells(runs, include_meshes=True)
+    _, errors = evaluate(measured, benchmark_of(STRATEGIES), {LAW: predict_by_law})
     off = errors.set_index("left_out")["mape"]
     by_name = {name: 100 * off[f"parallelism {name}"] for name in strategies}
     at = cells.set_index(["model", "batch_size", "bandwidth", "parallelism"])

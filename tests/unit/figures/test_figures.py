@@ -29,7 +29,7 @@ from figures import accuracy, draw, panels, projection, residuals, scaling, styl
 from figures.network import NO_BENCHMARK
 from figures.prediction import NOTHING_PREDICTED
 from figures.view import build_view
-from prediction.bound import shortest_epochs
+from prediction.study import shortest_epochs
 from support.captions import why_not_drawn
 from support.synthetic import BASELINES, benchmarks, campaign, designed_campaign, write_campaign, write_frames
 

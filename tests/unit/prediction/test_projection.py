@@ -15,8 +15,9 @@ from common.options import parse_arguments
 from declared.figures import Declared
 from figures import panels
 from figures import projection as figure
-from prediction import physics, projection, question
-from prediction.extrapolate import benchmark_noise, max_nodes_above, node_counts, refit_resampled
+from prediction import projection, question
+from prediction.cells import left_out_note
+from prediction.curves import max_nodes_above, node_counts
 from support import known_physics as synthetic
 from support.known_physics import Truth
 
@@ -73,37 +74,48 @@ def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
         )
 
 
-def test_by_numbers_alone_it_is_arithmetic(tmp_path):
-    """A step, and 2 (n - 1) latencies and 2 (n - 1) / n x bytes at 90 % of the link's rate (Thakur et al.
-    2005).
-    """
-    rows = ask(tmp_path, *MODEL, "--rate", "10", "--nodes", "8", "--latency", "1e-3", "--share", "0.9")
-    n = np.arange(1, 9)
-    communication_s = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
-    speedup = n * 0.1 / (0.1 + communication_s)
-    assert rows["greatest_speedup"].tolist() == [pytest.approx(speedup.max())]
-    assert rows["at_nodes"].tolist() == [n[speedup.argmax()]]
-    assert rows["nodes_at_50"].tolist() == [n[speedup / n >= 0.5].max()]
+def test_numbers_alone_give_a_band():
+    """Half of 2 (n - 1) / n x bytes at the rate of the link, by the prior, and some waiting."""
+    rows = answered(*MODEL, "--rate", "10", "--nodes", "8").rows
+    sent_s = 2 * 7 / 8 * 1e8 / (10e9 / 8)
+    slow, fast = (8 * 0.1 / (0.1 + share * sent_s + 0.01) for share in (1.0, 0.2))
+    assert slow < rows["greatest_speedup"].iloc[0] < fast
+    assert rows["greatest_speedup_low"].iloc[0] < slow and rows["greatest_speedup_high"].iloc[0] > fast
 
 
-def test_what_hides_and_what_accumulates_is_worth_more_nodes(tmp_path):
-    resnet = ["--step-time", "0.2", "--model", "resnet-50", "--rate", "10", "--nodes", "64"]
-    plain, hiding, accumulating, scattered = (
-        ask(tmp_path, *resnet, *options)["greatest_speedup"].iloc[0]
-        for options in ([], ["--hidden", "1"], ["--sync-every", "4"], ["--scatter", "0.2"])
+def test_measured_places_inform_numbers():
+    sizes = ["--parameters", "1e9", "--batch-size", "8", "--rate", "100", "--nodes", "16"]
+    one_place = answered(*sizes, "--measured", "1x8=1.0")
+    (slow, fast) = (
+        answered(*sizes, "--measured", "1x8=1.0", f"2x8={step_s}", f"4x8={step_s + 0.02}")
+        for step_s in (1.30, 1.02)
     )
-    assert hiding > 1.1 * plain
-    assert accumulating > 1.1 * plain
-    assert scattered < plain
+    speedups = [own.curves.set_index("nodes")["speedup"] for own in (slow, fast)]
+    assert speedups[0][4] == pytest.approx(4 / 1.32, rel=0.03)
+    assert speedups[1][4] == pytest.approx(4 / 1.04, rel=0.03)
+    assert speedups[0][16] < speedups[1][16]
+    widths = [(own.curves["speedup_high"] - own.curves["speedup_low"]).iloc[-1] for own in (one_place, fast)]
+    assert widths[0] > widths[1]
+    assert find_note(fast.notes, "not-measured").facts["places"] == ((1, 8, 1.0), (2, 8, 1.02), (4, 8, 1.04))
+
+
+def test_accumulation_is_worth_more_nodes():
+    resnet = ["--step-time", "0.2", "--model", "resnet-50", "--rate", "10", "--nodes", "64"]
+    plain, accumulating = (
+        answered(*resnet, *options).rows["greatest_speedup"].iloc[0]
+        for options in ([], ["--sync-every", "4"])
+    )
+    assert accumulating > plain
 
 
 def test_faster_links_are_never_worse(tmp_path):
     rows = ask(tmp_path, *MODEL)
-    assert (np.diff(rows["nodes_at_50"]) >= 0).all()
+    assert rows["nodes_at_50"].is_monotonic_increasing
+    assert (rows["greatest_speedup_high"] <= rows["most_nodes"]).all()
     assert (np.diff(rows["greatest_speedup"]) > 0).all()
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
     facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
-    assert (facts["step_time"], facts["batch_size"], facts["share"]) == (0.1, 32, 0.9)
+    assert (facts["places"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
     assert note in (tmp_path / "projection.caption.md").read_text()
     assert (tmp_path / "projection.pdf").is_file()
 
@@ -125,10 +137,9 @@ def test_without_out_the_table_is_printed(capsys):
         (["--step-time", "0.1", "--model", "gpt-nano"], "conflicting-keys", "--model", ""),
         (["--step-time", "0.1", "--model", ""], "unknown-name", "--model", "alexnet"),
         ([*MODEL, "--rate", "0"], "out-of-range", "--rate", "at least 1e-06"),
-        ([*MODEL, "--share", "1.1"], "out-of-range", "--share", "at most 1"),
-        ([*MODEL, "--hidden", "-0.1"], "out-of-range", "--hidden", "at least 0"),
-        ([*MODEL, "--scatter", "1e308"], "out-of-range", "--scatter", "at most 1000"),
-        ([*MODEL, "--latency", "1e300"], "out-of-range", "--latency", "at most 1000"),
+        ([*MODEL, "--inside-rate", "1e300"], "out-of-range", "--inside-rate", "at most 1e+06"),
+        ([*MODEL, "--measured", "2x8"], "wrong-format", "--measured", "NODESxDEVICES"),
+        ([*MODEL, "--measured", "2x8=0"], "out-of-range", "--step-time", "at least 1e-09"),
         ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
         ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
         ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),
@@ -146,8 +157,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--dataset", "digits"], "conflicting-keys", "--dataset", ""),
         (["--from", "x", "--batch-size", "32"], "conflicting-keys", "--batch-size", ""),
         (["--from", "x", "--framework", "pytorch-ddp"], "conflicting-keys", "--framework", ""),
-        (["--from", "x", "--latency", "1"], "conflicting-keys", "--latency", ""),
-        (["--from", "x", *MODEL, "--share", "0.9"], "conflicting-keys", "--share", ""),
+        (["--from", "x", "--inside-rate", "1"], "conflicting-keys", "--inside-rate", ""),
         ([*MODEL, "--nodes", "0"], "out-of-range", "--nodes", "at least 1"),
         ([*MODEL, "--samples", "31"], "out-of-range", "--samples", "32"),
         (["--from", "x", "--parameters", "1e6"], "missing-key", "--step-time", ""),
@@ -186,12 +196,9 @@ def test_bad_input_is_one_line(capsys, options, out, named):
 @pytest.mark.parametrize("step", ["1e-9", "1e6"])
 @pytest.mark.parametrize("size", ["1", "1e15"])
 @pytest.mark.parametrize("rate", ["1e-6", "1e6"])
-@pytest.mark.parametrize(
-    "rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]]
-)
-def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
+def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate):
     options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
-    predict(*options, *rest, "--nodes", "1000000000")
+    predict(*options, "--nodes", "1000000000")
     message = capsys.readouterr().out
     assert "nan" not in message and "inf" not in message
 
@@ -205,8 +212,7 @@ def study(tmp_path_factory):
     return folder, truth
 
 
-def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(projection, "N_REFITS", 20)
+def test_from_a_study_its_truth_comes_back(study, tmp_path):
     folder, truth = study
     rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(
         ["batch_size", "rate"]
@@ -216,9 +222,8 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
         times = {n: truth.seconds_of("small-cnn", "digits", n, batch, rate) for n in (1, 8)}
         row = rows.loc[(batch, rate)]
         assert row["at_nodes"] == 8
-        assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
+        assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.1)
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
-    assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
     message = (tmp_path / "projection.md").read_text()
     assert "nan" not in message
     notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
@@ -231,63 +236,26 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
     assert all(note in message for note in (benchmarked, find_note(notes, "virtual-nodes")))
 
 
-def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
-    folder, _ = study
-    built = projection.load_study(folder)
-    quiet = built.cells.assign(
-        sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2
-    )
-    rng = np.random.default_rng(1)
-    drawn = [refit_resampled(quiet, built.benchmarks, built.fitted, rng) for _ in range(5)]
-    assert all(
-        item.computation[name] == pytest.approx(built.fitted.computation[name])
-        for item in drawn
-        for name in item.computation
-    )
-    noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
-    second = refit_resampled(noisy, built.benchmarks, built.fitted, rng)
-    assert any(
-        second.computation[name] != pytest.approx(built.fitted.computation[name])
-        for name in second.computation
-    )
-
-
-def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
-    monkeypatch.setattr(projection, "N_REFITS", 3)
-    synthetic.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
-    synthetic.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
-    ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
-    notes = answered("--from", str(tmp_path), "--rate", "1").notes
-    intervals = find_note(notes, "intervals")
-    assert intervals.facts == {"refits": 3, "benchmarked_at_one_place": ["pytorch-ddp"]}
-    assert intervals in (tmp_path / "projection.md").read_text()
-    built = projection.load_study(tmp_path)
-    noise = benchmark_noise(built.benchmarks, built.fitted)
-    assert noise == pytest.approx(
-        np.sqrt((built.benchmarks["error"] ** 2).mean()) if built.benchmarks["error"].notna().all() else 0
-    )
-
-
 def test_another_model_on_a_studys_network(study, tmp_path):
     folder, _ = study
     rows = ask(tmp_path, "--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     assert rows["model"].tolist() == ["resnet-50"]
     result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
-    options = find_note(result.notes, "step-given")
-    assert (
-        options.facts == {"step_time": 1, "batch_size": 32}
-        and options in (tmp_path / "projection.md").read_text()
-    )
+    options = find_note(result.notes, "not-measured")
+    assert options.facts["places"] == ((1, 1, 1.0),) and options in (tmp_path / "projection.md").read_text()
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
     assert refused.value.expected == ["pytorch-ddp"]
 
 
-@pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no benchmark"])
-def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
-    synthetic.runs(folder=tmp_path, nodes=nodes)
-    synthetic.network(folder=tmp_path, nodes=(1,))
+def test_no_benchmark_is_needed(tmp_path):
+    synthetic.runs(folder=tmp_path, nodes=(1, 2, 4))
+    assert set(ask(tmp_path, "--from", str(tmp_path))["batch_size"]) == {32, 64, 128}
+
+
+def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
+    synthetic.runs(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
     _told_alone(tmp_path, projection.NOTHING_TO_PREDICT)
@@ -303,7 +271,7 @@ def _told_alone(folder, why, *options):
     for message in (of_table, caption):
         assert message.lower().count(why[1:].lower()) == 1 and "nan" not in message
     result = codes(answered("--from", str(folder), *options).notes)
-    assert not {"intervals", "benchmarked", "extrapolated", "step-given"} & set(result)
+    assert not {"benchmarked", "extrapolated", "not-measured"} & set(result)
 
 
 @pytest.mark.parametrize("placement", ["virtual", "emulated"])
@@ -316,8 +284,7 @@ def test_a_study_without_a_successful_run_has_no_projection(tmp_path, placement)
     _told_alone(tmp_path, conditions.NO_SUCCESS)
 
 
-def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(projection, "N_REFITS", 3)
+def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path):
     runs = synthetic.runs(nodes=(1, 2, 3))
     least = runs["batch_size"] == 32
     synthetic.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
@@ -325,7 +292,7 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
     message = (tmp_path / "projection.md").read_text()
-    left_out = physics.left_out_note(read_timing_runs(tmp_path / "runs.csv"))
+    left_out = left_out_note(read_timing_runs(tmp_path / "runs.csv"))
     assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
     synthetic.written(
         runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path
@@ -334,8 +301,7 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     assert projection.NOTHING_TO_PREDICT in (tmp_path / "projection.md").read_text()
 
 
-def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path, monkeypatch):
-    monkeypatch.setattr(projection, "N_REFITS", 3)
+def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path):
     rows = ask(tmp_path, "--from", str(campaigns / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
     by_rate = rows[rows["model"] == "small-cnn-600"].set_index("rate")["greatest_speedup"]
     assert by_rate[1.25e7] < 0.5 * by_rate[1.25e9]
@@ -356,8 +322,7 @@ def test_emulated_nodes_have_no_projection(tmp_path, options):
     assert (tmp_path / "projection.pdf").is_file()
 
 
-def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(projection, "N_REFITS", 5)
+def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
     folder, _ = study
     projection.main(runs=folder / "runs.csv", network=folder / "network.csv", out=tmp_path / "projection")
     assert capsys.readouterr().out == ""
@@ -371,7 +336,6 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypa
     assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
     assert find_note(caption.below, "heading").facts == {"efficiencies": [50, 80]}
-    assert "5 refits" in caption
     setting = conditions.setting_note(records.runs)
     assert caption.count(setting) + caption.count(setting.facts["brief"]) == 1
     assert conditions.run_counts_note(records.runs, False) in caption

@@ -33,7 +33,9 @@ from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
-from prediction import crossover, extrapolate, held_out, hybrid, law, methods, physics, projection, what_if
+from prediction import crossover, curves, held_out, hybrid, methods, projection, what_if
+from prediction.cells import measured_cells
+from prediction.message_times import Network, benchmark_points
 from reference import products
 from strategies import costs_table, found
 from support.known_heterogeneous import heterogeneous_runs
@@ -94,19 +96,12 @@ def table_data(
 ) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
-    prepared, benchmarks = physics.measured_cells(runs), law.benchmark_points(network)
-    every, errors = held_out.evaluate(prepared, benchmarks, methods.methods(set(prepared["framework"]), None))
+    prepared, benchmarks = measured_cells(runs), Network(benchmark_points(network))
+    every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
-    drawn = extrapolate.drop_incomplete_curves(
-        extrapolate.predict_curves(
-            study.fitted,
-            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [projection.GIGABIT], 8),
-        )
-    )
-    answers = extrapolate.summarize_curves(drawn)
-    curves, answers = extrapolate.add_bands(
-        drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())]
-    )
+    cases = curves.study_cases(study.law.cells)
+    drawn = curves.predict_curves(study.law, curves.hypothetical_cells(cases, [projection.GIGABIT], 8))
+    answers = curves.summarize_curves(drawn)
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
@@ -136,7 +131,7 @@ def table_data(
         "projection": answers,
         "crossover": crossover.rank_strategies(runs, benchmarks),
         "hybrid": hybrid.predict(*heterogeneous_runs()),
-        "projection_curves": projection.curve_columns(curves),
+        "projection_curves": projection.curve_columns(drawn),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.build_rows(pd.DataFrame(columns=[*schema("costs")["properties"]])),

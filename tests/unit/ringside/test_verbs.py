@@ -127,6 +127,8 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
                 "resnet-50",
                 "--step-time",
                 "0.25",
+                "--measured",
+                "2x8=0.31",
                 "--rate",
                 "10",
                 "--rate",
@@ -140,9 +142,9 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
         == 0
     )
     ((question, out), _) = calls[0]
-    assert (question.model, question.step_time, question.rate, question.nodes) == (
+    assert (question.model, question.places, question.rate, question.nodes) == (
         "resnet-50",
-        0.25,
+        ((1, 1, 0.25), (2, 8, 0.31)),
         (10.0, 100.0),
         64,
     )

@@ -94,7 +94,7 @@ class FrameworkKeys(Keys):
     )
     communication: Maybe[CommunicationKeys] = optional(
         "how the library makes messages of gradients, for predictions "
-        "(workflow/scripts/prediction/communication.py); without it: one message after the backward pass"
+        "(workflow/scripts/prediction/message_times.py); without it: one message after the backward pass"
     )
     algorithm: Literal["same", "own"] = key(
         "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "

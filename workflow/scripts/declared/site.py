@@ -314,6 +314,9 @@ class SiteKeys(Keys):
     bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
         "rate of the interface in one direction, bytes/s; of several, together"
     )
+    inside_bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
+        "rate of a device to the others of its node in one direction, bytes/s (NVLink, PCIe), for predictions"
+    )
     collective_max_bytes: int = key(
         "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
     )

@@ -20,7 +20,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.law import rate_text
+from prediction.message_times import rate_text
 from prediction.projection import answer
 from prediction.question import Question
 
@@ -30,8 +30,8 @@ MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 HEADING = (
-    "Efficiency over nodes, extrapolated by the physical model. Lines: link rates; bands: 95 % intervals; "
-    "markers: most nodes at {}."
+    "Efficiency over nodes, extrapolated by the law of prediction. Lines: link rates; bands: 90 %; markers: "
+    "most nodes at {}."
 )
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
@@ -58,7 +58,7 @@ def draw_curves(
 ) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption.
 
-    `projected` and `rows` are the curves and answers of prediction.extrapolate, with or without bands.
+    `projected` and `rows` are the curves and answers of prediction.curves, with or without bands.
     """
     efficiencies = sorted(
         int(name.removeprefix(COLUMN_PREFIX)) for name in rows if name.removeprefix(COLUMN_PREFIX).isdigit()

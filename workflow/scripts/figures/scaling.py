@@ -34,9 +34,9 @@ HOW_TO_READ = (
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "Fine dotted lines: speed-up as the physical model estimates it, best case. Replicas share the "
-    "computation of one, messages take the time that the collective benchmark measured, the backward pass "
-    "overlaps them if the framework sends during it, and no rank waits.",
+    "Fine dotted lines: speed-up as one device and the collective benchmark allow at best. Replicas share "
+    "the computation of one, messages take the time that the collective benchmark measured, the backward "
+    "pass overlaps them if the framework sends during it, and no rank waits.",
 )
 NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
 NO_BASELINE = Note("no-baseline", "no baseline succeeded")
@@ -153,13 +153,13 @@ def cell_ratios(view: View) -> pd.DataFrame:
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     """Return the rows of `cell_ratios`, with the model's estimates.
 
-    `estimated_speedup` and `estimated_efficiency` are those of the physical model, if the collective
+    `estimated_speedup` and `estimated_efficiency` are upper bounds (`shortest_epochs`), if the collective
     benchmark was run and follows its fit; `fit_deviation` is the largest deviation from it.
     """
     rows = cell_ratios(view)
     lower_bounds: Mapping[str, float] = {}
     if len(records.table("network")):
-        from prediction.bound import shortest_epochs  # slow to import, and few studies need it
+        from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
         lower_bounds = shortest_epochs(view.study, records.table("network"))
     shortest, shortest_baseline = (

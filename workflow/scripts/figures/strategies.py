@@ -14,7 +14,7 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view, filtered
-from prediction.law import rate_text
+from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.6
 DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends

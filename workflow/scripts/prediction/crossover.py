@@ -1,7 +1,7 @@
 """Table `crossover`: the predicted fastest strategy at each link rate.
 
 The epoch time of every planned cell on several nodes is predicted at the study's link rates and at others,
-from computation on one node and the collective benchmark (prediction.physics). Nothing is fitted to runs on
+by the law of prediction from runs on one node and the collective benchmark. Nothing is fitted to runs on
 several nodes. Measured epoch times stand beside predictions where there are some.
 """
 
@@ -22,12 +22,11 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.options import run_program
-from common.tables import read_table
-from prediction import law, physics
-from prediction.extrapolate import generalize
+from prediction.cells import STRATEGY_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
-from prediction.law import rate_text
+from prediction.message_times import Network, rate_text, read_benchmark
 from prediction.question import RATES
+from prediction.study import StudyLaw
 
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(
@@ -48,10 +47,10 @@ EXTRAPOLATED = Note(
     "extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate."
 )
 GIGABIT = 1e9 / 8
-STRATEGY_COLUMNS = ("framework", *physics.STRATEGY_FACTORS)
+STRATEGY_COLUMNS = ("framework", *STRATEGY_FACTORS)
 
 
-def rank_strategies(runs: pd.DataFrame, benchmarks: pd.DataFrame) -> pd.DataFrame:
+def rank_strategies(runs: pd.DataFrame, network: Network) -> pd.DataFrame:
     """Return a row for each case, link rate and strategy that can be predicted.
 
     A case is a combination of the levels that vary besides strategies. Columns: the varying factors, `rate`
@@ -60,15 +59,15 @@ def rank_strategies(runs: pd.DataFrame, benchmarks: pd.DataFrame) -> pd.DataFram
 
     Args:
         runs: runs.csv of the study.
-        benchmarks: Points of the collective benchmark (`law.benchmark_points`).
+        network: The collective benchmark.
     """
-    measured, cells = physics.measured_cells(runs, include_meshes=True), physics.planned_cells(runs)
+    measured, cells = measured_cells(runs, include_meshes=True), planned_cells(runs)
     case, strategy_factors = (
         varying(cells, but=but) for but in (["bandwidth", *STRATEGY_COLUMNS], ["bandwidth"])
     )
     cells["strategy"] = _strategy_labels(cells)
     one_node = measured[measured["nodes"] == 1]
-    model = generalize(physics.base_model(pd.concat([one_node, cells], ignore_index=True), benchmarks))
+    law = StudyLaw(one_node, network.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
@@ -78,7 +77,7 @@ def rank_strategies(runs: pd.DataFrame, benchmarks: pd.DataFrame) -> pd.DataFram
         [*case, "strategy", "rate", "epoch_time_s"]
     ]
     candidates = candidates.assign(
-        predicted_s=model.predict(candidates), benchmarked=candidates["rate"].isin(benchmarks["link_bytes_s"])
+        predicted_s=law.predict(candidates).seconds, benchmarked=candidates["rate"].isin(network.rates)
     )
     candidates = candidates.dropna(subset="predicted_s")
     candidates = candidates.merge(
@@ -102,7 +101,7 @@ def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
         *(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []),
         "parallelism",
     ]
-    optional = [name for name in physics.STRATEGY_FACTORS if name != "parallelism"]
+    optional = [name for name in STRATEGY_FACTORS if name != "parallelism"]
     varies = cells.groupby(always_named)[optional].transform("nunique") > 1
     return pd.Series(
         [
@@ -120,9 +119,9 @@ def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
     )
 
 
-def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
-    """Return the table of a study; `network`: network.csv."""
-    rows = rank_strategies(runs, law.benchmark_points(network))
+def table(runs: pd.DataFrame, network: Network) -> tables.Table:
+    """Return the table of a study."""
+    rows = rank_strategies(runs, network)
     site_notes = [EMULATED if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
@@ -166,15 +165,17 @@ def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def main(*, runs: Path, out: Path, network: Path) -> None:
+def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
     """Write the table of strategies by links.
 
     Args:
         runs: runs.csv of the study
         out: files to write, without their suffix
-        network: network.csv of the study
+        network: network.csv of the study, if there is a collective benchmark
     """
-    tables.write(table(with_batch_numbers(read_timing_runs(runs)), read_table(network, "network")), out)
+    measured = with_batch_numbers(read_timing_runs(runs))
+    benchmark = read_benchmark(network, measured_cells(measured, include_meshes=True))
+    tables.write(table(measured, benchmark), out)
 
 
 if __name__ == "__main__":

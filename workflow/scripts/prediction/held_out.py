@@ -2,8 +2,8 @@
 
 Held out are, one fold each: the largest number of nodes, the two largest, each batch size, each link rate,
 each strategy with model parallelism, and two corners, which are the extreme cells in all factors, predicted
-from cells that are extreme in none. Benchmarks at held-out node counts or rates are not used either. A second
-CSV has every prediction.
+from cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used
+either. A second CSV has every prediction.
 """
 
 import math
@@ -30,14 +30,17 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.options import run_program
-from common.tables import read_table
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
-from models.collectives import COLLECTIVES
-from prediction import communication, law, physics
-from prediction.fold import Fold, Method, Prediction
-from prediction.law import rate_text
-from prediction.methods import PHYSICS, methods
+from prediction.cells import (
+    heterogeneous_note,
+    is_heterogeneous,
+    left_out_note,
+    measured_cells,
+    pooled_cv,
+)
+from prediction.message_times import Network, rate_text, read_benchmark
+from prediction.methods import LAW, Fold, Method, Prediction, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 COMMON_CELLS = Note(
@@ -46,9 +49,8 @@ COMMON_CELLS = Note(
     "left out. Compare methods on the common cells.",
 )
 MESHES = (
-    "With model parallelism, the physical model partitions the computation of one node by operator, and "
-    "predicts each message by the law of its collective; by hand, a message takes its bytes at the link "
-    "rate. The library's additional time for each message within layers is fitted, too."
+    "With model parallelism, the law multiplies the computation of one device by each rank's share of the "
+    "operators, and takes each message from the benchmark of its collective, or its bytes at the link rate."
 )
 GROUP_ON_NODE = (
     "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a "
@@ -56,16 +58,15 @@ GROUP_ON_NODE = (
 )
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    (
-        "Nothing to predict: needs cells on one node, cells on several nodes, and a collective benchmark of "
-        "these."
-    ),
+    "Nothing to predict: needs cells on several nodes, and others that were counted alike.",
 )
-MODE_TEXTS = {
-    law.PIPELINED: "then the slower of link and processors",
-    law.SUM: "then link and processors one after the other",
-    law.LARGEST: "or the link or the processors, where these take longer",
-}
+METHODS = Note(
+    "methods",
+    "The law: computation of a device, and the cost of more nodes in several forms (flat ring, hierarchical, "
+    "tree, by the collective benchmark, growing with the logarithm of nodes), each fitted to the cells that "
+    "are not left out, with weak priors from nominal rates, and averaged by their left-out errors. By hand: "
+    "the smallest place, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
+)
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
@@ -82,12 +83,12 @@ EMULATED = Note(
 )
 
 
-def make_folds(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> Iterator[Fold]:
+def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
     """Yield the folds of a study; the first one holds out nothing.
 
     Args:
-        cells: The study's `physics.measured_cells`.
-        benchmarks: Its `law.benchmark_points`.
+        cells: The study's `cells.measured_cells`.
+        network: Its collective benchmark.
     """
     is_multi_node = cells["nodes"] > 1
     nodes, batches, rates = (
@@ -100,15 +101,10 @@ def make_folds(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> Iterator[Fold]:
             cells[factor].isin(levels) & ((factor not in multi_node_only) | is_multi_node)
             for factor, levels in held_levels.items()
         ]
-        is_used = ~(
-            benchmarks["nodes"].isin(held_levels.get("nodes", []))
-            | benchmarks["link_bytes_s"].isin(held_levels.get("rate", []))
-        )
+        used = network.leave_out(held_levels.get("nodes", []), held_levels.get("rate", []))
         train = cells[~np.logical_or.reduce(is_held_out)] if is_held_out else cells
         test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
-        return Fold(
-            name, kind, train.reset_index(drop=True), benchmarks[is_used], test.reset_index(drop=True)
-        )
+        return Fold(name, kind, train.reset_index(drop=True), used, test.reset_index(drop=True))
 
     yield make_fold("nothing", IN_SAMPLE)
     if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
@@ -138,7 +134,7 @@ def make_folds(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> Iterator[Fold]:
 
 
 def evaluate(
-    cells: pd.DataFrame, benchmarks: pd.DataFrame, by_name: Mapping[str, Method]
+    cells: pd.DataFrame, network: Network, by_name: Mapping[str, Method]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every prediction of every held-out cell, and a row for each fold and method.
 
@@ -147,12 +143,19 @@ def evaluate(
     fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
     predictions: dict[str, Prediction] = {}
-    for fold in make_folds(cells, benchmarks):
+    for fold in make_folds(cells, network):
         if fold.test.empty:
             continue
         predictions = {name: method(fold) for name, method in by_name.items()}
         tests = [
-            fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=prediction.seconds)
+            fold.test.assign(
+                left_out=fold.title,
+                kind=fold.kind,
+                method=name,
+                predicted_s=prediction.seconds,
+                predicted_s_low=prediction.low,
+                predicted_s_high=prediction.high,
+            )
             for name, prediction in predictions.items()
         ]
         fold_table = pd.concat(tests, ignore_index=True)
@@ -190,6 +193,8 @@ def evaluate(
         "sd",
         "n",
         "predicted_s",
+        "predicted_s_low",
+        "predicted_s_high",
         "error",
     ]
     columns = list(dict.fromkeys(columns))
@@ -208,31 +213,32 @@ def is_common(predictions: pd.DataFrame) -> np.ndarray:
 def summarize_methods(
     fold_table: pd.DataFrame, predictions: Mapping[str, Prediction]
 ) -> list[dict[str, Any]]:
-    """Return the `summarize_method` row of each method in one fold, compared with the physical model."""
+    """Return the `summarize_method` row of each method in one fold, compared with the law."""
     by_method = dict(iter(fold_table.groupby("method", sort=False)))
-    physical = by_method.get(PHYSICS)
+    by_law = by_method.get(LAW)
     return [
-        summarize_method(by_method[name], predictions[name], physical if name != PHYSICS else None)
+        summarize_method(by_method[name], predictions[name], by_law if name != LAW else None)
         for name in by_method
     ]
 
 
 def summarize_method(
-    fold_table: pd.DataFrame, prediction: Prediction, physical: pd.DataFrame | None = None
+    fold_table: pd.DataFrame, prediction: Prediction, by_law: pd.DataFrame | None = None
 ) -> dict[str, Any]:
     """Return bias, MAPE and worst cell of one method in one fold, as shares.
 
     `mape_common` is the MAPE of the common cells. `beyond` is the mean excess of absolute errors over those
-    of `physical` for cells that both predict. `noise` is the MAPE of the true means: the mean absolute value
+    of `by_law` for cells that both predict. `in_band` is the share of measurements within the method's 90 %
+    bands. `noise` is the MAPE of the true means: the mean absolute value
     of normal noise is sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap
     over cells.
     """
     errors = fold_table["error"].dropna()
     worst = errors.abs().idxmax() if len(errors) else None
     beyond = Estimate(math.nan)
-    if physical is not None:
+    if by_law is not None:
         excess = (
-            fold_table["error"].abs().to_numpy() - physical["error"].abs().to_numpy()
+            fold_table["error"].abs().to_numpy() - by_law["error"].abs().to_numpy()
         )  # the same cells, in the same order
         is_paired = ~np.isnan(excess)
         beyond = intervals.bootstrap_mean(excess[is_paired], fold_table["cell"].to_numpy()[is_paired])
@@ -249,25 +255,33 @@ def summarize_method(
         **intervals.columns("beyond", beyond),
         "common": int(fold_table["common"].sum()),
         "mape_common": fold_table.loc[fold_table["common"], "error"].abs().mean(),
+        "in_band": _band_share(fold_table),
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": fold_table["cell"][worst] if worst is not None else None,
-        "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(fold_table, of_means=True),
+        "noise": math.sqrt(2 / math.pi) * pooled_cv(fold_table, of_means=True),
         "problem": prediction.problem or None,
         "remarks": "; ".join(prediction.remarks) or None,
     }
 
 
-def table(
-    runs: pd.DataFrame, cells: pd.DataFrame, benchmarks: pd.DataFrame, rows: pd.DataFrame
-) -> tables.Table:
+def _band_share(fold_table: pd.DataFrame) -> float:
+    """Return the share of measured times within their bands; NaN for a method without bands."""
+    banded = fold_table.dropna(subset=["predicted_s_low", "predicted_s_high"])
+    if banded.empty:
+        return math.nan
+    low, high = (banded[f"predicted_s_{end}"].astype(float) for end in ("low", "high"))
+    return float(((low <= banded["epoch_time_s"]) & (banded["epoch_time_s"] <= high)).mean())
+
+
+def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
     """Return the table of a study; `rows` from `evaluate`."""
     text_columns = ["left out", "method", "worst cell"]
     plain = successful(runs)["epoch_time_s"].astype(float)
     site_notes = [
         EMULATED if conditions.is_emulated(runs) else "",
         "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
-        physics.left_out_note(runs, include_meshes=True),
-        physics.heterogeneous_note(runs),
+        left_out_note(runs, include_meshes=True),
+        heterogeneous_note(runs),
         conditions.setting_note(runs),
     ]
     if rows.empty:
@@ -290,9 +304,10 @@ def table(
         ],
         "bias (%)": rows["bias"].map(_percent_text),
         "MAPE (%)": _interval_texts(rows, "mape"),
-        "beyond physical (points)": _interval_texts(rows, "beyond"),
+        "beyond the law (points)": _interval_texts(rows, "beyond"),
         "common cells": rows["common"].map(str).where(rows.index.isin(fold_starts), ""),
         "MAPE, common (%)": rows["mape_common"].map(_percent_text),
+        "in band (%)": rows["in_band"].map(_percent_text),
         "worst (%)": rows["worst"].map(_percent_text),
         "MAPE by noise (%)": rows["noise"].map(_percent_text).where(rows.index.isin(fold_starts), ""),
         "worst cell": rows["worst_cell"]
@@ -307,13 +322,14 @@ def table(
         del columns["common cells"], columns["MAPE, common (%)"]
     error = (
         "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of "
-        "its absolute value, worst the largest, with its sign. Beyond physical: mean absolute error minus "
-        "that of the physical model, over cells that both predict; above 0, the physical model is better. In "
-        f"brackets: 95 % intervals of a bootstrap over cells (BCa, {intervals.RESAMPLES:,} samples), where "
-        f"there are {intervals.MIN_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE "
-        "by noise: the MAPE of a method that knows the true means, which is not 0 because measured means "
-        "scatter: √(2/π) times the pooled coefficient of variation of these cells' means over replicates. By "
-        "chance a method can be slightly below it; a method that saw these cells can be far below."
+        "its absolute value, worst the largest, with its sign. Beyond the law: mean absolute error minus "
+        "that of the law, over cells that both predict; above 0, the law is better. In band: measurements "
+        "within the law's 90 % bands. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
+        f"{intervals.RESAMPLES:,} samples), where there are {intervals.MIN_CLUSTERS} cells or more. Only "
+        "cells on several nodes are predicted. MAPE by noise: the MAPE of a method that knows the true "
+        "means, which is not 0 because measured means scatter: √(2/π) times the pooled coefficient of "
+        "variation of these cells' means over replicates. By chance a method can be slightly below it; a "
+        "method that saw these cells can be far below."
     )
     counted = Note(
         "all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out."
@@ -322,7 +338,7 @@ def table(
         Note("error", error),
         counted if ALL in set(rows["left_out"]) else "",
         "" if incomplete.empty else COMMON_CELLS,
-        _method_note(cells, benchmarks),
+        METHODS,
         _mesh_note(cells[cells["is_mesh"]]),
         *(
             Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
@@ -394,76 +410,21 @@ def _mesh_note(include_meshes: pd.DataFrame) -> str:
     return Note("meshes", f"{MESHES} {GROUP_ON_NODE}" if within else MESHES, ranks_within_nodes=within)
 
 
-def _method_note(cells: pd.DataFrame, benchmarks: pd.DataFrame) -> str:
-    """Return a note on the physical model and its fit to all cells."""
-    model = physics.fit_model(cells, benchmarks)
-    fitted = [
-        f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {model.scatter[name]:.2f}"
-        + (f", hidden share {model.hidden[name]:.2f}" if model.hidden[name] else ", nothing hidden")
-        + (f", {1e3 * seconds:.2g} ms a message within layers" if (seconds := model.dispatch[name]) else "")
-        + f", {_laws_text(model, name)}"
-        for name in model.laws
-    ]
-    text = (
-        "Physical model: computation from the runs on one node; plus the messages of a gradient all-reduce, "
-        "by a law that is fitted to the collective benchmark without the nodes and rates that are left out; "
-        "minus what overlaps the backward pass; plus waiting for the slowest of p ranks, where the time of a "
-        "batch scatters in proportion to itself. Scatter and hidden share are fitted to the cells on several "
-        f"nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no benchmark'}. By "
-        "hand: computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The "
-        "regressions have the terms of the table of regression, but are fitted to cell means by least "
-        "squares of relative errors, because errors here are relative."
-    )
-    latency_s = {
-        name: {collective: network.step_s for collective, network in laws.items()}
-        for name, laws in model.laws.items()
-    }
-    return Note("methods", text, scatter=model.scatter, hidden=model.hidden, latency_s=latency_s)
-
-
-def _laws_text(model: physics.PhysicalModel, carrier: physics.Carrier) -> str:
-    """Return the laws of the collectives in a carrier's gradient all-reduce as text."""
-    laws = model.laws[carrier]
-    if model.shards(carrier):
-        laws = {name: laws[name] for name in communication.SHARDS}
-    has_several = len(laws) > 1
-    return ", ".join(
-        (
-            f"{COLLECTIVES[name].title + ' ' if has_several else ''}{_latency_text(network)}, "
-            f"{MODE_TEXTS[network.mode]}"
-        )
-        for name, network in laws.items()
-    )
-
-
-def _latency_text(network: law.Law) -> str:
-    """Return the latency of a message as text."""
-    latency = f"{1e3 * network.step_s:.2g} ms"
-    return (
-        f"{latency} a message"
-        if network.algorithm == law.NEIGHBOURS
-        else f"a {network.algorithm} of {latency} a step"
-    )
-
-
-def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) -> None:
+def main(*, runs: Path, out: Path, network: Path | None = None, extrap: Path | None = None) -> None:
     """Write the table of prediction errors, and a CSV of every prediction.
 
     Args:
         runs: runs.csv of the study
         out: files to write, without their suffix
-        network: network.csv of the study
+        network: network.csv of the study, if there is a collective benchmark
         extrap: compare with Extra-P, too: the environment.json of containers/extrap
     """
     python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
     measured = with_batch_numbers(read_timing_runs(runs))
-    cells, benchmarks = (
-        physics.measured_cells(measured, include_meshes=True),
-        law.benchmark_points(read_table(network, "network")),
-    )
-    every, rows = evaluate(cells, benchmarks, methods(set(cells["framework"]), python))
+    cells = measured_cells(measured[~is_heterogeneous(measured)], include_meshes=True)
+    every, rows = evaluate(cells, read_benchmark(network, cells), methods(python))
     tables.write_csv(every, out.with_name(f"{out.name}_cells.csv"))
-    tables.write(table(measured, cells, benchmarks, rows), out)
+    tables.write(table(measured, cells, rows), out)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
-from prediction import law, physics
+from prediction.cells import measured_cells
+from prediction.message_times import Network, benchmark_points
+from prediction.study import StudyLaw, law_columns
 from ranks.worker.sampling import divided
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
@@ -115,16 +117,20 @@ def _rank_reports(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return the measured cells with the costs of `Ranks`; a and b are NaN where no rank trains alone."""
-    cells = physics.measured_cells(runs)
+    cells = measured_cells(runs)
     if cells.empty:
         return cells
-    model = physics.base_model(cells, law.benchmark_points(network))
-    alone, with_sample = (model.computed(cells.assign(local_batch=float(n))).sum(axis=1) for n in (0, 1))
-    allreduce_s = np.full(len(cells), np.nan)
-    allreduce_s[(cells["replicas"] == 1).to_numpy()] = 0.0
-    for place, part in model.parts(cells):
-        allreduce_s[place] = part.exposed(0.0)
-    cells = cells.assign(alone_s=alone, sample_s=with_sample - alone, allreduce_s=allreduce_s)
+    study = StudyLaw(cells, Network(benchmark_points(network)))
+    rows = cells.to_dict("records")
+    costs = [study.costs(row) for row in rows]
+    alpha, beta, update = np.array([np.full(3, np.nan) if own is None else own for own in costs]).T
+    steps, n_allreduces = cells["steps"], cells["n_allreduces"]
+    message_s = law_columns(cells, study.network)["message_s"].where(cells["replicas"] > 1, 0.0)
+    cells = cells.assign(
+        alone_s=steps * alpha + n_allreduces * update,
+        sample_s=steps * beta,
+        allreduce_s=n_allreduces * message_s,
+    )
     cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
     return cells
 

@@ -1,313 +1,417 @@
-"""The time of a collective by message size, nodes and link rate: a law fitted to the collective benchmark.
+"""The law of prediction: seconds of an optimizer step at places that were not measured.
 
-    latency = start + step x g(p)
-    link = leaves(N, p / N) x bytes x link / rate          processors = sent(p) x bytes x cost
+    T = k (alpha + beta b) + u + w (p - 1) c + a_in C_in + d m + F
 
-with p ranks on N nodes; for all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p
-(models.collectives has those of the others). g is p - 1 for a ring and log2 p for a tree (Thakur,
-Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5), and constant for
-point-to-point messages; 1 / link is the share of the rate that is reached.
+k micro-batches of b samples a device, p pipeline stages, c the time of a micro-batch. Computation (alpha,
+beta), the update (u), the share of a pipeline's bubble that is not filled (w), what replicas that share a
+node send each other (C_in) and what a library adds to each of m messages within layers (d) are common to all
+forms of the law. The forms differ in F, the cost of more nodes, which is a sum of some of these terms:
 
-The fit chooses how the three add up to the time of a message, and tries in this order: latency plus the
-larger of the others (parts of a message are processed while others travel); latency + link + processors; the
-largest of the three (small messages wait for processors that are idle with large ones). With one known rate
-all bytes are the link's, without a rate all are the processors'.
+    flat             a 2 (r - 1) / r G / B_out     one ring over all r replicas (NCCL on few nodes)
+    hierarchical     a 2 (n - 1) / n G / B_out     each of n nodes sends its sum once
+    tree             a log2 n G / B_out            all bytes in each of log2 n turns
+    messages         a max(M - h 2/3 c, 0)         M: by the collective benchmark, if there is one; h: the
+                                                   share of the last backward pass that overlaps them
+    waiting          s log2 n sqrt(k) c            for the slowest of n nodes, or of r replicas
+    start-ups        l log2 r
 
-Libraries treat messages of different sizes differently. A factor by size corrects for it: measurement over
-law, for the same nodes and rate where they were measured, otherwise the geometric mean.
+G are the bytes of gradients of a device, C_in = 2 (g - 1) / g G / B_in for g replicas of a node, and B_in and
+B_out the nominal rates of a device inside a node and of a node outwards (Thakur, Rabenseifner & Gropp, Int.
+J. High Perform. Comput. Appl. 19, 2005, section 4.5). States sharded over all devices are gathered and
+reduced in each micro-batch, (2 k + 1) / 2 times the bytes of one all-reduce.
+
+Each form is fitted by non-negative least squares of relative errors, with weak priors, so that one place on
+several nodes informs it, and places without any take nominal rates. Predictions are the geometric mean of the
+forms, weighted by their left-out errors. The 90 % band has the spread of the forms, their left-out errors,
+the uncertainty of the coefficients and a part for each doubling of devices; its constants were set on public
+measurements (benchmarks/public_series.py).
+
+Places inside a node follow no law, because links of a node have any topology: places on several nodes are
+predicted from whole nodes, as measured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
-from network.fit import measured
+Array = NDArray[np.float64]
 
-GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
-NEIGHBOURS = "neighbours"
-_LATENCY_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
-# Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are
-# used.
-MAX_SIZE_RATIO = 4
-PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
-MAX_ITERATIONS = 8
-PLACE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
-MIN_GAIN = 0.05  # relative reduction of the misfit by which a mode replaces the default
-MIN_TIME_S = 1e-12
-MISFIT_TOLERANCE = 1e-6
-MIN_LINK_TIME = 0.95  # below 1, because short bursts can exceed the link rate
+COLUMNS = (
+    "gradient_bytes", "nodes", "devices_per_node", "ranks", "local_batch", "accumulation", "tensor",
+    "pipeline", "sharded", "rate_out", "rate_in", "step_s", "n", "sd",
+)  # fmt: skip
+OPTIONAL = {
+    "message_s": math.nan, "hierarchical_s": math.nan, "work": 1.0, "calls": 1.0, "updated": 1.0,
+    "n_blocking": 0.0,
+}  # fmt: skip
+
+FLAT, HIERARCHICAL, TREE, START_UPS = "flat", "hierarchical", "tree", "start-ups"
+WAITING, WAITING_OF_REPLICAS = "waiting", "waiting of replicas"
+NOTHING_HIDDEN = "messages"
+MESSAGES = {NOTHING_HIDDEN: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}  # name -> h
+# Form -> its terms, and its weight before left-out errors: the logarithms alone are one idea, often equal.
+FORMS: dict[tuple[str, ...], float] = {
+    (FLAT,): 1.0,
+    (HIERARCHICAL,): 1.0,
+    (WAITING,): 0.5,
+    (WAITING_OF_REPLICAS,): 0.5,
+    (HIERARCHICAL, TREE, WAITING, START_UPS): 1.0,
+    **{(name, WAITING, START_UPS): 1.0 for name in MESSAGES},
+}
+BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
+
+# Priors (mean, standard deviation): alpha, u, d and l in micro-batches, the others as in the formula.
+ALPHA, UPDATE, BUBBLE, INSIDE, BLOCKING = (0.05, 0.3), (0.05, 0.3), (0.7, 0.4), (0.3, 1.0), (0.0, 0.1)
+NOT_FITTED = 1e-6  # standard deviation of a coefficient that the cells do not separate from others
+LINK, MESSAGE, WAIT, START_UP = (0.5, 0.5), (1.0, 0.5), (0.0075, 0.04), (0.0, 0.04)
+UNKNOWN_LINK_SHARE = 1.0  # of the smallest place's step that the link takes where its rate is not known
+MODEL_ERROR = 0.01  # of a measured place, relative, besides its noise
+LEFT_OUT_ERROR = 0.01  # added to a form's left-out errors, so that no form gets all the weight by chance
+MIN_CELLS_TO_LEAVE_OUT = 4
+BAND = 0.90  # probability
+Z = 1.645  # its half width in standard deviations
+BAND_FLOOR = 0.005
+BAND_DOUBLING = 0.01  # for each doubling of devices beyond those measured
+MIN_BATCHES = 2  # levels of the batch without which another one is not predicted
+MISFIT_WARNING = 0.01
+DIGITS = 9  # of batches that are compared
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the coefficients of the law are multiplied by, an array [cells] each.
+
+    Attributes:
+        calls: Micro-batches.
+        samples: Samples of a device.
+        updates: Updates.
+        bubble: Idle turns of a pipeline.
+        inside: Seconds of bytes inside a node.
+        blocking: Messages within layers.
+        batch: Samples of a device in a micro-batch, rounded.
+        ranks: Devices.
+        costs: Costs of more nodes by name, those of waiting in units of sqrt(k) c.
+    """
+
+    calls: Array
+    samples: Array
+    updates: Array
+    bubble: Array
+    inside: Array
+    blocking: Array
+    batch: Array
+    ranks: Array
+    costs: Mapping[str, Array]
+
+    def __getitem__(self, cells: Array) -> "Terms":
+        """Return the terms of some cells."""
+        names = ("calls", "samples", "updates", "bubble", "inside", "blocking", "batch", "ranks")
+        chosen = {name: getattr(self, name)[cells] for name in names}
+        return Terms(costs={name: cost[cells] for name, cost in self.costs.items()}, **chosen)
+
+    def columns(self, form: Sequence[str], sample_s: float) -> Array:
+        """Return the matrix of a form, [cells, 6 + terms], where a sample takes a device `sample_s`."""
+        micro_s = sample_s * self.samples / self.calls
+        costs = []
+        for name in form:
+            cost = self.costs[name]
+            if name in MESSAGES:
+                cost = np.maximum(cost - MESSAGES[name] * BACKWARD_SHARE * micro_s, 0.0)
+            elif name in (WAITING, WAITING_OF_REPLICAS):
+                cost = cost * np.sqrt(self.calls) * micro_s
+            costs.append(cost)
+        common = (self.calls, self.samples, self.updates, self.bubble * micro_s, self.inside, self.blocking)
+        return np.column_stack([*common, *costs])
+
+
+def step_terms(cells: pd.DataFrame) -> Terms:
+    """Return the terms of cells with COLUMNS, and OPTIONAL ones where the caller knows better.
+
+    `message_s` is the time of all messages of a step by the collective benchmark. Cells whose model is
+    divided unevenly state `work` and `calls`, the shares of the multiplications and of the operators that a
+    device does, `updated`, its share of the update, `n_blocking`, its messages within layers, and
+    `hierarchical_s`, the time of its messages at the rates of the links.
+    """
+    values = {name: cells[name].to_numpy(float) for name in COLUMNS if name in cells and name != "sharded"}
+    extra = {
+        name: cells[name].fillna(default).to_numpy(float) if name in cells else np.full(len(cells), default)
+        for name, default in OPTIONAL.items()
+    }
+    division = values["tensor"] * values["pipeline"]
+    per_node = np.minimum(values["devices_per_node"], values["ranks"])
+    replicas, on_node = values["ranks"] / division, np.maximum(per_node / division, 1.0)
+    spanned, groups = np.ceil(replicas / on_node - 1e-9), np.minimum(division, per_node)
+    k, b = values["accumulation"], values["local_batch"]
+    gradients = values["gradient_bytes"] / division
+    gradients = gradients * np.where(cells["sharded"].to_numpy(bool), (2 * k + 1) / 2, 1.0)
+    link_s = np.where(spanned > 1, gradients * groups / values["rate_out"], 0.0)
+    factors = {
+        FLAT: 2 * (replicas - 1) / replicas, HIERARCHICAL: 2 * (spanned - 1) / spanned, TREE: np.log2(spanned)
+    }  # fmt: skip
+    links = {name: factor * link_s for name, factor in factors.items()}
+    stated = ~np.isnan(extra["hierarchical_s"])
+    links |= {name: np.where(stated, extra["hierarchical_s"], links[name]) for name in (FLAT, HIERARCHICAL)}
+    inside_s = np.where(on_node > 1, 2 * (on_node - 1) / on_node * gradients / values["rate_in"], 0.0)
+    return Terms(
+        calls=k * extra["calls"],
+        samples=k * b * extra["work"],
+        updates=extra["updated"],
+        bubble=values["pipeline"] - 1.0,
+        inside=np.nan_to_num(inside_s),
+        blocking=extra["n_blocking"],
+        batch=np.round(b, DIGITS),
+        ranks=values["ranks"],
+        costs={
+            **links,
+            **{name: np.where(values["nodes"] > 1, extra["message_s"], 0.0) for name in MESSAGES},
+            WAITING: np.log2(values["nodes"]),
+            WAITING_OF_REPLICAS: np.log2(np.maximum(replicas, 1.0)),
+            START_UPS: np.log2(values["ranks"]),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Form:
+    """One fitted form of the law.
+
+    Attributes:
+        names: Its terms, a key of FORMS.
+        sample_s: Seconds of a sample on a device, at the smallest place.
+        coefficients: alpha, beta, u, w, a_in, d and those of the terms, [6 + terms].
+        covariance: Their covariance.
+    """
+
+    names: tuple[str, ...]
+    sample_s: float
+    coefficients: Array
+    covariance: Array
+
+    def predict(self, terms: Terms) -> tuple[Array, Array]:
+        """Return seconds, and their relative standard deviation by that of the coefficients, [cells] each."""
+        columns = terms.columns(self.names, self.sample_s)
+        seconds = columns @ self.coefficients
+        variance = np.einsum("ij,jk,ik->i", columns, self.covariance, columns)
+        return seconds, np.sqrt(np.maximum(variance, 0.0)) / seconds
+
+
+def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array) -> Form:
+    """Return a form by non-negative least squares of relative errors with weak priors.
+
+    Lawson & Hanson, Solving Least Squares Problems, 1974, chapter 23.
+
+    Args:
+        names: Its terms.
+        terms: Terms of the measured cells.
+        seconds: Their steps.
+        error: Their relative standard errors.
+    """
+    base = int(np.argmin(terms.ranks))
+    fill = 1.0 + terms.bubble[base] / terms.calls[base]
+    sample_s = float(seconds[base] / (terms.samples[base] * fill))
+    micro_s = sample_s * terms.samples[base] / terms.calls[base]
+    own = {START_UPS: (*START_UP, micro_s), WAITING: (*WAIT, 1.0), WAITING_OF_REPLICAS: (*WAIT, 1.0)}
+    own |= dict.fromkeys(MESSAGES, (*MESSAGE, 1.0))
+    priors = {
+        0: (*ALPHA, micro_s),
+        2: (*UPDATE, micro_s),
+        3: (*BUBBLE, 1.0),
+        4: (*INSIDE, 1.0),
+        5: (*BLOCKING, micro_s),
+    }
+    priors |= {6 + i: own.get(name, (*LINK, 1.0)) for i, name in enumerate(names)}
+    if len(np.unique(np.round(terms.calls / terms.updates, DIGITS))) == 1:
+        priors[2] = (0.0, NOT_FITTED, micro_s)  # without accumulation, an update is part of a batch
+    columns = terms.columns(names, sample_s)
+    prior_rows, prior_values = np.zeros((len(priors), columns.shape[1])), np.zeros(len(priors))
+    for row, (column, (mean, sd, unit)) in enumerate(priors.items()):
+        prior_rows[row, column], prior_values[row] = 1 / (sd * unit), mean / sd
+    rows = np.vstack([columns / (seconds * error)[:, None], prior_rows])
+    scale = np.maximum(np.abs(rows).max(axis=0), np.finfo(float).tiny)
+    rows = rows / scale
+    coefficients = nnls(rows, np.concatenate([1 / error, prior_values]))[0] / scale
+    residuals = columns @ coefficients / seconds - 1
+    misfit = math.sqrt(float(np.sum(residuals**2)) / max(len(seconds) - 1, 1))
+    excess = max(1.0, misfit / math.sqrt(float(np.mean(error**2))))
+    return Form(
+        names, sample_s, coefficients, excess**2 * np.linalg.pinv(rows.T @ rows) / np.outer(scale, scale)
+    )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Predicted optimizer steps, an array [cells] each.
+
+    Attributes:
+        seconds: NaN where there is no prediction.
+        log_sd: Standard deviation of the logarithm, of which the band is Z to both sides.
+        unseen_batch: Not predicted: the batch was not measured, and fewer than MIN_BATCHES others were.
+        by_form: Seconds by each form.
+        misfit: Root mean square of the relative errors of the law at its own cells.
+    """
+
+    seconds: Array
+    log_sd: Array
+    unseen_batch: NDArray[np.bool_]
+    by_form: Mapping[tuple[str, ...], Array]
+    misfit: float = 0.0
+
+    @property
+    def low(self) -> Array:
+        """The lower end of the 90 % band."""
+        return self.seconds * np.exp(-Z * self.log_sd)
+
+    @property
+    def high(self) -> Array:
+        """The upper end of the 90 % band."""
+        return self.seconds * np.exp(Z * self.log_sd)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The fitted law of one collective.
+    """The law of one series: one framework, device, model and treatment, at several places.
 
     Attributes:
-        algorithm: A key of GROWTH, or NEIGHBOURS.
-        mode: PIPELINED, SUM or LARGEST: how latency, link and processors add up.
-        start_s: Latency of a collective in seconds.
-        step_s: Latency of each step of the algorithm in seconds.
-        link: Time on the link relative to its full rate.
-        cost_s: CPU time per byte in seconds.
-        log_sizes: Logarithms of the measured sizes in bytes, [sizes].
-        factors: Correction by size, [places + 1, sizes]; the last row is for places that were not measured.
-        places: (nodes, ranks, rate) of the rows of `factors`.
-        misfit: Standard deviation of log(measured / law) about the factor by size; NaN at one place.
-        collective: The name of the collective.
+        cells: Measured cells with COLUMNS.
     """
 
-    algorithm: str
-    mode: str
-    start_s: float
-    step_s: float
-    link: float
-    cost_s: float
-    log_sizes: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    factors: np.ndarray = field(default_factory=lambda: np.ones((1, 2)))
-    places: tuple[tuple[float, float, float], ...] = ()
-    misfit: float = np.nan
-    collective: str = ALL_REDUCE
+    cells: pd.DataFrame
 
-    def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "LocalLaw":
-        """Return the law at these places, [n] each; `rate` in bytes/s, NaN for an unlimited link."""
-        columns = (
-            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective)
-            * self.coefficients
-        )
-        row_of_place = {place: row for row, place in enumerate(self.places)}
-        place_rows = [
-            row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)
-        ]
-        return LocalLaw(self.mode, columns, self.log_sizes, self.factors[place_rows])
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms of the measured cells."""
+        return step_terms(self.cells)
 
-    @property
-    def coefficients(self) -> np.ndarray:
-        """The coefficients of `law_terms`, [4]."""
-        return np.array([self.start_s, self.step_s, self.link, self.cost_s])
+    @cached_property
+    def seconds(self) -> Array:
+        """The measured steps."""
+        return self.cells["step_s"].to_numpy(float)
+
+    @cached_property
+    def error(self) -> Array:
+        """Relative standard errors of the measured steps: MODEL_ERROR, and the pooled noise of runs."""
+        n, sd = self.cells["n"].to_numpy(float), self.cells["sd"].to_numpy(float)
+        repeated = (n > 1) & ~np.isnan(sd)
+        cv = 0.0
+        if repeated.any():
+            squares = (sd[repeated] / self.seconds[repeated]) ** 2
+            cv = math.sqrt(float(np.average(squares, weights=n[repeated] - 1)))
+        return np.sqrt(MODEL_ERROR**2 + cv**2 / n)
+
+    @cached_property
+    def forms(self) -> list[Form]:
+        """The fitted forms; a form that lacks a rate or a benchmark is left out."""
+        costs = self.terms.costs
+        usable = [names for names in FORMS if not any(np.isnan(costs[name]).any() for name in names)]
+        return [fit_form(names, self.terms, self.seconds, self.error) for names in usable]
+
+    @cached_property
+    def left_out_errors(self) -> Array:
+        """Root mean square errors of places but the smallest, each left out once, [forms]; 0: few cells."""
+        ranks = self.terms.ranks
+        left = np.flatnonzero(ranks > ranks.min())
+        if len(ranks) < MIN_CELLS_TO_LEAVE_OUT or not len(left):
+            return np.zeros(len(self.forms))
+        errors = np.empty((len(self.forms), len(left)))
+        for column, cell in enumerate(left):
+            is_kept = np.arange(len(ranks)) != cell
+            rest, seconds, error = self.terms[is_kept], self.seconds[is_kept], self.error[is_kept]
+            for row, form in enumerate(self.forms):
+                predicted, _ = fit_form(form.names, rest, seconds, error).predict(self.terms[~is_kept])
+                errors[row, column] = math.log(predicted[0] / self.seconds[cell])
+        return np.sqrt(np.mean(errors**2, axis=1))
+
+    @cached_property
+    def weights(self) -> Array:
+        """Weight of each form: inverse square of its left-out errors, and as a likelihood with many cells."""
+        power = max(2.0, (self.terms.ranks > self.terms.ranks.min()).sum() / 2)
+        logs = np.log([FORMS[form.names] for form in self.forms])
+        logs = logs - power / 2 * np.log(self.left_out_errors**2 + LEFT_OUT_ERROR**2)
+        weights: Array = np.exp(logs - logs.max())
+        return weights
+
+    @cached_property
+    def misfit(self) -> float:
+        """Root mean square of the relative errors at the measured cells themselves."""
+        seconds, _ = self._average(self.terms)
+        return float(np.sqrt(np.mean((seconds / self.seconds - 1) ** 2)))
+
+    def _average(self, terms: Terms) -> tuple[Array, Array]:
+        """Return the weighted geometric mean of the forms, and the variance of its logarithm.
+
+        Before any place on several nodes is measured, messages that were benchmarked count alone there, or
+        else forms with links.
+        """
+        seconds, fitted = np.array([form.predict(terms) for form in self.forms]).transpose(1, 0, 2)
+        logs = np.log(seconds)
+        weights = self.weights[:, None] * ~np.isnan(logs)
+        if not (self.cells["nodes"] > 1).any():
+            timed, linked = (
+                np.array([[form.names[0] in names] for form in self.forms]) & ~np.isnan(logs)
+                for names in ({NOTHING_HIDDEN}, {FLAT, HIERARCHICAL})
+            )
+            chosen = np.where(timed.any(axis=0), timed, linked) | (terms.costs[WAITING] == 0)
+            weights = weights * chosen
+        total = weights.sum(axis=0)
+        weights = weights / np.where(total > 0, total, math.nan)
+        mean = np.sum(np.where(weights > 0, weights * logs, 0.0), axis=0) + 0 * weights.sum(axis=0)
+        left_out = self.left_out_errors[:, None]
+        variance = np.nansum(weights * ((logs - mean) ** 2 + left_out**2 + fitted**2), axis=0)
+        return np.exp(mean), variance
+
+    def predict(self, cells: pd.DataFrame) -> Steps:
+        """Return the steps of cells with COLUMNS, except those of measurements."""
+        terms = step_terms(cells)
+        seconds, variance = self._average(terms)
+        doublings = np.maximum(np.log2(terms.ranks / self.terms.ranks.max()), 0.0)
+        log_sd = np.sqrt(variance + BAND_FLOOR**2 + (BAND_DOUBLING * doublings) ** 2)
+        seen = np.unique(self.terms.batch)
+        unseen = ~np.isin(terms.batch, seen) & (len(seen) < MIN_BATCHES)
+        by_form = {form.names: form.predict(terms)[0] for form in self.forms}
+        return Steps(np.where(unseen, np.nan, seconds), log_sd, unseen, by_form, self.misfit)
 
 
-@dataclass(frozen=True)
-class LocalLaw:
-    """A law at n places: its terms for one byte, [n, 4], and the factors by size, [n, sizes]."""
+def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> Steps:
+    """Return the steps of cells of one series, each from measured cells whose nodes have as many devices.
 
-    mode: str
-    columns: np.ndarray
-    log_sizes: np.ndarray
-    factors: np.ndarray
-
-    def seconds(self, size: np.ndarray) -> np.ndarray:
-        """Return the time of one collective for messages of these sizes in bytes, [n]; NaN if unknown."""
-        position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
-        left = np.minimum(np.nan_to_num(position).astype(int), len(self.log_sizes) - 2)
-        weight, row = position - left, np.arange(len(size))
-        factor = (1 - weight) * self.factors[row, left] + weight * self.factors[row, left + 1]
-        return message_time(self.columns * size_columns(size), self.mode) * factor
-
-    def occupied(self, size: np.ndarray) -> np.ndarray:
-        """Return the part of `seconds` in which link or processors are busy and other messages wait, [n]."""
-        return np.minimum(bytes_time(self.columns * size_columns(size), self.mode), self.seconds(size))
-
-
-def size_columns(size: np.ndarray) -> np.ndarray:
-    """Return the multipliers of the four terms of one byte for messages of `size` bytes, [n] -> [n, 4]."""
-    return np.column_stack([np.ones((len(size), 2)), size, size])
-
-
-def bytes_time(columns: np.ndarray, mode: str) -> np.ndarray:
-    """Return the time that the bytes take, [n, 4] -> [n]."""
-    return columns[:, 2:].sum(axis=1) if mode == SUM else columns[:, 2:].max(axis=1)
-
-
-def message_time(columns: np.ndarray, mode: str) -> np.ndarray:
-    """Return the time of a message from its terms, [n, 4] -> [n]."""
-    latency = np.maximum(columns[:, :2].sum(axis=1), 0.0)
-    return (
-        np.maximum(latency, bytes_time(columns, mode))
-        if mode == LARGEST
-        else latency + bytes_time(columns, mode)
-    )
-
-
-def law_terms(
-    size: np.ndarray,
-    nodes: np.ndarray,
-    ranks: np.ndarray,
-    rate: np.ndarray,
-    algorithm: str,
-    collective: str = ALL_REDUCE,
-) -> np.ndarray:
-    """Return what the law's four coefficients are multiplied by, [n, 4]; zeros for one rank."""
-    size, nodes, ranks, rate = (np.asarray(x, float) for x in (size, nodes, ranks, rate))
-    per_rate, shape, distributed = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
-    per_node, per_rank = shape.leaves(nodes, ranks / nodes) * (nodes > 1), shape.sent(ranks) * distributed
-    return np.column_stack(
-        [
-            distributed,
-            _LATENCY_GROWTH[algorithm](ranks) * distributed,
-            per_node * size * per_rate,
-            per_rank * size,
-        ]
-    )
-
-
-def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each collective, framework, device, place and size of network.csv.
-
-    `seconds` is the mean over rounds of the rounds' medians; `error` is the standard error of its logarithm
-    by the spread between rounds, NaN for one round. An unknown rate is NaN.
+    Without such cells, all measured ones are used, with the law of places inside a node. Where the size of
+    gradients or the rate of links is not known, a link takes UNKNOWN_LINK_SHARE of the smallest place's step,
+    and places on several nodes are predicted only if another one was measured.
     """
-    keys = ["collective", "framework", "device", *PLACE_COLUMNS, "bytes"]
-    ok = measured(network)
-    rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    by_point = rounds.groupby(level=keys, dropna=False)
-    logs = np.log(rounds).groupby(level=keys, dropna=False)
-    points = pd.DataFrame({"seconds": by_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
-    return points.reset_index().astype(dict.fromkeys(keys[3:], float))
+    measured, cells = _fill_unknown_links(measured, cells)
+    parts: list[tuple[NDArray[np.bool_], Steps]] = []
+    for devices in np.unique(cells["devices_per_node"]):
+        rows = (cells["devices_per_node"] == devices).to_numpy()
+        own = measured[measured["devices_per_node"] == devices]
+        parts.append((rows, Law(own if len(own) else measured).predict(cells[rows])))
+    return join_steps(len(cells), parts)
 
 
-def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
-    """Return the law of one collective of one carrier, or None without two message sizes.
-
-    A later mode replaces an earlier one only if it reduces the misfit by MIN_GAIN; SUM must not exceed the
-    link rate. A tree is told from a ring only with three numbers of ranks.
-
-    Args:
-        benchmarks: Points of `benchmark_points`.
-        largest_bytes: Size of the largest message that will be predicted.
-    """
-    used = benchmarks[
-        benchmarks["bytes"]
-        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(benchmarks["bytes"].unique())[:2].max(initial=0))
-    ]
-    if used["bytes"].nunique() < 2:
-        return None
-    rate = used["link_bytes_s"].fillna(np.inf).to_numpy()
-    limited = [rate <= slowest for slowest in np.unique(rate)[::-1]]
-    has_rates = len(limited) > 1
-    # Each split says for which points bytes take link time and for which they take CPU time.
-    split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
-    modes = [
-        (PIPELINED, *split[0]),
-        *[(SUM, rate > 0, rate > 0)] * has_rates,
-        *((PIPELINED, *row_split) for row_split in split[1:]),
-    ]
-    modes += [(LARGEST, *row_split) for row_split in split]
-    best: Law | None = None
-    collective = str(used["collective"].iloc[0])
-    algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
-    if collective == POINT_TO_POINT:
-        algorithms = [NEIGHBOURS]
-    points = _BenchmarkPoints.from_table(used, algorithms, collective)
-    for algorithm in algorithms:
-        for mode, link, processors in modes:
-            law = _fit_mode(points, algorithm, mode, link, processors)
-            if best is None or (
-                law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)
-            ):
-                best = law
-    return best
+def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both with rates that replace unknown ones of the cells that are predicted."""
+    links = cells.loc[cells["nodes"] > 1, ["gradient_bytes", "rate_out"]]
+    if links.notna().all(axis=None):
+        return measured, cells
+    base_s = measured.loc[measured["ranks"] == measured["ranks"].min(), "step_s"].mean()
+    size = measured["gradient_bytes"].max()
+    size = 1.0 if math.isnan(size) else size
+    is_informed = (measured["nodes"] > 1).any()
+    rate = size / (UNKNOWN_LINK_SHARE * base_s) if is_informed else math.nan
+    filled = {"gradient_bytes": size, "rate_out": rate}
+    return measured.assign(**filled), cells.assign(**filled)
 
 
-def _is_possible(law: Law) -> bool:
-    """Return whether the law keeps to the link rate, which only SUM can exceed."""
-    return law.mode != SUM or law.link > MIN_LINK_TIME
-
-
-@dataclass(frozen=True)
-class _BenchmarkPoints:
-    """The points of one carrier and collective as arrays, [points].
-
-    `row` and `column` index a table of `places` (rate 0: unknown) by `log_sizes`; `of_bytes` marks points
-    that take twice as long as the fastest one at their place, so that bytes dominate.
-    """
-
-    columns: Mapping[str, np.ndarray]
-    seconds: np.ndarray
-    log_sizes: np.ndarray
-    column: np.ndarray
-    places: np.ndarray
-    row: np.ndarray
-    of_bytes: np.ndarray
-    collective: str
-
-    @classmethod
-    def from_table(
-        cls, benchmarks: pd.DataFrame, algorithms: Sequence[str], collective: str
-    ) -> "_BenchmarkPoints":
-        """Return the points of a table of `benchmark_points`, with their `law_terms` for each algorithm."""
-        size, nodes, ranks, rate, seconds = (
-            benchmarks[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
-        )
-        log_sizes, column = np.unique(np.log(size), return_inverse=True)
-        places, row = np.unique(
-            np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True
-        )
-        fastest = np.full(len(places), np.inf)
-        np.minimum.at(fastest, row, seconds)
-        columns = {name: law_terms(size, nodes, ranks, rate, name, collective) for name in algorithms}
-        # One number of ranks cannot separate the constant part of the latency from the growing one.
-        if len(np.unique(ranks)) == 1 or collective == POINT_TO_POINT:
-            for columns_of_algorithm in columns.values():
-                columns_of_algorithm[:, 0] = 0.0
-        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * fastest[row], collective)
-
-
-def _fit_mode(
-    points: _BenchmarkPoints, algorithm: str, mode: str, link: np.ndarray, processors: np.ndarray
-) -> Law:
-    """Return the law of one mode by least squares of relative errors, without negative coefficients.
-
-    Non-negative least squares: Lawson & Hanson 1974, chapter 23. `link` and `processors` mark the points
-    whose bytes take the time of either, [points]. For LARGEST, the fit is iterated until each point keeps its
-    largest term.
-    """
-    columns, seconds = points.columns[algorithm], points.seconds
-    used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
-    of_bytes, before = points.of_bytes, None
-    for _ in range(MAX_ITERATIONS if mode == LARGEST else 1):
-        weights = (
-            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes])
-            if mode == LARGEST
-            else np.ones(used.shape)
-        )
-        coefficients = nnls(used * weights / seconds[:, None], np.ones(len(seconds)))[0]
-        of_bytes, before = (
-            bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]),
-            of_bytes,
-        )
-        if (of_bytes == before).all():
-            break
-    start_s, step_s, link_time, cost_s = map(float, coefficients)
-    law_s = message_time(columns * coefficients, mode)
-    deviation = np.full((len(points.places), len(points.log_sizes)), np.nan)
-    deviation[points.row, points.column] = np.log(seconds / np.maximum(law_s, MIN_TIME_S))
-    mean = np.nanmean(deviation, axis=0)
-    factors = np.exp(np.vstack([np.where(np.isnan(deviation), mean, deviation), mean]))
-    df = int((~np.isnan(deviation)).sum()) - deviation.shape[1]
-    misfit = float(np.sqrt(np.nansum((deviation - mean) ** 2) / df)) if df else np.nan
-    places = tuple((float(row[0]), float(row[1]), float(row[2])) for row in points.places)
-    return Law(
-        algorithm,
-        mode,
-        start_s,
-        step_s,
-        link_time,
-        cost_s,
-        points.log_sizes,
-        factors,
-        places,
-        misfit,
-        points.collective,
-    )
-
-
-def rate_text(bytes_s: float) -> str:
-    """Return a link rate for people, such as 1 Gbit/s."""
-    if np.isnan(bytes_s):
-        return "no known rate"
-    megabits = 8 * bytes_s / 1e6
-    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits:g} Mbit/s"
+def join_steps(count: int, parts: Sequence[tuple[NDArray[np.bool_], Steps]]) -> Steps:
+    """Return the steps of `count` cells from those of parts of them; NaN for cells in no part."""
+    joined = Steps(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool), {})
+    for rows, steps in parts:
+        joined.seconds[rows], joined.log_sd[rows] = steps.seconds, steps.log_sd
+        joined.unseen_batch[rows] = steps.unseen_batch
+    by_form = parts[0][1].by_form if len(parts) == 1 else {}
+    return replace(joined, by_form=by_form, misfit=max((steps.misfit for _, steps in parts), default=0.0))

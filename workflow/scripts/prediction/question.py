@@ -1,11 +1,12 @@
 """Answer how many nodes are worth it, for a study or for a model that was not measured (`ringside predict`).
 
-The answer uses a measured study (its computation, its law of the network, overlap and waiting, with intervals
-of a parametric bootstrap), or numbers alone, which need no campaign: a model's size, the time of a step on
-one device, the network. With a study and a step time the study's network is used for another model.
+The answer uses the cells of a measured study, or numbers alone, which need no campaign: a model's size, the
+time of a step on one device or at a few places, the rates of links. With a study and numbers the study's
+collective benchmark is used for another model.
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 from common.errors import InputError
 from common.text import alternatives
 from models.graph import BYTES
-from prediction import communication, law
+from prediction.message_times import described_frameworks
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
+GIGABIT = 1e9 / 8
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
@@ -26,13 +28,7 @@ STEP_DEFAULTS: dict[str, Any] = {
     "dataset": "synthetic-224x224x3-1000",
     "sync_every": 1,
     "framework": None,
-}
-NETWORK_DEFAULTS: dict[str, Any] = {
-    "latency": 30e-6,
-    "share": 0.9,
-    "algorithm": "ring",
-    "hidden": 0.0,
-    "scatter": 0.0,
+    "inside_rate": None,
 }
 LIMITS: dict[str, tuple[float, float]] = {
     "step_time": (1e-9, 1e6),
@@ -42,23 +38,23 @@ LIMITS: dict[str, tuple[float, float]] = {
     "gradient_bytes": (1, MAX_GRADIENT_BYTES),
     "sync_every": (1, MAX_COUNT),
     "rate": (1e-6, 1e6),
-    "latency": (0, 1e3),
-    "share": (1e-6, 1),
-    "hidden": (0, 1),
-    "scatter": (0, 1e3),
+    "inside_rate": (1e-6, 1e6),
     "nodes": (1, MAX_COUNT),
 }
+_PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
 @dataclass(frozen=True)
 class Question:
     """A checked question.
 
-    `study` is the folder of a measured study; without a step time, the question is about this study alone.
+    `study` is the folder of a measured study; without places, the question is about this study alone.
+    `places` are nodes, devices of a node and seconds of a step. Places on several nodes have links of the
+    first rate.
     """
 
     study: Path | None
-    step_time: float | None
+    places: tuple[tuple[int, int, float], ...]
     batch_size: int
     samples: int
     model: str | None
@@ -67,12 +63,8 @@ class Question:
     gradient_bytes: float | None
     sync_every: int
     rate: tuple[float, ...]
-    latency: float
-    share: float
-    algorithm: str
+    inside_rate: float | None
     framework: str | None
-    hidden: float
-    scatter: float
     nodes: int
 
 
@@ -80,6 +72,7 @@ def ask(
     *,
     from_: Path | None = None,
     step_time: float | None = None,
+    measured: Sequence[str] = (),
     batch_size: int | None = None,
     samples: int | None = None,
     model: str | None = None,
@@ -88,12 +81,8 @@ def ask(
     gradient_bytes: float | None = None,
     sync_every: int | None = None,
     rate: Sequence[float] = (),
-    latency: float | None = None,
-    share: float | None = None,
-    algorithm: str | None = None,
+    inside_rate: float | None = None,
     framework: str | None = None,
-    hidden: float | None = None,
-    scatter: float | None = None,
     nodes: int = MAX_NODES,
 ) -> Question:
     """Return the question that these options make; None stands for an option that was not given.
@@ -102,7 +91,6 @@ def ask(
         InputError: If a number is out of its range, or the options contradict each other.
     """
     options: dict[str, Any] = {
-        "step_time": step_time,
         "batch_size": batch_size,
         "samples": samples,
         "model": model,
@@ -110,51 +98,56 @@ def ask(
         "parameters": parameters,
         "gradient_bytes": gradient_bytes,
         "sync_every": sync_every,
-        "latency": latency,
-        "share": share,
-        "algorithm": algorithm,
+        "inside_rate": inside_rate,
         "framework": framework,
-        "hidden": hidden,
-        "scatter": scatter,
         "nodes": nodes,
     }
     rates = tuple(rate) or RATES
-    for name, value in (*options.items(), *(("rate", single_rate) for single_rate in rates)):
+    places = [(1, 1, step_time)] if step_time is not None else []
+    places += map(_parse_place, measured)
+    named = [*options.items(), *(("rate", own) for own in rates), *(("step_time", own[2]) for own in places)]
+    for name, value in named:
         if name in LIMITS and value is not None:
             _check_range(name, value)
-    _check_name("algorithm", algorithm, law.GROWTH)
-    _check_name("framework", framework, communication.described_frameworks())
-    _check_combination(options, from_)
-    defaults = STEP_DEFAULTS | NETWORK_DEFAULTS
+    if framework is not None and framework not in (described := described_frameworks()):
+        problem = f"'{framework}' is unknown"
+        raise InputError(
+            "unknown-name", problem, file="--framework", got=framework, **alternatives(framework, described)
+        )
+    _check_combination(options, from_, has_step=bool(places))
     values: dict[str, Any] = {
-        name: defaults.get(name) if value is None else value for name, value in options.items()
+        name: STEP_DEFAULTS.get(name) if value is None else value for name, value in options.items()
     }
-    question = Question(study=from_, rate=rates, **values)
+    question = Question(study=from_, places=tuple(sorted(places)), rate=rates, **values)
     if question.samples < question.batch_size:
         problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
         raise InputError("out-of-range", problem, file="--samples", got=samples, expected=expected)
     return question
 
 
-def _check_combination(options: dict[str, Any], study: Path | None) -> None:
+def _parse_place(text: str) -> tuple[int, int, float]:
+    """Return nodes, devices of a node and seconds of a step of a place, as 2x8=0.31."""
+    match = _PLACE.fullmatch(text)
+    try:
+        if match:
+            return int(match[1]), int(match[2]), float(match[3])
+    except ValueError:
+        pass
+    expected = "NODESxDEVICES=SECONDS of a step, as 2x8=0.31"
+    raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
+
+
+def _check_combination(options: dict[str, Any], study: Path | None, has_step: bool) -> None:
     sizes = [name for name in ("model", "parameters", "gradient_bytes") if options[name] is not None]
-    has_step = options["step_time"] is not None
     if not has_step and (sizes or not study):
         expected = "seconds of a training step on one device"
-        hint = "or name a study with --from"
+        hint = "or --measured 1x8=SECONDS for each place, or name a study with --from"
         raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
     if has_step and len(sizes) != 1:
         raise InputError(
             "conflicting-keys" if sizes else "missing-key",
             "give one of --model, --parameters and --gradient-bytes: the size of a gradient all-reduce",
             got=[_option(name) for name in sizes],
-        )
-    if study:
-        _reject_options(
-            options,
-            NETWORK_DEFAULTS,
-            "with --from: it is taken from the study's benchmarks and runs",
-            "leave it out",
         )
     if not has_step:
         context = "with --from alone, which answers for the models of the study"
@@ -178,12 +171,6 @@ def _check_range(name: str, value: float) -> None:
     if value > maximum:
         problem = f"{value:g} is too large"
         raise InputError("out-of-range", problem, file=option, got=value, expected=f"at most {maximum:g}")
-
-
-def _check_name(name: str, value: str | None, names: Iterable[str]) -> None:
-    if value is not None and value not in names:
-        problem = f"'{value}' is unknown"
-        raise InputError("unknown-name", problem, file=_option(name), got=value, **alternatives(value, names))
 
 
 def _reject_options(options: dict[str, Any], names: Iterable[str], context: str, hint: str) -> None:

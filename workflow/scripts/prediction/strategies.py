@@ -1,22 +1,17 @@
-"""Predict a training step of a device mesh: computation of the slowest rank, and messages it waits for.
+"""What a step costs on a device mesh: shares of one device's computation, and messages that ranks wait for.
 
-    T = S (sum over stages of t + (m - 1) t of the slowest + 2 (m + p - 2) handed) + X (u v + parameters)
-    t = alpha q + beta b / m w + layers
-
-alpha, beta and u are the costs of one rank alone (prediction.physics), for S batches of b samples of a
-replica and X updates. Of a stage, w is its share of the multiplications, some of which a tensor axis
-partitions (models.division), q its share of the operators, and v its share of the parameters that a rank
-updates. m microbatches pass through p stages, forward and backward in t each: equal stages take m + p - 1
-turns (Huang et al., NeurIPS 2019, section 2.3), and a mesh without a pipeline takes one. Messages
-(models.messages) take the time of their collective by its benchmark's law, with the ranks of their group:
+Of a pipeline stage, w is its share of the multiplications, some of which a tensor axis partitions
+(models.division), q its share of the operators, and v its share of the parameters that a rank updates. m
+microbatches pass through p stages: equal stages take m + p - 1 turns (Huang et al., NeurIPS 2019, section
+2.3), and a mesh without a pipeline takes one. The law of prediction multiplies these by alpha, beta and u of
+one device. Messages (models.messages) take the time of their collective among the ranks of their group:
 
     layers       of a tensor axis, for every microbatch: later layers wait for each
-    handed       an output forward and a gradient backward between two turns, not overlapped
-    parameters   gradients and parameters of the data and sharded axes and of tied layers, one after the
-                 other, for each update; a library that overlaps may hide a part
+    handed       an output forward and a gradient backward between two turns
+    parameters   gradients and parameters of the data and sharded axes and of tied layers, for each update
 
-Groups whose messages leave a node at the same time share its link. Benchmarks do not measure groups within
-one node.
+Groups whose messages leave a node at the same time share its link. Groups within one node are not predicted,
+because benchmarks do not measure them.
 """
 
 import math
@@ -26,15 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import InputError
-from declared.models import model_graph
 from models.graph import Graph
 from models.mesh import Mesh
 from models.messages import Message, Need, needs
-from prediction.law import Law
 
 BLOCKING_AXES = ("tensor", "pipeline")
-Laws = Callable[[str], Law | None]  # from a collective to its law, None if it was not benchmarked
+# From a collective, spanned nodes, ranks, link rate in bytes/s and bytes to seconds; None: not known.
+Timer = Callable[[str, float, float, float, float], float | None]
 
 
 @dataclass(frozen=True)
@@ -47,97 +40,74 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Times of an optimizer step in seconds.
+class MeshStep:
+    """One optimizer step of a mesh.
 
     Attributes:
-        computed_s: Computation of its batches.
-        update_s: The optimizer's update.
-        waited_s: Messages that layers or stages wait for.
-        parameters_s: Messages of gradients and parameters.
-        divided: Number of messages within layers, one after the other.
+        calls: Operators of a batch in terms of those of one device, over all turns of a pipeline.
+        work: The same for the multiplications of a replica's batch.
+        updated: Share of the parameters that a rank updates.
+        message_s: Seconds of all messages of the step.
+        n_blocking: Number of messages within layers, one after the other.
     """
 
-    computed_s: float
-    update_s: float
-    waited_s: float
-    parameters_s: float
-    divided: float
+    calls: float
+    work: float
+    updated: float
+    message_s: float
+    n_blocking: float
 
 
-def predict_step(
+def describe_step(
     graph: Graph,
     mesh: Mesh,
     batch: int,
     levels: Mapping[str, Any],
-    computation: np.ndarray,
     place: Place,
-    laws: Laws,
+    timer: Timer,
     unit_bytes: float = math.inf,
-) -> Step | None:
-    """Return the step of a mesh, or None if some message was not benchmarked.
+) -> MeshStep | None:
+    """Return the step of a mesh, or None if the time of some message is not known.
 
     Args:
         graph: The model.
         mesh: The device mesh.
         batch: Samples of a replica (see models.messages.needs, also for `levels` and `unit_bytes`).
         levels: Levels of the cell.
-        computation: alpha, beta and u of one rank alone, [3].
         place: Where the cell runs.
-        laws: Law of each collective.
+        timer: Time of a message.
         unit_bytes: Size limit of sharded units.
 
     Raises:
         ValueError: If the mesh cannot partition the model.
     """
     stages = needs(graph, mesh, batch, levels, unit_bytes)
-    alpha, beta, update = map(float, computation)
     n_microbatches, n_batches = (levels["microbatches"] if mesh.pipeline > 1 else 1), levels["sync_every"]
-    computation_s, layers, counts, handed, parameters = [], [], [], [], []
+    layers, counts, handed, parameters = [], [], [], []
     for need in stages:
-        timed = [(message, _message_s(message, place, laws)) for message in need.messages]
-        measured = [(message, seconds) for message, seconds in timed if seconds is not None]
-        if len(measured) < len(timed):
+        seconds = [_message_s(message, place, timer) for message in need.messages]
+        if None in seconds:
             return None
-        computation_s.append(alpha * need.calls + beta * batch / n_microbatches * need.work)
-        layers.append(
-            sum(message.count * seconds for message, seconds in measured if message.axis == "tensor")
-            / (n_batches * n_microbatches)
-        )
-        counts.append(
-            sum(message.count for message in need.messages if message.axis == "tensor")
-            / (n_batches * n_microbatches)
-        )
-        handed.append(
-            max((seconds for message, seconds in measured if message.axis == "pipeline"), default=0.0)
-        )
+        timed = [(message, float(own or 0.0)) for message, own in zip(need.messages, seconds, strict=True)]
+        in_layers = sum(message.count * own for message, own in timed if message.axis == "tensor")
+        layers.append(in_layers / (n_batches * n_microbatches))
+        n_in_layers = sum(message.count for message in need.messages if message.axis == "tensor")
+        counts.append(n_in_layers / (n_batches * n_microbatches))
+        handed.append(max((own for message, own in timed if message.axis == "pipeline"), default=0.0))
         parameters.append(
-            sum(message.count * seconds for message, seconds in measured if message.axis not in BLOCKING_AXES)
+            sum(message.count * own for message, own in timed if message.axis not in BLOCKING_AXES)
         )
-    slowest = int(np.argmax(np.add(computation_s, layers)))
-    return Step(
-        computed_s=n_batches * (sum(computation_s) + (n_microbatches - 1) * computation_s[slowest]),
-        update_s=update * max(_updated_bytes(need, mesh, levels) for need in stages) / graph.gradient_bytes,
-        waited_s=n_batches
-        * (
-            sum(layers)
-            + (n_microbatches - 1) * layers[slowest]
-            + 2 * (n_microbatches + mesh.pipeline - 2) * max(handed)
-        ),
-        parameters_s=max(parameters),
-        divided=n_batches * (sum(counts) + (n_microbatches - 1) * counts[slowest]),
+    calls, work = ([getattr(need, name) for need in stages] for name in ("calls", "work"))
+    slowest = int(np.argmax(work))
+    turns_s = sum(layers) + (n_microbatches - 1) * layers[slowest]
+    return MeshStep(
+        calls=sum(calls) + (n_microbatches - 1) * calls[slowest],
+        work=(sum(work) + (n_microbatches - 1) * work[slowest]) / n_microbatches,
+        updated=max(_updated_bytes(need, mesh, levels) for need in stages) / graph.gradient_bytes,
+        n_blocking=n_batches * (sum(counts) + (n_microbatches - 1) * counts[slowest]),
+        message_s=n_batches * (turns_s + 2 * (n_microbatches + mesh.pipeline - 2) * max(handed))
+        + max(parameters),
     )
-
-
-def model_messages(
-    model: str, dataset: str, mesh: Mesh, batch: int, levels: Mapping[str, Any]
-) -> list[Message]:
-    """Return all messages of a step; none for a model that Ringside does not describe."""
-    try:
-        graph = model_graph(model, dataset)
-    except (InputError, KeyError, ValueError):
-        return []
-    return [message for need in needs(graph, mesh, batch, levels) for message in need.messages]
 
 
 def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
@@ -145,14 +115,11 @@ def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
     return need.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
 
 
-def _message_s(message: Message, place: Place, laws: Laws) -> float | None:
-    """Return the time of one message; None without a benchmark, or if the ranks share one node."""
-    network, per_node = laws(message.kind), max(place.ranks // place.nodes, 1)
+def _message_s(message: Message, place: Place, timer: Timer) -> float | None:
+    """Return the time of one message; None if it is not known, or if the ranks share one node."""
+    per_node = max(place.ranks // place.nodes, 1)
     ranks_on_node = max(per_node // message.stride, 1)
-    if network is None or (spanned_nodes := math.ceil(message.ranks / ranks_on_node)) < 2:
+    if (spanned_nodes := math.ceil(message.ranks / ranks_on_node)) < 2:
         return None
-    concurrent_groups = per_node / ranks_on_node
-    local_law = network.at(
-        *(np.array([x]) for x in (float(spanned_nodes), float(message.ranks), place.rate / concurrent_groups))
-    )
-    return float(local_law.seconds(np.array([message.bytes]))[0])
+    groups = per_node / ranks_on_node
+    return timer(message.kind, float(spanned_nodes), float(message.ranks), place.rate / groups, message.bytes)

@@ -3,8 +3,8 @@
 For every traced cell and question (traces.questions), the replay gives the time of a sample after the change
 relative to before. The mean over traced runs, on the log scale, times the untraced epoch time of the cell is
 the prediction, so the cost of tracing cancels. Collective benchmarks say which part of message time is the
-links' (prediction.law), and cells on one replica how computation grows with the batch size
-(prediction.physics).
+links' (prediction.message_times), and cells on one replica how computation grows with the batch size
+(prediction.study).
 """
 
 import math
@@ -33,10 +33,12 @@ from analysis.measured import (
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
-from common.schemas import schema
 from common.tables import read_table
-from prediction import communication, law, physics
-from prediction.law import Law
+from declared.mesh import NOT_MESHES, PLAIN
+from declared.models import find_graph
+from prediction.cells import has_strategy, is_mesh, measured_cells
+from prediction.message_times import Law, Network, benchmark_points, bucket_bytes, message_rule
+from prediction.study import StudyLaw
 from traces import questions
 from traces.questions import Question, Retime
 from traces.replay import Chain, Messages, build_chains
@@ -65,10 +67,10 @@ NO_TRACE = Note("no-trace", "No traced run of the study kept steps that can be r
 
 @dataclass(frozen=True)
 class Study:
-    """A study's runs (all of them), `law.benchmark_points` and kept steps (replay_steps.csv)."""
+    """A study's runs (all of them), collective benchmark and kept steps (replay_steps.csv)."""
 
     runs: pd.DataFrame
-    benchmarks: pd.DataFrame
+    network: Network
     steps: pd.DataFrame
 
     @cached_property
@@ -82,9 +84,9 @@ class Study:
         return pooled(self.timing_runs)
 
     @cached_property
-    def model(self) -> physics.PhysicalModel:
-        """The physical model from one replica and the benchmarks."""
-        return physics.base_model(physics.measured_cells(self.timing_runs), self.benchmarks)
+    def law(self) -> StudyLaw:
+        """The study's cells, of which those on one replica say how computation grows."""
+        return StudyLaw(measured_cells(self.timing_runs), self.network)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -99,9 +101,7 @@ class Study:
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
         runs_with_traces = successful(traced(self.runs))
-        runs_with_traces = runs_with_traces[
-            ~physics.is_mesh(runs_with_traces) & ~physics.has_strategy(runs_with_traces)
-        ]
+        runs_with_traces = runs_with_traces[~is_mesh(runs_with_traces) & ~has_strategy(runs_with_traces)]
         runs_of_cell = dict(
             iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
         )
@@ -139,7 +139,7 @@ class Cell:
         """The all-reduce law of its library; None without a collective benchmark."""
         if self.row["nodes"] < 2:
             return None
-        return self.study.model.law((self.row["framework"], self.row["device"]))
+        return self.study.network.law((self.row["framework"], self.row["device"]))
 
     @property
     def rate(self) -> float:
@@ -148,16 +148,11 @@ class Cell:
 
     def sizes(self, count: int) -> np.ndarray:
         """Return bytes of each of `count` messages of an all-reduce: the library's buckets or equal parts."""
-        gradients = self.study.model.gradients.get((self.row["model"], self.row["dataset"]))
-        if gradients is None:
+        graph = find_graph(self.row["model"], self.row["dataset"])
+        if graph is None:
             return np.ones(count)
-        rule = communication.message_rule(self.row["framework"])
-        bucket_bytes = communication.join_buckets(gradients, rule.limits_bytes).bytes
-        return (
-            bucket_bytes
-            if len(bucket_bytes) == count
-            else np.full(count, gradients.total_bytes / max(count, 1))
-        )
+        sizes = bucket_bytes(graph, message_rule(self.row["framework"]))
+        return sizes if len(sizes) == count else np.full(count, graph.gradient_bytes / max(count, 1))
 
     def messages(self, network: Law, sizes: np.ndarray, rate: float) -> Messages:
         """Return the times of messages of these sizes by a law."""
@@ -213,13 +208,13 @@ class Cell:
 
         It is that of the framework, or else of its baseline.
         """
-        model, row = self.study.model, self.row
-        levels = tuple(row[name] for name in model.keys)
-        for framework in (row["framework"], row["baseline"]):
-            if (framework, *levels) in model.computation:
-                alpha, beta, update = model.computation[(framework, *levels)]
-                return lambda size: float(alpha + beta * size + update)
-        return None
+        level = self.row["parallelism"]
+        row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
+        costs = self.study.law.costs(row)
+        if costs is None:
+            return None
+        alpha, beta, update = costs
+        return lambda size: float(alpha + beta * size + update)
 
     def growth(self, times: float) -> tuple[float, bool]:
         """Return how computation grows with a batch `times` as large, and whether that was measured."""
@@ -441,17 +436,10 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         out: files to write, without their suffix
     """
     measured = with_batch_numbers(read_runs(runs))
-    benchmarks = (
-        law.benchmark_points(read_table(network, "network"))
-        if network
-        else law.benchmark_points(_no_benchmark())
-    )
-    study = Study(measured, benchmarks, read_table(replay_steps, "replay_steps"))
+    largest = max(measured_cells(measured)["gradient_bytes"].max(), 0.0)
+    benchmark = Network(benchmark_points(read_table(network, "network")), largest) if network else Network()
+    study = Study(measured, benchmark, read_table(replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), out)
-
-
-def _no_benchmark() -> pd.DataFrame:
-    return pd.DataFrame(columns=list(schema("network")["properties"]))
 
 
 if __name__ == "__main__":

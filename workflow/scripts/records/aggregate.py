@@ -97,6 +97,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes])
         or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
+        "inside_bandwidth_bytes_s": campaign.site.inside_bandwidth_bytes_s,
         "baseline": run.framework.baseline,
         **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
     }

@@ -56,7 +56,13 @@ def predict(
     step_time: Annotated[
         float | None, option("Seconds of a training step on one device.", metavar="S")
     ] = None,
-    batch_size: Annotated[int | None, option("Samples of that step (default 32).", metavar="N")] = None,
+    measured: Annotated[
+        list[str] | None,
+        option("Seconds of a step at another place; repeat it: 1x8=0.29 2x8=0.31.", metavar="NxD=S"),
+    ] = None,
+    batch_size: Annotated[
+        int | None, option("Samples of that step on a device (default 32).", metavar="N")
+    ] = None,
     samples: Annotated[int | None, option("Samples of an epoch (default: ImageNet's).", metavar="N")] = None,
     model: Annotated[str | None, option("A model of `ringside models`.", metavar="MODEL")] = None,
     dataset: Annotated[
@@ -82,19 +88,11 @@ def predict(
         list[float] | None,
         option("Rate of links, Gbit/s; repeat it for more (default 1, 10, 25, 100).", metavar="G"),
     ] = None,
-    latency: Annotated[
-        float | None, option("Seconds of a message to the next node (default 3e-05).", metavar="S")
+    inside_rate: Annotated[
+        float | None, option("Rate of a device's links inside a node, Gbit/s.", metavar="G")
     ] = None,
-    share: Annotated[float | None, option("Share of the rate that all-reduce reaches (default 0.9).")] = None,
-    algorithm: Annotated[str | None, option("How latency grows with nodes: ring (default) or tree.")] = None,
     framework: Annotated[
         str | None, option("Whose messages (default pytorch-ddp, or the study's one).")
-    ] = None,
-    hidden: Annotated[
-        float | None, option("Share of the backward pass that overlaps messages (default 0).")
-    ] = None,
-    scatter: Annotated[
-        float | None, option("Relative standard deviation of a batch's time (default 0).")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
     out: Stem = None,
@@ -103,6 +101,7 @@ def predict(
 
     Example:
     ./ringside predict --model resnet-50 --step-time 0.25 --batch-size 64
+    ./ringside predict --parameters 1.3e9 --measured 1x8=0.84 --measured 2x8=0.91 --rate 200
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
     from figures import projection
@@ -111,6 +110,7 @@ def predict(
     question = ask(
         from_=from_,
         step_time=step_time,
+        measured=measured or (),
         batch_size=batch_size,
         samples=samples,
         model=model,
@@ -119,12 +119,8 @@ def predict(
         gradient_bytes=gradient_bytes,
         sync_every=sync_every,
         rate=rate or (),
-        latency=latency,
-        share=share,
-        algorithm=algorithm,
+        inside_rate=inside_rate,
         framework=framework,
-        hidden=hidden,
-        scatter=scatter,
         nodes=nodes,
     )
     projection.predict(question, out)

@@ -1,0 +1,193 @@
+"""Cells of a study, measured or planned, as predictions use them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions
+from analysis.adjusted import adjusted_times
+from analysis.measured import count_devices_as_replicas, factors, scaled, successful
+from common.notes import Note
+from declared.factors import OF_STRATEGIES
+from declared.frameworks import has_strategies
+from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
+from declared.models import find_graph
+from models.graph import BYTES
+
+# Factors that change the number of batches and all-reduces, or their network, but not the computation of
+# each.
+NOT_COMPUTATION = (
+    "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
+    "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
+)  # fmt: skip
+STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
+COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
+MEASURE_COLUMNS = ["local_batch", "steps", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples"]
+
+
+def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
+    """Return a row for each measured cell.
+
+    Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rates in bytes/s; NaN: unknown), epoch_time_s, n, sd,
+    `is_mesh` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine speed
+    like means in tables (`analysis.adjusted`); batches and all-reduces are scaled to the data set's samples
+    like epoch times.
+
+    Args:
+        runs: runs.csv of the study. Runs with uncounted batches, or with a strategy per layer, are left out.
+        include_meshes: Include cells with model parallelism.
+    """
+    ok = count_steps(successful(runs))
+    ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
+    ok = _describe(ok[~has_strategy(ok)])
+    ok = ok if include_meshes else ok[~ok["is_mesh"]]
+    ok = ok.assign(steps=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
+    by_cell = ok.groupby("cell", sort=False)
+    level_columns = [name for name in [*factors(runs), "baseline"] if name not in COUNT_COLUMNS]
+    cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
+    times = by_cell["epoch_time_s"]
+    cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
+    if "bandwidth" in cells:  # the level "site" has no number
+        cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
+    cells = cells.dropna(subset=["steps", "n_allreduces"])
+    kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
+    return cells.astype(kinds).reset_index()
+
+
+def count_steps(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with batches and all-reduces of those measured elsewhere, by formula where none are stated.
+
+    They have no key. Without the time of a step, what they took may be no epoch, but a time to train.
+    """
+    n_allreduces = runs["samples_per_epoch"].astype(float) / runs["effective_batch"].astype(float)
+    counted = {"steps": n_allreduces * runs["sync_every"].astype(float), "n_allreduces": n_allreduces}
+    is_elsewhere = runs["key"].isna() & runs["step_time_median_s"].notna()
+    return runs.assign(
+        **{
+            name: runs[name].astype(float).mask(is_elsewhere & runs[name].isna(), counts)
+            for name, counts in counted.items()
+        }
+    )
+
+
+def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the planned cells on several nodes, run or not, as `measured_cells` without measurements."""
+    cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
+    cells = _describe(cells)
+    n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
+    cells = cells.assign(
+        steps=n_allreduces * cells["sync_every"].astype(int),
+        n_allreduces=n_allreduces,
+        local_batch=cells["local_batch"].astype(float),
+    )
+    columns = [
+        "cell",
+        *factors(runs),
+        "baseline",
+        "ranks",
+        "replicas",
+        *MEASURE_COLUMNS,
+        "is_mesh",
+        "computes",
+    ]
+    return cells[columns].astype(dict.fromkeys(COUNT_COLUMNS, int))
+
+
+def _describe(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with rates, sizes, devices and kinds of parallelism as columns of `measured_cells`."""
+    unknown = pd.Series(np.nan, index=runs.index)
+    division = [
+        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if own else 1
+        for level, ranks, own in zip(runs["parallelism"], runs["ranks"], is_mesh(runs), strict=True)
+    ]
+    stated = runs.get("gradient_bytes", unknown).astype(float) * division  # they are those of a device
+    stated = stated.fillna(BYTES * runs.get("parameters", unknown).astype(float))
+    pairs = zip(runs["model"], runs["dataset"], strict=True)
+    registered = pd.Series([gradient_bytes(*pair) for pair in pairs], index=runs.index, dtype=float)
+    return count_devices_as_replicas(runs).assign(
+        rate=runs["bandwidth_bytes_s"].astype(float),
+        inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),
+        gradient_bytes=stated.fillna(registered),
+        samples=runs["samples_per_epoch"].astype(float),
+        is_mesh=is_mesh(runs),
+        computes=lbann_layout(runs),
+    )
+
+
+def gradient_bytes(model: str, dataset: str) -> float:
+    """Return the bytes of a model's gradients; NaN for a model that is not registered."""
+    graph = find_graph(model, dataset)
+    return float(graph.gradient_bytes) if graph else math.nan
+
+
+def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
+    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates."""
+    replicated = cells[cells["n"] > 1]
+    if replicated.empty:
+        return math.nan
+    n, cv = replicated["n"].to_numpy(float), (replicated["sd"] / replicated["epoch_time_s"]).to_numpy(float)
+    return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
+
+
+def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
+    """Return a note of the cells that predictions cannot use, "" if there are none.
+
+    These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
+    `include_meshes`, with model parallelism.
+    """
+    counts = count_steps(successful(runs)).groupby("cell", sort=False)[["steps", "n_allreduces"]].count()
+    uncounted = counts.index[(counts == 0).any(axis=1)].tolist()
+    cells = {
+        "batches or all-reduces were not counted": uncounted,
+        "they use model parallelism": []
+        if include_meshes
+        else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
+        "their strategy partitions each layer separately, which is simulated, not predicted": list(
+            dict.fromkeys(runs.loc[has_strategy(runs), "cell"])
+        ),
+    }
+    if not any(cells.values()):
+        return ""
+    text = " ".join(
+        f"Left out, because {cause}: {conditions.join_names(names)}."
+        for cause, names in cells.items()
+        if names
+    )
+    facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
+    return Note("cells-left-out", text, **facts)
+
+
+def lbann_layout(runs: pd.DataFrame) -> pd.Series:
+    """Return LBANN's own layout of layers or data, which its computation depends on; PLAIN elsewhere."""
+    return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
+
+
+def is_mesh(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs use model parallelism."""
+    pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
+    return pd.Series(
+        [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
+    )
+
+
+def has_strategy(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs partition each layer separately, by a parallelization strategy."""
+    return runs["framework"].map(has_strategies).astype(bool)
+
+
+def heterogeneous_note(runs: pd.DataFrame) -> str:
+    """Return a note on cells with heterogeneous nodes or ranks, "" if there are none."""
+    if not is_heterogeneous(runs).any():
+        return ""
+    text = (
+        "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
+        "The table hybrid predicts them."
+    )
+    return Note("heterogeneous", text)
+
+
+def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs belong to a cell whose nodes or ranks differ in speed or samples."""
+    reported = runs[["cpu_shares", "rank_samples"]].notna().any(axis=1)
+    return reported.groupby(runs["cell"]).transform("any")

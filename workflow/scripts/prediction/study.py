@@ -1,0 +1,317 @@
+"""Predict epoch times of a study: a law of prediction for each framework, device and treatment."""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from analysis.measured import factors
+from common.notes import Note
+from declared.mesh import mesh_of
+from declared.models import find_graph
+from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from models.graph import Graph
+from prediction import law
+from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
+from prediction.law import Array, Steps
+from prediction.message_times import Network, benchmark_points, ideal_seconds, message_rule
+from prediction.strategies import MeshStep, Place, Timer, describe_step
+
+OF_MODEL = ("model", "dataset")
+SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """Predicted epoch times in seconds with the ends of their 90 % bands, [cells] each; NaN: not predicted.
+
+    Attributes:
+        seconds: The prediction.
+        low: Lower end of the band.
+        high: Upper end of the band.
+        notes: What is to be said: cells with an unseen batch, fits that miss their own cells.
+    """
+
+    seconds: Array
+    low: Array
+    high: Array
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class StudyLaw:
+    """The law of a study's cells and of its collective benchmark.
+
+    Attributes:
+        cells: Measured cells (`cells.measured_cells`).
+        network: The collective benchmark; no points where there is none.
+    """
+
+    cells: pd.DataFrame
+    network: Network = field(default_factory=Network)
+
+    @functools.cached_property
+    def keys(self) -> list[str]:
+        """Factors that computation depends on, besides framework and device, and that vary."""
+        fixed = (*NOT_COMPUTATION, *STRATEGY_FACTORS, "device")
+        costs = [name for name in factors(self.cells) if name not in fixed]
+        return [name for name in [*costs, "computes"] if self.cells[name].nunique(dropna=False) > 1]
+
+    def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the measured cells that inform a cell with these levels.
+
+        They have its framework, device and `keys`. Where none of them is on one device, those of the baseline
+        framework on one device belong to them.
+        """
+        is_alike = pd.Series(True, index=self.cells.index)
+        for name in ["device", *self.keys]:
+            is_alike &= self.cells[name].isin([levels[name]]) | (
+                self.cells[name].isna() & pd.isna(levels[name])
+            )
+        own = self.cells[is_alike & (self.cells["framework"] == levels["framework"])]
+        if (own["replicas"] == 1).any():
+            return own
+        is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
+        return pd.concat([self.cells[is_alike & is_baseline], own], ignore_index=True)
+
+    def costs(self, levels: Mapping[str, Any]) -> Array | None:
+        """Return alpha, beta and u of one device (`fit_computation`), None if it was not measured alone.
+
+        It is that of the framework, or else of its baseline.
+        """
+        own = self.series(levels)
+        alone = own[(own["replicas"] == 1) & ~own["is_mesh"]]
+        return fit_computation(alone) if len(alone) else None
+
+    @functools.cached_property
+    def update_shares(self) -> dict[tuple[Any, ...], float]:
+        """Share of the update in the constant part of a batch on one device, by framework, device and `keys`.
+
+        Without accumulation on one device, a batch's constant part contains the update. From model to model,
+        the rest grows with the number of operators, and the update with the parameters.
+        """
+        alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
+        cells_alike: dict[tuple[Any, ...], dict[tuple[Any, ...], tuple[float, Graph]]] = {}
+        names = ["framework", "device", *self.keys]
+        for levels, own in alone.groupby(names, dropna=False):
+            graph, (alpha, _, update) = find_graph(*own[["model", "dataset"]].iloc[0]), fit_computation(own)
+            if graph and alpha and not update:
+                other_levels = (
+                    level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL
+                )
+                cells_alike.setdefault(tuple(map(str, other_levels)), {})[levels] = (alpha, graph)
+        shares = {}
+        for group in cells_alike.values():
+            constant = np.array([alpha for alpha, _ in group.values()])
+            sizes = [(len(graph.operators), graph.parameters) for _, graph in group.values()]
+            if len(set(sizes)) < 2:
+                continue
+            _, parameter_s = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
+            for levels, (alpha, graph) in group.items():
+                shares[levels] = min(parameter_s * graph.parameters / alpha, 1.0)
+        return shares
+
+    def columns(self, cells: pd.DataFrame, like: pd.Series) -> pd.DataFrame:
+        """Return `law_columns` of cells of one series, to which `like` belongs."""
+        levels = tuple(like[name] for name in ["framework", "device", *self.keys])
+        baseline = (like["baseline"], *levels[1:])
+        share = self.update_shares.get(levels, self.update_shares.get(baseline, 0.0))
+        return law_columns(cells, self.network, share)
+
+    def groups(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+        """Yield rows of `cells` of one series each, and the measured cells that inform them, if any."""
+        names = ["framework", "baseline", "device", *self.keys]
+        for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
+            measured = self.series(cells.iloc[rows[0]].to_dict())
+            if len(measured):
+                yield rows, measured
+
+    def predict(self, cells: pd.DataFrame) -> EpochTimes:
+        """Return epoch times of cells like `cells.measured_cells`, without measurements."""
+        parts: list[tuple[np.ndarray, Steps]] = []
+        notes: list[Note] = []
+        for rows, own in self.groups(cells):
+            group = cells.iloc[rows]
+            measured, new = (self.columns(part, group.iloc[0]) for part in (own, group))
+            usable, predictable = (~is_unknown_mesh(own) for own in (measured, new))
+            if not usable.any() or not predictable.any():
+                continue
+            steps = law.predict_steps(measured[usable], new[predictable])
+            mask = np.zeros(len(cells), bool)
+            mask[rows[predictable]] = True
+            parts.append((mask, steps))
+            notes += _notes(group[predictable], steps)
+        steps = law.join_steps(len(cells), parts)
+        count = cells["n_allreduces"].to_numpy(float)
+        return EpochTimes(steps.seconds * count, steps.low * count, steps.high * count, tuple(notes))
+
+
+def fit_computation(alone: pd.DataFrame) -> Array:
+    """Return alpha, beta and u of cells on one device by non-negative least squares of relative errors, [3].
+
+    A batch of b samples takes alpha + beta b, an update u. Inseparable coefficients are 0.
+    """
+    steps, n_allreduces, batch = (alone[name].to_numpy() for name in ("steps", "n_allreduces", "local_batch"))
+    columns = (
+        np.column_stack([steps, steps * batch, n_allreduces]) / alone["epoch_time_s"].to_numpy()[:, None]
+    )
+    estimable = [len(set(batch)) > 1, True, len(set(np.round(n_allreduces / steps, 6))) > 1]
+    coefficients = np.zeros(3)
+    coefficients[estimable] = nnls(columns[:, estimable], np.ones(len(alone)))[0]
+    return coefficients
+
+
+def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
+    """Return lower bounds of the epoch times of measured cells, in seconds by cell name.
+
+    Computation is that of one device, divided among all replicas. Messages take what the collective benchmark
+    says; frameworks that send during the backward pass overlap all of it. No rank waits for another.
+
+    Args:
+        runs: runs.csv of the study.
+        network: network.csv of the study.
+    """
+    cells = measured_cells(runs)
+    if cells.empty or network.empty:
+        return {}
+    study = StudyLaw(cells, Network(benchmark_points(network)))
+    message_s = law_columns(cells, study.network)["message_s"].where(cells["replicas"] > 1, 0.0)
+    seconds = {}
+    for row, sent_s in zip(cells.to_dict("records"), message_s, strict=True):
+        costs = study.costs(row)
+        if costs is None or math.isnan(sent_s):
+            continue
+        batch_s = costs[0] + costs[1] * row["local_batch"]
+        backward_s = law.BACKWARD_SHARE * batch_s if message_rule(row["framework"]).kind != "ends" else 0.0
+        exposed_s = max(sent_s - backward_s, 0.0)
+        seconds[row["cell"]] = row["steps"] * batch_s + row["n_allreduces"] * (costs[2] + exposed_s)
+    return seconds
+
+
+def _notes(cells: pd.DataFrame, steps: Steps) -> list[Note]:
+    """Return what is to be said of the predictions of one series."""
+    notes = []
+    framework = str(cells["framework"].iloc[0])
+    if steps.unseen_batch.any():
+        batches = sorted(set(cells["local_batch"][steps.unseen_batch]))
+        text = (
+            f"Not predicted with {framework}: batches that were not measured "
+            f"({', '.join(f'{batch:g}' for batch in batches)} samples a device), because fewer than "
+            f"{law.MIN_BATCHES} others were. A line of computation over batches needs two."
+        )
+        notes.append(Note("unseen-batch", text, framework=framework, batches=batches))
+    if steps.misfit > law.MISFIT_WARNING:
+        text = (
+            f"The law misses the measured cells of {framework} themselves by {100 * steps.misfit:.1f} % "
+            "(root mean square), so that predictions are less certain."
+        )
+        notes.append(Note("misfit", text, framework=framework, misfit=steps.misfit))
+    return notes
+
+
+def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0) -> pd.DataFrame:
+    """Return cells in the law's columns (prediction.law); `update_share`: see `StudyLaw.update_shares`."""
+    replicas, accumulation = cells["replicas"].astype(float), cells["steps"] / cells["n_allreduces"]
+    columns = pd.DataFrame(
+        {
+            "gradient_bytes": cells["gradient_bytes"],
+            "nodes": cells["nodes"].astype(float),
+            "devices_per_node": replicas / cells["nodes"],
+            "ranks": replicas,
+            "local_batch": cells["local_batch"],
+            "accumulation": accumulation,
+            "tensor": 1,
+            "pipeline": 1,
+            "sharded": cells["framework"].map(lambda name: message_rule(name).kind == "units"),
+            "rate_out": cells["rate"],
+            "rate_in": cells["inside_rate"],
+            "message_s": _allreduce_s(cells, network),
+        }
+    )
+    if "epoch_time_s" in cells:
+        step_s, sd = cells["epoch_time_s"] / cells["n_allreduces"], cells["sd"] / cells["n_allreduces"]
+        columns = columns.assign(step_s=step_s, n=cells["n"], sd=sd)
+    columns = columns.assign(
+        hierarchical_s=np.nan, work=1.0, calls=1.0, updated=1.0, n_blocking=0.0, is_mesh=cells["is_mesh"]
+    )
+    if not cells["is_mesh"].any():
+        return columns
+    rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
+    divided = [
+        own | (_mesh_columns(row, network, update_share) if row["is_mesh"] else {}) for row, own in rows
+    ]
+    return pd.DataFrame(divided, index=cells.index)
+
+
+def is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
+    """Return which cells of `law_columns` have model parallelism with a message of unknown time."""
+    unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
+    return (columns["is_mesh"] & unknown).to_numpy(bool)
+
+
+def _allreduce_s(cells: pd.DataFrame, network: Network) -> Array:
+    """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
+    seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
+    for carrier, rows in cells.groupby(["framework", "device"]).indices.items():
+        rows = rows[(cells["nodes"].to_numpy()[rows] > 1) & ~cells["is_mesh"].to_numpy(bool)[rows]]
+        group = cells.iloc[rows]
+        if group.empty:
+            continue
+        rule = message_rule(carrier[0])
+        nodes, ranks, rate = (group[name].to_numpy(float) for name in ("nodes", "ranks", "rate"))
+        place = nodes, ranks, rate
+        sizes = group["gradient_bytes"].to_numpy(float)
+        batches = (group["steps"] / group["n_allreduces"]).to_numpy(float)
+        shards = [network.seconds(carrier, kind, place, sizes) for kind in (ALL_GATHER, REDUCE_SCATTER)]
+        reduced = network.seconds(carrier, ALL_REDUCE, place, sizes)
+        if rule.kind == "units" and not any(np.isnan(own).any() for own in shards):
+            # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
+            reduced = (batches + 1) * shards[0] + shards[1]
+        extra = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
+        if extra.any():
+            small = np.full(len(group), SMALL_BYTES)
+            reduced = reduced + batches * extra * network.seconds(carrier, ALL_REDUCE, place, small)
+        seconds[rows] = reduced
+    return seconds
+
+
+def _mesh_columns(row: Mapping[str, Any], network: Network, update_share: float) -> dict[str, float]:
+    """Return the columns of a cell with model parallelism that differ; NaN messages if one is not known.
+
+    A model that is not registered is taken as divided evenly.
+    """
+    graph = find_graph(row["model"], row["dataset"])
+    missing = {"message_s": math.nan, "hierarchical_s": math.nan}
+    mesh, place = mesh_of(row["parallelism"], row["ranks"]), Place(row["nodes"], row["ranks"], row["rate"])
+    if graph is None:
+        n_microbatches = row["microbatches"] if mesh.pipeline > 1 else 1
+        return {
+            "accumulation": row["steps"] / row["n_allreduces"] * n_microbatches,
+            "local_batch": row["local_batch"] / (n_microbatches * mesh.tensor * mesh.pipeline),
+            "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1, "is_mesh": False,
+        }  # fmt: skip
+    if row["nodes"] < 2:
+        return missing
+
+    def describe(timer: Timer) -> MeshStep | None:
+        limit = message_rule(row["framework"]).limits_bytes[1]
+        return describe_step(graph, mesh, round(row["local_batch"]), row, place, timer, limit)
+
+    carrier = (row["framework"], row["device"])
+    benchmarked = describe(functools.partial(network.message_s, carrier))
+    nominal = describe(ideal_seconds) if not math.isnan(row["rate"]) else None
+    step = benchmarked or nominal
+    if step is None:
+        return missing
+    accumulation = row["steps"] / row["n_allreduces"]
+    calls = (1 - update_share) * step.calls + update_share * step.updated / accumulation
+    return {
+        "message_s": benchmarked.message_s if benchmarked else math.nan,
+        "hierarchical_s": nominal.message_s if nominal else math.nan,
+        "work": step.work, "calls": calls, "updated": step.updated, "n_blocking": step.n_blocking,
+    }  # fmt: skip
