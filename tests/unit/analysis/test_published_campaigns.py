@@ -41,6 +41,7 @@ def rows_of(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_import_repeats_from_the_file_beside_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "_version", lambda: "0.0")
     monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
     monkeypatch.setattr(campaign, "STUDIES", tmp_path)
     kept = CHECKOUT / PUBLIC / name
