@@ -18,7 +18,9 @@ from importers.statement import Options
 from support.pages import page
 
 PUBLIC = "docs/campaigns/public"
-DLPERF, MPT, STEPS, TRAIN = (f"public-{name}" for name in ("dlperf", "mpt-fsdp", "mlperf-llama", "mlperf-train"))
+DLPERF, MPT, STEPS, TRAIN = (
+    f"public-{name}" for name in ("dlperf", "mpt-fsdp", "mlperf-llama", "mlperf-train")
+)
 MEASURED = {DLPERF: DLPERF, MPT: MPT, STEPS: STEPS, TRAIN: STEPS}  # two campaigns are of the same file
 CELLS = {DLPERF: (52, 289), MPT: (56, 56), STEPS: (23, 230), TRAIN: (23, 230)}
 MAX_KEPT_BYTES = 200_000
@@ -40,7 +42,9 @@ def rows_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_import_repeats_from_the_file_beside_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_repeats_from_the_file_beside_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(campaign, "_version", lambda: "0.0")
     monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
     monkeypatch.setattr(campaign, "STUDIES", tmp_path)
@@ -73,7 +77,9 @@ def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
     data = effects_of(DLPERF).query("factor == 'framework' and model == 'resnet-50-v15'")
     faster = "ngc-mxnet"
     rates = runs_of(DLPERF).assign(rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"])
-    rates = 1 / (1 / rates.set_index(["model", "framework", "replicas"])["rate"]).groupby(level=[0, 1, 2]).mean()
+    rates = (
+        1 / (1 / rates.set_index(["model", "framework", "replicas"])["rate"]).groupby(level=[0, 1, 2]).mean()
+    )
     for devices, own in data.groupby("replicas"):
         texts = [f"{rates['resnet-50-v15', faster, devices]:.0f}"]
         for other in ("mxnet", "mindspore", "tensorflow2", "pytorch-dali"):
@@ -85,7 +91,9 @@ def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
             more, *limits = ends if row["from"].iloc[0] == faster else 1 / ends[[0, 2, 1]]
             low, high = map(percent, limits)
             bracket = "(" if low == "0" else "["
-            texts.append(f"{rates['resnet-50-v15', other, devices]:.0f}, +{percent(more)} % {bracket}{low}, {high}]")
+            texts.append(
+                f"{rates['resnet-50-v15', other, devices]:.0f}, +{percent(more)} % {bracket}{low}, {high}]"
+            )
         assert f"| {devices} | {' | '.join(texts)} |" in rows_of(DLPERF)
 
 
@@ -94,7 +102,9 @@ def test_sites_of_mlperf_differ_as_the_page_says() -> None:
         effects_of(name).query("factor in ('custom_site', 'custom_gpu')").reset_index(drop=True)
         for name in (STEPS, TRAIN)
     )
-    assert (steps[["from_cell", "to_cell"]] == train[["from_cell", "to_cell"]]).all(axis=None) and len(steps) == 8
+    assert (steps[["from_cell", "to_cell"]] == train[["from_cell", "to_cell"]]).all(axis=None) and len(
+        steps
+    ) == 8
     text = page(f"{PUBLIC}/{STEPS}.md").text
     step_s = runs_of(STEPS).groupby("cell")["step_time_median_s"].mean()
     for step, time in zip(steps.itertuples(), train.itertuples(), strict=True):
