@@ -162,8 +162,8 @@ def test_without_energy_there_are_no_rows_and_the_reason(tmp_path):
     runs, epochs = read(tmp_path, *campaign())
     table = energy.table(runs, epochs, TARGET)
     assert table.display.empty and table.notes[0] == energy.NO_ENERGY
-    for folder in (path for path in (CHECKOUT / "docs" / "campaigns").iterdir() if path.is_dir()):
-        columns = read_table(folder / "runs.csv", "runs")
+    for file in (CHECKOUT / "docs" / "campaigns").glob("**/runs.csv"):
+        columns = read_table(file, "runs")
         assert len(successful(columns)) and energy.choose_scope(columns) is None
 
 

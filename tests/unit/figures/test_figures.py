@@ -281,6 +281,13 @@ def test_the_look_of_a_framework_does_not_depend_on_the_others():
     }
 
 
+def test_eight_unregistered_frameworks_have_eight_styles():
+    names = ["mindspore", "mxnet", "ngc-mxnet", "ngc-pytorch", "paddle", "pytorch-dali", "tensorflow2", "x"]
+    names.append("pytorch-ddp")
+    styles = [style.framework_style(name, names) for name in names]
+    assert len({(look.colour, look.marker) for look in styles}) == len(names)
+
+
 def test_lines_of_quickstart_differ_in_grey():
     names = ["pytorch-ddp", "horovod-pytorch", "tensorflow-multiworker", "horovod-tensorflow"]
     for first in names:

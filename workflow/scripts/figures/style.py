@@ -141,7 +141,8 @@ _FORMATS: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
 def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesStyle:
     """Return the style of a framework, the same in every figure of every study.
 
-    One without a style of its own gets one by its name, and another one if a framework of the study has that.
+    One without a style of its own gets one by its name, and another one if a framework of the study has that:
+    where all of these are taken, that of a framework which the study does not have.
 
     Args:
         framework: The framework.
@@ -149,14 +150,17 @@ def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesSty
     """
     if framework in FRAMEWORK_STYLES:
         return FRAMEWORK_STYLES[framework]
-    used: dict[int, str] = {}
-    for name in sorted({framework, *frameworks} - set(FRAMEWORK_STYLES)):
-        first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_FALLBACK_STYLES)
-        places = [(first + step) % len(_FALLBACK_STYLES) for step in range(len(_FALLBACK_STYLES))]
+    names = sorted({framework, *frameworks})
+    unused = [style for name, style in FRAMEWORK_STYLES.items() if name not in names and style.filled]
+    styles, n_own = [*_FALLBACK_STYLES, *unused], len(_FALLBACK_STYLES)
+    used: set[int] = set()
+    for name in (name for name in names if name not in FRAMEWORK_STYLES):
+        first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % n_own
+        places = [*range(first, n_own), *range(first), *range(n_own, len(styles))]
         place = next((place for place in places if place not in used), first)
         if name == framework:
-            return _FALLBACK_STYLES[place]
-        used[place] = name
+            return styles[place]
+        used.add(place)
     raise AssertionError(framework)
 
 

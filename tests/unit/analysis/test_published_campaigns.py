@@ -1,0 +1,136 @@
+"""Campaigns of published measurements repeat from their files, load, and have the numbers of their pages."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import effects, speedup
+from analysis.measured import successful
+from common.files import CHECKOUT
+from common.tables import read_table
+from declared.study import load_study
+from importers import campaign
+from importers.campaign import import_measurements
+from importers.statement import Options
+from support.pages import page
+
+PUBLIC = "docs/campaigns/public"
+DLPERF, MPT, STEPS, TRAIN = (
+    f"public-{name}" for name in ("dlperf", "mpt-fsdp", "mlperf-llama", "mlperf-train")
+)
+MEASURED = {DLPERF: DLPERF, MPT: MPT, STEPS: STEPS, TRAIN: STEPS}  # two campaigns are of the same file
+CELLS = {DLPERF: (52, 289), MPT: (56, 56), STEPS: (23, 230), TRAIN: (23, 230)}
+MAX_KEPT_BYTES = 200_000
+
+
+@functools.cache
+def runs_of(name: str) -> pd.DataFrame:
+    return read_table(CHECKOUT / PUBLIC / name / "runs.csv", "runs")
+
+
+@functools.cache
+def effects_of(name: str) -> pd.DataFrame:
+    return effects.build_rows(runs_of(name))
+
+
+def rows_of(name: str) -> set[str]:
+    """Return the rows of the tables of a page."""
+    return {" ".join(line.split()) for line in page(f"{PUBLIC}/{name}.md").text.splitlines()}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_import_repeats_from_the_file_beside_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "_version", lambda: "0.0")
+    monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(campaign, "STUDIES", tmp_path)
+    kept = CHECKOUT / PUBLIC / name
+    measured = CHECKOUT / PUBLIC / MEASURED[name] / "measured.csv"
+    import_measurements([str(measured)], name, Options(), kept / "import.yaml")
+    for table in ("runs.csv", "epochs.csv"):
+        again = pd.read_csv(tmp_path / "results" / name / "imported" / table)
+        before = pd.read_csv(kept / table)
+        columns = [column for column in before if column in again]  # a later version may write more of them
+        assert {"run_id", "epoch_time_s"} <= set(columns)
+        pd.testing.assert_frame_equal(again[columns], before[columns])
+        assert (kept / table).stat().st_size <= MAX_KEPT_BYTES
+
+
+@pytest.mark.parametrize(("name", "numbers"), CELLS.items())
+def test_study_has_the_cells_of_its_page(name: str, numbers: tuple[int, int]) -> None:
+    study, runs = load_study(name), runs_of(name)
+    assert (len(study.cells()), len(successful(runs))) == numbers
+    assert {figure.name for figure in study.figures} and study.imported is not None
+    number_of_runs = f"{numbers[1]}"
+    assert any(number_of_runs in row for row in rows_of(MEASURED[name]))
+
+
+def percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.0f}"
+
+
+def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
+    data = effects_of(DLPERF).query("factor == 'framework' and model == 'resnet-50-v15'")
+    faster = "ngc-mxnet"
+    rates = runs_of(DLPERF).assign(rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"])
+    rates = (
+        1 / (1 / rates.set_index(["model", "framework", "replicas"])["rate"]).groupby(level=[0, 1, 2]).mean()
+    )
+    for devices, own in data.groupby("replicas"):
+        texts = [f"{rates['resnet-50-v15', faster, devices]:.0f}"]
+        for other in ("mxnet", "mindspore", "tensorflow2", "pytorch-dali"):
+            row = own[own["from"].isin([faster, other]) & own["to"].isin([faster, other])]
+            if row.empty:
+                texts.append("–")
+                continue
+            ends = row.iloc[0][["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]].to_numpy(float)
+            more, *limits = ends if row["from"].iloc[0] == faster else 1 / ends[[0, 2, 1]]
+            low, high = map(percent, limits)
+            bracket = "(" if low == "0" else "["
+            texts.append(
+                f"{rates['resnet-50-v15', other, devices]:.0f}, +{percent(more)} % {bracket}{low}, {high}]"
+            )
+        assert f"| {devices} | {' | '.join(texts)} |" in rows_of(DLPERF)
+
+
+def test_sites_of_mlperf_differ_as_the_page_says() -> None:
+    steps, train = (
+        effects_of(name).query("factor in ('custom_site', 'custom_gpu')").reset_index(drop=True)
+        for name in (STEPS, TRAIN)
+    )
+    assert (steps[["from_cell", "to_cell"]] == train[["from_cell", "to_cell"]]).all(axis=None) and len(
+        steps
+    ) == 8
+    text = page(f"{PUBLIC}/{STEPS}.md").text
+    step_s = runs_of(STEPS).groupby("cell")["step_time_median_s"].mean()
+    for step, time in zip(steps.itertuples(), train.itertuples(), strict=True):
+        ends = f"{step_s[step.from_cell]:.3f} → {step_s[step.to_cell]:.3f}"
+        ratios = [
+            f"{{:{digits}}} [{{:{digits}}}, {{:{digits}}}]".format(
+                row.ratio, row.ratio_low_simultaneous, row.ratio_high_simultaneous
+            )
+            for row, digits in ((step, ".3f"), (time, ".2f"))
+        ]
+        assert f"| {ends} | {' | '.join(ratios)} |" in text
+    assert (steps["p_holm"] < 0.001).all() and (train["p_holm"] < 0.05).sum() == 1
+    spreads = runs_of(STEPS).groupby("cell")["step_time_median_s"].agg(lambda cell: cell.std() / cell.mean())
+    assert np.round(100 * spreads.median(), 1) == 0.1 and np.round(100 * spreads.max(), 2) == 0.69
+
+
+def test_doublings_of_mpt_cost_what_the_page_says() -> None:
+    data = speedup.build_rows(runs_of(MPT)).query("sync_every == 1 and model != 'mpt-1b'")
+    texts = rows_of(MPT)
+    for (model, batch), own in data.groupby(["model", "batch_size"], sort=False):
+        own = own.sort_values("replicas")
+        own = own[own["custom_gpu"] == own["custom_gpu"].iloc[-1]]
+        if len(own) > 1:
+            first, last = own.iloc[0], own.iloc[-1]
+            shares = [f"{share:.3f}" for share in own["efficiency"].iloc[1:]]
+            doublings = np.log2(last["replicas"] / first["replicas"])
+            lost = f"{100 * (1 - last['efficiency'] ** (1 / doublings)):.1f}".replace("-", "−")
+            cells = [str(batch), str(first["replicas"]), *shares, *["–"] * (3 - len(shares)), lost]
+            assert any(row.endswith(f"| {' | '.join(cells)} |") for row in texts), (model, cells)
