@@ -26,8 +26,8 @@ def test_imported_study_is_planned_without_runs(fresh: Callable[..., Checkout]) 
 
 def test_imported_study_is_drawn_and_archived(fresh: Callable[..., Checkout]) -> None:
     checkout = imported(fresh)
-    made = checkout.snakemake("archived", "--config", f"study={NAME}")
-    assert made.status == 0, made.output
+    archived = checkout.snakemake("archived", "--config", f"study={NAME}")
+    assert archived.status == 0, archived.output
     results = checkout.folder / "results" / NAME
     assert (results / f"{NAME}.tar.gz").is_file() and (results / "figures" / "overview.pdf").is_file()
     assert "Measured elsewhere" in (results / "figures" / "overview.caption.md").read_text()

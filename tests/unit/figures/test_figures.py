@@ -285,7 +285,7 @@ def test_eight_unregistered_frameworks_have_eight_styles():
     names = ["mindspore", "mxnet", "ngc-mxnet", "ngc-pytorch", "paddle", "pytorch-dali", "tensorflow2", "x"]
     names.append("pytorch-ddp")
     styles = [style.framework_style(name, names) for name in names]
-    assert len({(look.colour, look.marker) for look in styles}) == len(names)
+    assert len({(line.colour, line.marker) for line in styles}) == len(names)
 
 
 def test_lines_of_quickstart_differ_in_grey():

@@ -32,10 +32,10 @@ def test_unregistered_frameworks_have_styles_of_their_own() -> None:
     names = ["mindspore", "tensorflow2", "mxnet-horovod", "pytorch-ddp"]
     assert style.framework_style("mindspore").colour == style.framework_style("tensorflow2").colour, "by name"
     styles = {name: style.framework_style(name, names) for name in names}
-    assert len({one.colour for one in styles.values()}) == 4
+    assert len({framework_style.colour for framework_style in styles.values()}) == 4
     assert styles["pytorch-ddp"] == style.FRAMEWORK_STYLES["pytorch-ddp"]
     series = build_view(records(DLPERF).runs, Declared("overview", "overview")).series
-    assert {one.name: one.style for one in series} == {name: styles[name] for name in sorted(names)}
+    assert {line.name: line.style for line in series} == {name: styles[name] for name in sorted(names)}
 
 
 def test_ideal_begins_at_the_base_of_the_series() -> None:

@@ -284,7 +284,7 @@ def measured_elsewhere(runs: pd.DataFrame) -> bool:
 
     Such runs have no blocks and no random order, and nothing is known of what their machines did meanwhile.
     """
-    return bool(len(runs)) and not runs["key"].notna().any() and not runs["block"].notna().any()
+    return bool(len(runs)) and not runs["block"].notna().any() and not runs["key"].notna().any()
 
 
 def are_times_to_train(runs: pd.DataFrame) -> bool:
