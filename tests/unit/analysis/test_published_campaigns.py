@@ -15,6 +15,8 @@ from declared.study import load_study
 from importers import campaign
 from importers.campaign import import_measurements
 from importers.statement import Options
+from prediction.cells import measured_cells
+from prediction.study import StudyLaw
 from support.pages import page
 
 PUBLIC = "docs/campaigns/public"
@@ -134,3 +136,29 @@ def test_doublings_of_mpt_cost_what_the_page_says() -> None:
             lost = f"{100 * (1 - last['efficiency'] ** (1 / doublings)):.1f}".replace("-", "−")
             cells = [str(batch), str(first["replicas"]), *shares, *["–"] * (3 - len(shares)), lost]
             assert any(row.endswith(f"| {' | '.join(cells)} |") for row in texts), (model, cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "known", "error_percent"),
+    [(DLPERF, 4, 2, 2.2), (MPT, 64, 32, 2.0), (MPT, 64, 16, 3.0), (STEPS, 128, 8, 0.4), (STEPS, 64, 16, 0.4)],
+)
+def test_predictions_are_those_of_the_page(name: str, nodes: int, known: int, error_percent: float) -> None:
+    cells = measured_cells(runs_of(name), include_meshes=True)
+    cells = (
+        cells[~((cells["model"] == "llama2-70b-lora") & (cells["custom_gpu"] == "h200"))]
+        if name == STEPS
+        else cells
+    )
+    predicted = StudyLaw(cells[cells["nodes"] <= known]).predict(cells[cells["nodes"] == nodes])
+    measured = cells.loc[cells["nodes"] == nodes, "epoch_time_s"].to_numpy()
+    errors = predicted.seconds / measured - 1
+    assert np.round(100 * np.abs(errors).mean(), 1) == error_percent
+    assert ((predicted.low <= measured) & (measured <= predicted.high)).all()
+    digits = ".2f" if name == STEPS else ".3f"
+    for seconds, low, high, error in zip(
+        predicted.seconds, predicted.low, predicted.high, errors, strict=True
+    ):
+        text = f"{seconds:{digits}} [{low:{digits}}, {high:{digits}}] | {100 * error:+.1f} |".replace(
+            "-", "−"
+        )
+        assert text in page(f"{PUBLIC}/{name}.md").text
