@@ -33,9 +33,7 @@ from traces.cells import Measured
 from traces.cells import select_traced as of_traces
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
-FOLDERS = sorted(
-    path.parent for path in CAMPAIGNS.glob("*/runs.csv")
-)  # those of docs/campaigns/public are not ours
+FOLDERS = sorted(path.parent for path in CAMPAIGNS.glob("*/runs.csv"))  # without campaigns of others
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
 WHAT_IF, HYBRID, PHASES, STRATEGIES = (
     "what-if-virtual",

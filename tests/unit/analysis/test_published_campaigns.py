@@ -15,6 +15,8 @@ from declared.study import load_study
 from importers import campaign
 from importers.campaign import import_measurements
 from importers.statement import Options
+from prediction.cells import measured_cells
+from prediction.study import StudyLaw
 from support.pages import page
 
 PUBLIC = "docs/campaigns/public"
@@ -48,16 +50,16 @@ def test_import_repeats_from_the_file_beside_it(
     monkeypatch.setattr(campaign, "_version", lambda: "0.0")
     monkeypatch.setattr(campaign, "CHECKOUT", tmp_path)
     monkeypatch.setattr(campaign, "STUDIES", tmp_path)
-    kept = CHECKOUT / PUBLIC / name
+    folder = CHECKOUT / PUBLIC / name
     measured = CHECKOUT / PUBLIC / MEASURED[name] / "measured.csv"
-    import_measurements([str(measured)], name, Options(), kept / "import.yaml")
+    import_measurements([str(measured)], name, Options(), folder / "import.yaml")
     for table in ("runs.csv", "epochs.csv"):
         again = pd.read_csv(tmp_path / "results" / name / "imported" / table)
-        before = pd.read_csv(kept / table)
+        before = pd.read_csv(folder / table)
         columns = [column for column in before if column in again]  # a later version may write more of them
         assert {"run_id", "epoch_time_s"} <= set(columns)
         pd.testing.assert_frame_equal(again[columns], before[columns])
-        assert (kept / table).stat().st_size <= MAX_KEPT_BYTES
+        assert (folder / table).stat().st_size <= MAX_KEPT_BYTES
 
 
 @pytest.mark.parametrize(("name", "numbers"), CELLS.items())
@@ -82,17 +84,17 @@ def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
     )
     for devices, own in data.groupby("replicas"):
         texts = [f"{rates['resnet-50-v15', faster, devices]:.0f}"]
-        for other in ("mxnet", "mindspore", "tensorflow2", "pytorch-dali"):
-            row = own[own["from"].isin([faster, other]) & own["to"].isin([faster, other])]
+        for framework in ("mxnet", "mindspore", "tensorflow2", "pytorch-dali"):
+            row = own[own["from"].isin([faster, framework]) & own["to"].isin([faster, framework])]
             if row.empty:
                 texts.append("–")
                 continue
             ends = row.iloc[0][["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]].to_numpy(float)
-            more, *limits = ends if row["from"].iloc[0] == faster else 1 / ends[[0, 2, 1]]
+            change, *limits = ends if row["from"].iloc[0] == faster else 1 / ends[[0, 2, 1]]
             low, high = map(percent, limits)
             bracket = "(" if low == "0" else "["
             texts.append(
-                f"{rates['resnet-50-v15', other, devices]:.0f}, +{percent(more)} % {bracket}{low}, {high}]"
+                f"{rates['resnet-50-v15', framework, devices]:.0f}, +{percent(change)} % {bracket}{low}, {high}]"
             )
         assert f"| {devices} | {' | '.join(texts)} |" in rows_of(DLPERF)
 
@@ -134,3 +136,29 @@ def test_doublings_of_mpt_cost_what_the_page_says() -> None:
             lost = f"{100 * (1 - last['efficiency'] ** (1 / doublings)):.1f}".replace("-", "−")
             cells = [str(batch), str(first["replicas"]), *shares, *["–"] * (3 - len(shares)), lost]
             assert any(row.endswith(f"| {' | '.join(cells)} |") for row in texts), (model, cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "known", "error_percent"),
+    [(DLPERF, 4, 2, 2.2), (MPT, 64, 32, 2.0), (MPT, 64, 16, 3.0), (STEPS, 128, 8, 0.4), (STEPS, 64, 16, 0.4)],
+)
+def test_predictions_are_those_of_the_page(name: str, nodes: int, known: int, error_percent: float) -> None:
+    cells = measured_cells(runs_of(name), include_meshes=True)
+    cells = (
+        cells[~((cells["model"] == "llama2-70b-lora") & (cells["custom_gpu"] == "h200"))]
+        if name == STEPS
+        else cells
+    )
+    predicted = StudyLaw(cells[cells["nodes"] <= known]).predict(cells[cells["nodes"] == nodes])
+    measured = cells.loc[cells["nodes"] == nodes, "epoch_time_s"].to_numpy()
+    errors = predicted.seconds / measured - 1
+    assert np.round(100 * np.abs(errors).mean(), 1) == error_percent
+    assert ((predicted.low <= measured) & (measured <= predicted.high)).all()
+    digits = ".2f" if name == STEPS else ".3f"
+    for seconds, low, high, error in zip(
+        predicted.seconds, predicted.low, predicted.high, errors, strict=True
+    ):
+        text = f"{seconds:{digits}} [{low:{digits}}, {high:{digits}}] | {100 * error:+.1f} |".replace(
+            "-", "−"
+        )
+        assert text in page(f"{PUBLIC}/{name}.md").text

@@ -290,9 +290,11 @@ def _mesh_columns(row: Mapping[str, Any], network: Network, update_share: float)
     mesh, place = mesh_of(row["parallelism"], row["ranks"]), Place(row["nodes"], row["ranks"], row["rate"])
     if graph is None:
         n_microbatches = row["microbatches"] if mesh.pipeline > 1 else 1
+        accumulation = row["steps"] / row["n_allreduces"] * n_microbatches
         return {
-            "accumulation": row["steps"] / row["n_allreduces"] * n_microbatches,
-            "local_batch": row["local_batch"] / (n_microbatches * mesh.tensor * mesh.pipeline),
+            "accumulation": accumulation,
+            # By the global batch: ranks that share a sequence divide it, too, but are no axis of a mesh.
+            "local_batch": row["samples"] / row["n_allreduces"] / (accumulation * row["ranks"]),
             "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1, "is_mesh": False,
         }  # fmt: skip
     if row["nodes"] < 2:
