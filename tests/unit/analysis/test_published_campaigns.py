@@ -139,17 +139,19 @@ def test_doublings_of_mpt_cost_what_the_page_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "known", "error_percent"),
+    ("name", "nodes", "max_nodes", "error_percent"),
     [(DLPERF, 4, 2, 2.2), (MPT, 64, 32, 2.0), (MPT, 64, 16, 3.0), (STEPS, 128, 8, 0.4), (STEPS, 64, 16, 0.4)],
 )
-def test_predictions_are_those_of_the_page(name: str, nodes: int, known: int, error_percent: float) -> None:
+def test_predictions_are_those_of_the_page(
+    name: str, nodes: int, max_nodes: int, error_percent: float
+) -> None:
     cells = measured_cells(runs_of(name), include_meshes=True)
     cells = (
         cells[~((cells["model"] == "llama2-70b-lora") & (cells["custom_gpu"] == "h200"))]
         if name == STEPS
         else cells
     )
-    predicted = StudyLaw(cells[cells["nodes"] <= known]).predict(cells[cells["nodes"] == nodes])
+    predicted = StudyLaw(cells[cells["nodes"] <= max_nodes]).predict(cells[cells["nodes"] == nodes])
     measured = cells.loc[cells["nodes"] == nodes, "epoch_time_s"].to_numpy()
     errors = predicted.seconds / measured - 1
     assert np.round(100 * np.abs(errors).mean(), 1) == error_percent
