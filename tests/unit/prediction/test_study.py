@@ -252,7 +252,8 @@ def test_unregistered_model_is_divided_evenly():
     runs = synthetic.runs(nodes=(2, 4), rates=(125e6,), batches=(32,)).assign(
         model="theirs", parameters=1e9, parallelism="pipeline-tensor2", microbatches=4, replicas=1
     )
-    cells = measured_cells(runs, include_meshes=True)
+    counts = runs[["steps", "n_allreduces"]].mul(runs["nodes"], axis="index")  # of one replica
+    cells = measured_cells(runs.assign(**counts), include_meshes=True)
     columns = law_columns(cells, Network()).set_index(cells["nodes"])
     assert columns.loc[4, ["tensor", "pipeline", "accumulation"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
