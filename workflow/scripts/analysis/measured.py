@@ -296,6 +296,22 @@ def are_times_to_train(runs: pd.DataFrame) -> bool:
     return bool(len(ok)) and measured_elsewhere(runs) and not ok["samples_per_epoch"].notna().any()
 
 
+def count_steps(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with batches and all-reduces of those measured elsewhere, by formula where none are stated.
+
+    They have no key. Without the time of a step, what they took may be no epoch, but a time to train.
+    """
+    n_allreduces = runs["samples_per_epoch"].astype(float) / runs["effective_batch"].astype(float)
+    counted = {"steps": n_allreduces * runs["sync_every"].astype(float), "n_allreduces": n_allreduces}
+    is_elsewhere = runs["key"].isna() & runs["step_time_median_s"].notna()
+    return runs.assign(
+        **{
+            name: runs[name].astype(float).mask(is_elsewhere & runs[name].isna(), counts)
+            for name, counts in counted.items()
+        }
+    )
+
+
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that count: status ok, with an epoch time."""
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]

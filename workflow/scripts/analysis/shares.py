@@ -11,7 +11,7 @@ share. A cell on one replica has none.
 import numpy as np
 import pandas as pd
 
-from analysis.measured import Records, cell_levels, scaled, successful
+from analysis.measured import Records, cell_levels, count_steps, scaled, successful
 from analysis.pooling import pooled
 from analysis.speedup import one_replica_cells_by_local_batch
 
@@ -40,9 +40,8 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
-    ok = successful(runs)
-    counted = ok["samples_per_epoch"].astype(float) * ok["sync_every"] / ok["effective_batch"].astype(float)
-    batches = scaled(ok, "steps").fillna(counted).groupby(ok["cell"]).mean()
+    ok = count_steps(successful(runs))
+    batches = scaled(ok, "steps").groupby(ok["cell"]).mean()
     batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
     ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["replicas"] == 1).to_numpy(bool)

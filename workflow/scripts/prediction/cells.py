@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.adjusted import adjusted_times
-from analysis.measured import count_devices_as_replicas, factors, scaled, successful
+from analysis.measured import count_devices_as_replicas, count_steps, factors, scaled, successful
 from common.notes import Note
 from declared.factors import OF_STRATEGIES
 from declared.frameworks import has_strategies
@@ -53,22 +53,6 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     cells = cells.dropna(subset=["steps", "n_allreduces"])
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
     return cells.astype(kinds).reset_index()
-
-
-def count_steps(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with batches and all-reduces of those measured elsewhere, by formula where none are stated.
-
-    They have no key. Without the time of a step, what they took may be no epoch, but a time to train.
-    """
-    n_allreduces = runs["samples_per_epoch"].astype(float) / runs["effective_batch"].astype(float)
-    counted = {"steps": n_allreduces * runs["sync_every"].astype(float), "n_allreduces": n_allreduces}
-    is_elsewhere = runs["key"].isna() & runs["step_time_median_s"].notna()
-    return runs.assign(
-        **{
-            name: runs[name].astype(float).mask(is_elsewhere & runs[name].isna(), counts)
-            for name, counts in counted.items()
-        }
-    )
 
 
 def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
