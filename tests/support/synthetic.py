@@ -342,6 +342,7 @@ def designed_campaign(
                 "oversubscribed": False,
                 "epoch_time_s": time,
                 "epoch_time_median_s": time,
+                "step_time_median_s": None,
                 "throughput_samples_s": geometry.samples_per_epoch / time,
                 "samples_per_epoch": geometry.samples_per_epoch,
                 "train_accuracy": rows[-1]["train_accuracy"],
