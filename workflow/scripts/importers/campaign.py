@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, InputErrors
-from common.files import CHECKOUT, create_text, digest_file, display_path, dump_line, dump_yaml, write_text
+from common.files import (
+    CHECKOUT,
+    create_text,
+    digest_file,
+    display_path,
+    dump_line,
+    dump_yaml,
+    written_whole,
+)
 from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
@@ -216,19 +225,26 @@ def _check_changes(result: Import) -> None:
 
 
 def write_campaign(result: Import) -> None:
-    """Write the tables, import.yaml and the study; each file whole or not at all."""
-    result.folder.mkdir(parents=True, exist_ok=True)
-    for name in TABLES:
-        file = result.folder / f"{name}.csv"
-        if name not in result.rows:
-            file.unlink(missing_ok=True)
-            continue
-        rows = pd.DataFrame(result.rows[name])
-        required = schema(name)["required"]
-        for column in required:
-            rows[column] = rows.get(column)
-        write_table(rows[[c for c in rows if c in required or rows[c].notna().any()]], name, file)
-    write_text(result.folder / IMPORT_FILE, dump_yaml(import_content(result)))
+    """Write the tables, import.yaml and the study.
+
+    All are written beside their places first. While tables of an earlier import are replaced, there is no
+    import.yaml, so that whoever stops this between two files leaves nothing that passes for a campaign.
+    """
+    description = result.folder / IMPORT_FILE
+    with ExitStack() as files:  # which is left in the reverse order: import.yaml comes last
+        partial = files.enter_context(written_whole(description))
+        partial.write_text(dump_yaml(import_content(result)), encoding="utf-8")
+        for name in filter(result.rows.__contains__, TABLES):
+            rows = pd.DataFrame(result.rows[name])
+            required = schema(name)["required"]
+            for column in required:
+                rows[column] = rows.get(column)
+            filled = rows[[c for c in rows if c in required or rows[c].notna().any()]]
+            write_table(filled, name, files.enter_context(written_whole(result.folder / f"{name}.csv")))
+        description.unlink(missing_ok=True)
+        for name in TABLES:
+            if name not in result.rows:
+                (result.folder / f"{name}.csv").unlink(missing_ok=True)
     if not result.study_file.exists():
         create_text(result.study_file, study_text(result))
 

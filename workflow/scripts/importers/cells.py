@@ -264,7 +264,7 @@ def to_rows(
     runs: Sequence[Run], study: str, statement: Statement
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of runs.csv and epochs.csv, cells in the order of the files."""
-    samples = statement.samples_per_epoch or max(run.effective_batch for run in runs)
+    samples = epoch_samples(runs, statement)
     scopes = _batch_scopes(runs)
     registered = model_names()
     rows: list[dict[str, Any]] = []
@@ -277,7 +277,10 @@ def to_rows(
         counts[cell] += 1
         run_id = f"{cell}.r{counts[cell]}"
         values = run.measurement.values
-        epoch_s = run.epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
+        epoch_s = run.epoch_s
+        if run.seconds and not run.is_to_target and values.get("samples_per_epoch", samples) != samples:
+            epoch_s = None  # of another number of samples
+        epoch_s = epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
         sequence = values.get("sequence_length")
         rate = samples / epoch_s if epoch_s and not run.is_to_target else None
         size = statement.models.get(levels["model"])
@@ -317,6 +320,13 @@ def to_rows(
         if epoch_s:
             epochs.append({"run_id": run_id, "epoch": 1, "warm_up": False, "epoch_time_s": epoch_s})
     return rows, epochs
+
+
+def epoch_samples(runs: Sequence[Run], statement: Statement) -> int:
+    """Return the samples of an epoch of the campaign: as stated, as all runs say, or the largest batch."""
+    by_run = {run.measurement.values.get("samples_per_epoch") for run in runs}
+    in_files = by_run.pop() if len(by_run) == 1 else None
+    return int(statement.samples_per_epoch or in_files or max(run.effective_batch for run in runs))
 
 
 def _check_limits(levels: Mapping[str, Any], place: str) -> None:

@@ -10,7 +10,6 @@ from common.errors import InputError
 from common.text import alternatives
 from training_logs.log import decimal, natural_number, unix_time
 
-TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 MAX_UNIX_TIME = 1e10  # larger numbers are milliseconds
 # Precisions as libraries call them -> level of the factor `precision`.
 PRECISIONS = {

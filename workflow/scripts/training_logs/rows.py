@@ -11,8 +11,12 @@ SEPARATORS = (",", ";", "\t", "|")
 Row = dict[str, Any]
 
 
-def read_rows(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the line and the cells by column of each row. A row that was cut off is left out.
+def read_rows(lines: Iterable[str], is_whole: bool = False) -> Iterator[tuple[int, Row]]:
+    """Yield the line and the cells by column of each row. Empty cells beyond the header do not count.
+
+    Args:
+        lines: The lines of the file.
+        is_whole: Whether a row that was cut off is an error; else it is left out, as the last one of a log.
 
     Raises:
         LogError: If the text is neither CSV with a header nor JSON.
@@ -23,20 +27,22 @@ def read_rows(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
         raise LogError(0, "is empty", "CSV with a header, or JSON")
     first = first.lstrip("\ufeff")
     if first.lstrip().startswith("{"):
-        yield from _json_lines(first_number, first, numbered)
+        yield from _json_lines(first_number, first, numbered, is_whole)
     elif first.lstrip().startswith("["):
         yield from _json_list(first + "".join(line for _, line in numbered))
     else:
-        yield from _csv_rows(first_number, first, numbered)
+        yield from _csv_rows(first_number, first, numbered, is_whole)
 
 
-def _json_lines(number: int, line: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _json_lines(
+    number: int, line: str, numbered: Iterator[tuple[int, str]], is_whole: bool
+) -> Iterator[tuple[int, Row]]:
     later = False
     while line:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            if not later:
+            if is_whole or not later:
                 raise LogError(number, "is not valid JSON", "an object in each line") from None
             row = None
         if isinstance(row, dict):
@@ -55,7 +61,9 @@ def _json_list(text: str) -> Iterator[tuple[int, Row]]:
     yield from ((number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict))
 
 
-def _csv_rows(number: int, header: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _csv_rows(
+    number: int, header: str, numbered: Iterator[tuple[int, str]], is_whole: bool
+) -> Iterator[tuple[int, Row]]:
     separator = max(SEPARATORS, key=header.count)
     places = [number]
 
@@ -72,7 +80,10 @@ def _csv_rows(number: int, header: str, numbered: Iterator[tuple[int, str]]) -> 
             repeated = next(name for name in names if names.count(name) > 1)
             raise LogError(number, f"has the column {repeated!r} twice", "each column once")
         for fields in reader:
-            if len(fields) == len(names):
-                yield places[0], dict(zip(names, fields, strict=True))
+            if any(field.strip() for field in fields[len(names) :]) or len(fields) < len(names):
+                if is_whole:
+                    raise LogError(places[0], f"has {len(fields)} cells", f"{len(names)}, as the header has")
+            else:
+                yield places[0], dict(zip(names, fields, strict=False))
     except csv.Error as error:
         raise LogError(places[0], f"cannot be read as CSV: {error}") from None
