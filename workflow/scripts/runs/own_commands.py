@@ -161,7 +161,8 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
     steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
     if restarts := steps[-1].segment:
         return Note("restarted", f"log: the training was restarted {restarts} times", restarts=restarts)
-    last, interval = steps[-1].index, max(step.n_steps for step in steps)
+    # Steps after the last interval that is logged have no line; a mean of all steps has all of them.
+    last, interval = steps[-1].index, steps[-1].n_steps if len(steps) > 1 else 1
     if not planned - interval < last <= planned:
         text = f"log: it ends with step {last}, planned are {planned}"
         return Note("other-steps", text, steps=last, planned=planned)
