@@ -89,7 +89,7 @@ def test_logs_become_runs_with_values_of_their_names(checkout: Path) -> None:
         log = checkout / "logs" / f"n{nodes}" / "tp4.log"
         log.parent.mkdir(parents=True)
         text = (LOGS / "megatron.log").read_text()
-        text = text if nodes == 8 else re.sub(r".* world_size .*\n", "", text)
+        text = text if nodes == 8 else re.sub(r".* (world|data_parallel)_size .*\n", "", text)
         log.write_text(text.replace("812.6", f"8{nodes}.6"))
     chosen = options(
         model="gpt", parameters=1.3e9, devices_per_node=8, names="n{nodes}/*.log", column=["devices="]
@@ -152,11 +152,13 @@ def test_earlier_import_is_replaced_only_on_request(checkout: Path) -> None:
         ({"parameters": 1e9}, "missing-argument"),
         ({"precision": "fp8"}, "bad-value"),
         ({"rows": ["framework=nobody"]}, "missing-value"),
-        ({"level": ["batch_size=8.5"]}, "bad-pattern"),
+        ({"level": ["batch_size=8.5"]}, "wrong-type"),
         ({"level": ["sync_every=--3"]}, "wrong-type"),
         ({"level": ["batch_scope=all"]}, "not-one-of"),
         ({"level": ["nodes=2"]}, "conflicting-keys"),
         ({"level": ["parallelism=data-tensor2"]}, "conflicting-keys"),
+        ({"level": ["batch_size=largest"]}, "wrong-type"),
+        ({"level": ["batch_size=0"]}, "out-of-range"),
         ({"bandwidth": math.nan}, "out-of-range"),
         ({"inside_bandwidth": -1.0}, "out-of-range"),
         ({"parameters": math.inf, "model": "m"}, "out-of-range"),
@@ -169,6 +171,31 @@ def test_wrong_option_is_one_line(keys: dict[str, object], code: str) -> None:
     with pytest.raises(InputError) as refused:
         import_measurements([str(FILES / "dlperf_runs.csv")], "theirs", options(**keys))
     assert refused.value.code == code
+
+
+def test_copy_of_a_table_is_refused(checkout: Path) -> None:
+    copy = checkout / "copy.csv"
+    copy.write_bytes((FILES / "llm_foundry.csv").read_bytes())
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv"), str(copy)], "mpt", OWN)
+    assert refused.value.code == "duplicate"
+
+
+def test_file_that_cannot_be_read_and_wrong_name_are_refused() -> None:
+    with pytest.raises(InputError) as refused:
+        import_measurements(["/dev/null"], "mpt", OWN)
+    assert refused.value.file == "/dev/null"
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv")], "../mpt", OWN)
+    assert refused.value.file == "--as"
+
+
+def test_format_of_a_statement_is_checked(checkout: Path) -> None:
+    statement = checkout / "statement.yaml"
+    statement.write_text("stated: {source: s, licence: l}\nreading: {format: megatron-lm}\n")
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv")], "mpt", Options(), statement)
+    assert refused.value.code == "unknown-name"
 
 
 def test_number_that_is_stated_as_a_level_is_one(checkout: Path) -> None:

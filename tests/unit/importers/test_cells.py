@@ -145,6 +145,35 @@ def test_runs_are_numbered_and_an_epoch_has_the_largest_batch() -> None:
     assert rows[0]["epoch_time_s"] == 50.0
 
 
+@pytest.mark.parametrize(
+    ("values", "is_right"),
+    [
+        ({"data_parallel": 8}, True),
+        ({"data_parallel": 4}, False),
+        ({"data_parallel": 2, "sharded_parallel": 4}, True),
+        ({"data_parallel": 8, "sharded_parallel": 8}, True),
+        ({"data_parallel": 2, "sharded_parallel": 2}, False),
+        ({"sharded_parallel": 4}, True),
+        ({"sharded_parallel": 3}, False),
+        ({"data_parallel": 8, "tensor_parallel": 2}, False),
+    ],
+)
+def test_replicas_are_those_of_the_devices(values: dict[str, int], is_right: bool) -> None:
+    if is_right:
+        assert run(**values).replicas == 8
+    else:
+        with pytest.raises(InputError) as refused:
+            run(**values)
+        assert refused.value.code == "contradicting-values"
+
+
+def test_level_of_an_own_factor_is_checked() -> None:
+    measurement = Measurement("a.csv, line 2", dict(BASE), custom={"kernel": "a b/.."})
+    with pytest.raises(InputError) as refused:
+        complete_run(measurement, stated(), "step")
+    assert refused.value.key == "custom_kernel" and refused.value.file == "a.csv, line 2"
+
+
 def test_epochs_of_files_have_their_samples() -> None:
     epoch = {"seconds": None, "epoch_s": 100.0, "samples_per_epoch": 51200}
     rows, _ = to_rows([run(**epoch)], "s", stated())

@@ -226,6 +226,8 @@ def test_parallelism_that_changes_along_a_series_is_found() -> None:
         run(nodes=n, context_parallel=c, local_batch=8.0 * c, seconds=0.5) for n, c in ((1, 2), (2, 4))
     ]
     assert codes(context) == ["parallelism-changes"]
+    devices = [run(nodes=n, device=device, seconds=0.5) for n, device in ((1, "A100"), (2, "H100"))]
+    assert codes(devices) == ["parallelism-changes"]
     crossed = [
         run(nodes=nodes, tensor_parallel=tensor, local_batch=8.0 * tensor, seconds=0.5)
         for nodes in (1, 2)

@@ -50,6 +50,12 @@ def test_unit_is_that_which_ends_the_column(tmp_path: Path, column: str, unit: s
     assert runs[0].values["seconds"] == pytest.approx(seconds)
 
 
+def test_objects_may_have_other_columns_than_the_first(tmp_path: Path) -> None:
+    text = '[{"framework": "a", "seconds": 1}, {"framework": "a", "seconds": 2, "sync_every": 4}]'
+    runs, _ = read_run_table(table(tmp_path, text), {}, {}, {})
+    assert [run.values.get("sync_every") for run in runs] == [None, 4]
+
+
 def test_decimal_commas_and_empty_last_cells_are_read(tmp_path: Path) -> None:
     runs, _ = read_run_table(table(tmp_path, "framework;seconds\na;0,412;\nb;12,5;;\n"), {}, {}, {})
     assert [run.values["seconds"] for run in runs] == [0.412, 12.5]
@@ -81,6 +87,9 @@ def test_columns_are_mapped_and_rows_chosen(tmp_path: Path) -> None:
         ("framework,seconds\na,1\nb\n", {}, "broken-file"),
         ("framework,seconds\na,1,2\n", {}, "broken-file"),
         ('{"framework": "a", "seconds": 1}\n{"framework": "b", "sec\n', {}, "broken-file"),
+        ('[{"framework": "a", "seconds": 1}, 2]', {}, "broken-file"),
+        ('[{"framework": "a", "seconds": 1, "seconds": 2}]', {}, "broken-file"),
+        ('{"framework": "a", "seconds": 1, "seconds": 2}\n', {}, "broken-file"),
         ('framework,throughput\na,"1,024"\n', {}, "bad-value"),
         ('framework,nodes,seconds\na,"1,024",2\n', {}, "bad-value"),
     ],

@@ -223,6 +223,13 @@ def test_a_run_has_a_record_like_any_other(run_command: Any, tmp_path: Path) -> 
     assert spec["command"]["folder"] == str(CHECKOUT) and spec["model"] is None
 
 
+def test_output_without_line_ends_is_copied_while_it_is_printed(run_command: Any) -> None:
+    seen = "[ -s {output}/printed-0.txt ]"
+    wait = f"for i in $(seq 300); do {seen} && break; sleep 0.01; done; {seen} || exit 9; echo"
+    record, _, _ = run_command(command=f"printf '%070000d' 0; {wait}; {COMMAND['command']}")
+    assert record["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("keys", "status", "words"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from common.errors import InputError, InputErrors
+from common.errors import InputError, InputErrors, system_faults
 from common.files import (
     CHECKOUT,
     create_text,
@@ -25,7 +25,8 @@ from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from declared.configuration import check_name
+from common.written import parse
+from declared.configuration import Name
 from declared.imported import IMPORT_FILE
 from importers.cells import Run, complete_run, to_rows
 from importers.checks import REPEATED, find_all, without_repetitions
@@ -97,11 +98,12 @@ def import_measurements(
     Raises:
         InputError: If a file cannot be read, something is missing, or a check found what is not accepted.
     """
-    check_name("study", study)
+    parse(Name, study, Path("--as"))
     stated = resolve_statement(options, statement)
     result = Import(study, stated)
     check_target(result, overwrite)
-    read_sources(result, names)
+    with system_faults(Path(names[0])):
+        read_sources(result, names)
     refused = [finding for finding in result.findings if finding.code not in stated.accepted]
     if is_written := not refused and not dry_run:
         write_campaign(result)
@@ -134,6 +136,7 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     reading, statement = result.stated.reading, result.stated.statement
     result.sources, notes = find_sources(names, reading.format, reading.columns)
     result.notes += notes
+    check_copies(result.sources)
     runs: list[Run] = []
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
@@ -172,6 +175,15 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
         result.rows["network"] = [
             row for framework in frameworks for row in network_rows(tests, result.name, framework, defaults)
         ]
+
+
+def check_copies(sources: Sequence[Source]) -> None:
+    """Raise InputError if two tables of runs have the same contents."""
+    names: dict[str, str] = {}
+    for source in sources:
+        if source.format == TABLE and names.setdefault(source.sha256, source.name) != source.name:
+            problem = f"has the same contents as {names[source.sha256]}"
+            raise InputError("duplicate", problem, file=display_path(source.path), hint="import one of them")
 
 
 def _read_tests(source: Source, row_texts: Mapping[str, str]) -> list[CollectiveTest]:

@@ -237,7 +237,7 @@ def wrong_step_counts(runs: Sequence[Run]) -> Iterable[Finding]:
 
 
 def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find series in which each number of devices has another parallelism."""
+    """Find series in which each number of devices has another parallelism, or devices of another model."""
     series: dict[tuple[Any, ...], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     context: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for run in runs:
@@ -245,6 +245,8 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
         label = str(run.levels["parallelism"])
         if (size := run.measurement.values.get("context_parallel", 1)) > 1:
             label += f" with context {size}"
+        if device := run.measurement.values.get("device"):
+            label += f" of {device}"
         series[name][label].add(run.devices)
         context[name].append(run.measurement.place)
     for name, devices in series.items():
@@ -256,7 +258,7 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
             yield Finding(
                 "parallelism-changes",
                 _named(context[name]),
-                f"along {_title(name)} the parallelism changes with the devices: {devices_text}",
+                f"along {_title(name)} the parallelism or the model of the devices changes: {devices_text}",
                 "import one parallelism: --rows COLUMN=TEXT",
             )
 

@@ -53,14 +53,17 @@ def read_run_table(
     names: dict[str, str] = {}
     unused: list[str] = []
     try:
-        for line, row in read_rows(text_lines(path), is_whole=True):
+        rows = list(read_rows(text_lines(path), is_whole=True))
+        if rows:
+            place = f"{display_path(path)}, line {rows[0][0]}"
+            header: Row = {name: None for _, row in rows for name in row}  # objects of JSON may differ
+            names = find_columns(header, columns, place, factors.values())
+            factors = {name: names.get(column, column) for name, column in factors.items()}
+            check_columns(header, [*factors.values(), *row_texts], place)
+            used = {*names.values(), *factors.values(), *row_texts}
+            unused = [name for name in header if name not in used and name.lower() not in IGNORED]
+        for line, row in rows:
             place = f"{display_path(path)}, line {line}"
-            if not names:
-                names = find_columns(row, columns, place, factors.values())
-                factors = {name: names.get(column, column) for name, column in factors.items()}
-                check_columns(row, [*factors.values(), *row_texts], place)
-                used = {*names.values(), *factors.values(), *row_texts}
-                unused = [name for name in row if name not in used and name.lower() not in IGNORED]
             if all(_text(row.get(column)) == text for column, text in row_texts.items()):
                 values = {
                     name: _parse(name, column, _text(row.get(column)), place, unit)

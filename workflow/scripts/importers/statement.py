@@ -152,7 +152,9 @@ def check_levels(levels: Mapping[str, Any], file: Path, above: str = "") -> None
             raise InputError("unknown-name", problem, **place, **alternatives(name, factor_table()))
         if name in OF_RUNS:
             raise InputError("conflicting-keys", "is no level that is stated", **place, hint=OF_RUNS[name])
-        parse(level_type(name), level, file, f"{above}{name}")
+        parse(int if name == "batch_size" else level_type(name), level, file, f"{above}{name}")
+        if name == "batch_size" and level < 1:
+            raise InputError("out-of-range", "is too small", **{**place, "got": level}, expected="1 or more")
 
 
 def _stated_levels(options: Options) -> dict[str, Any]:
@@ -193,8 +195,7 @@ def _reading(options: Options, before: Reading) -> Reading:
         for name in ("format", "unit", "names", "time", "warmup_steps")
         if getattr(options, name) is not None
     }
-    if changes.get("format", FORMATS[0]) not in FORMATS:
-        got = changes["format"]
+    if (got := changes.get("format", before.format)) is not None and got not in FORMATS:
         raise InputError(
             "unknown-name",
             f"there is no format '{got}'",

@@ -18,7 +18,7 @@ PRECISIONS = {
     "amp": ("amp", "bf16", "bfloat16", "fp16", "float16", "half", "mixed", "mixed-precision", "16-mixed",
             "bf16-mixed", "amp-bf16", "amp-fp16", "bf16-true", "16"),
 }  # fmt: skip
-SUCCESS = ("ok", "success", "succeeded", "completed", "done", "0", "true")
+SUCCESS = ("ok", "success", "succeeded", "complete", "completed", "finished", "passed", "done", "0", "true")
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,10 @@ def read_rows(lines: Iterable[str], is_whole: bool = False) -> Iterator[tuple[in
     first_number, first = next(numbered, (0, ""))
     if not first:
         raise LogError(0, "is empty", "CSV with a header, or JSON")
-    first = first.lstrip("\ufeff")
     if first.lstrip().startswith("{"):
         yield from _json_lines(first_number, first, numbered, is_whole)
     elif first.lstrip().startswith("["):
-        yield from _json_list(first + "".join(line for _, line in numbered))
+        yield from _json_list(first + "".join(line for _, line in numbered), is_whole)
     else:
         yield from _csv_rows(first_number, first, numbered, is_whole)
 
@@ -40,10 +39,11 @@ def _json_lines(
     later = False
     while line:
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_row if is_whole else None)
         except (ValueError, RecursionError):
             if is_whole or not later:
-                raise LogError(number, "is not valid JSON", "an object in each line") from None
+                problem = "is not valid JSON, or has a key twice" if is_whole else "is not valid JSON"
+                raise LogError(number, problem, "an object in each line") from None
             row = None
         if isinstance(row, dict):
             later = True
@@ -51,14 +51,27 @@ def _json_lines(
         number, line = next(numbered, (0, ""))
 
 
-def _json_list(text: str) -> Iterator[tuple[int, Row]]:
+def _json_list(text: str, is_whole: bool) -> Iterator[tuple[int, Row]]:
     try:
-        rows = json.loads(text)
+        rows = json.loads(text, object_pairs_hook=_row if is_whole else None)
     except json.JSONDecodeError as error:
         raise LogError(error.lineno, f"is not valid JSON: {error.msg}", "a list of objects") from None
     except (ValueError, RecursionError):
-        raise LogError(0, "is not JSON that can be read", "a list of objects") from None
-    yield from ((number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict))
+        problem = "is no JSON that can be read, or has a key twice"
+        raise LogError(0, problem, "a list of objects") from None
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, dict):
+            yield number, row
+        elif is_whole:
+            raise LogError(number, "is no object", "a list of objects")
+
+
+def _row(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object of JSON; raise ValueError if it has a key twice."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("a key twice")
+    return row
 
 
 def _csv_rows(
