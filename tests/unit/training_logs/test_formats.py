@@ -265,4 +265,6 @@ def test_separators_of_thousands_are_refused(tmp_path: Path) -> None:
 def test_unit_of_a_column_in_brackets_is_read(tmp_path: Path) -> None:
     lines = ["step,t (ms)\n", "1,412.5\n"]
     assert step_table.read(lines, {"seconds": "t (ms)"}).steps[0].seconds == pytest.approx(0.4125)
-    assert step_table.read(["step,t\n", "1,412.5\n"], {"seconds": "t"}, "ms").steps[0].seconds == pytest.approx(0.4125)
+    assert step_table.read(["step,t\n", "1,412.5\n"], {"seconds": "t"}, "ms").steps[
+        0
+    ].seconds == pytest.approx(0.4125)
