@@ -152,6 +152,14 @@ def test_links_are_not_guessed_from_one_node():
     assert np.isnan(predicted.seconds).all() and np.isnan(predicted.low).all()
 
 
+def test_rates_say_nothing_if_those_of_measured_links_are_unknown():
+    table = cells(PLACES, rate_out=math.nan)
+    measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:3]
+    slow, fast = (predict_steps(measured, cells([(16, 8)], rate_out=rate)).seconds[0] for rate in (1e8, 1e11))
+    assert math.isnan(slow) and math.isnan(fast)
+    assert predict_steps(measured, table[4:]).seconds[0] > 0.5, "at the rate of the measured links"
+
+
 def test_model_parallel_groups_of_a_node_share_its_link():
     """Each of 8 tensor ranks has an eighth of the gradients, and all of them send at once."""
     plain, tensor = (law.step_terms(cells([(4, 8)], tensor=size)) for size in (1, 8))
