@@ -93,14 +93,12 @@ def test_throughput_that_contradicts_a_time_is_found(
 
 
 def test_pause_between_restarts_tells_no_unit() -> None:
-    segments = [Step(n % 2, 0.42, started_at=1e9 + 100.0 * n, segment=n // 2) for n in range(8)]
-    paired = [
-        Step(
-            step.index, 0.42, started_at=1e9 + 1000.0 * step.segment + 0.42 * step.index, segment=step.segment
-        )
-        for step in segments
-    ]
-    assert codes([run(steps=tuple(paired))]) == []
+    begins = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0)]  # segment, step
+    steps = (
+        Step(index, 0.42, started_at=1e9 + 1000.0 * segment + 0.42 * index, segment=segment)
+        for segment, index in begins
+    )
+    assert codes([run(steps=tuple(steps))]) == []
 
 
 def test_clocks_of_a_log_tell_its_unit() -> None:

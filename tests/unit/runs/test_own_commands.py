@@ -113,7 +113,7 @@ def test_numbers_of_steps_may_begin_at_zero(tmp_path: Path) -> None:
         assert read_epochs(tmp_path / "epochs.csv")[0]["epoch_time_s"] * 16 / 66 == pytest.approx(2.5)
 
 
-def test_tokens_tell_the_batch(tmp_path: Path) -> None:
+def test_header_of_torchtitan_tells_the_batch(tmp_path: Path) -> None:
     with own_commands(tmp_path / "commands", ours={"log_format": "torchtitan"}):
         command = load_command("ours")
     header = "Trainer is initialized with local batch size 8, global batch size {}, sequence length 32\n"

@@ -187,7 +187,8 @@ def test_torchtitan_reads_the_rank_with_most_steps_without_validation(tmp_path: 
     rank_0 = line.format(0, 5, "", 10)
     rank_1 = "".join(line.format(1, index // 2, "", index) for index in (10, 20, 30))
     validation = line.format(1, 8, "validate ", 15)
-    log = read_log(write(tmp_path, rank_0 + validation + rank_1), "torchtitan")
+    first, *others = rank_1.splitlines(True)
+    log = read_log(write(tmp_path, "".join((rank_0, first, validation, *others))), "torchtitan")
     assert [(step.index, step.n_steps, step.seconds) for step in log.steps] == [(20, 10, 0.5), (30, 10, 0.5)]
 
 

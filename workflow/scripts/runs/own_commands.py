@@ -171,10 +171,9 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
         text = f"log: a step has {samples:g} samples, planned are {batch}"
         return Note("other-batch", text, samples=samples, planned=batch)
     devices = spec["ranks"] * spec["replicas_per_rank"]
-    for name, expected in (("devices", devices), ("nodes", spec["nodes"])):
-        if log.facts.get(name, expected) != expected:
-            text = f"log: it is of {log.facts[name]} {name}, planned are {expected}"
-            return Note("other-devices", text, **{name: log.facts[name]}, planned=expected)
+    if (logged := log.facts.get("devices", devices)) != devices:
+        text = f"log: it is of {logged} devices, planned are {devices}"
+        return Note("other-devices", text, devices=logged, planned=devices)
     if (total_s := sum(step.seconds * step.n_steps for step in steps)) > wall_s * (1 + MAX_TIME_ERROR):
         text = f"log: its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
         return Note("too-long-steps", text, steps_s=total_s, wall_s=wall_s)
@@ -185,10 +184,6 @@ def _samples(log: Log) -> float | None:
     """Return the samples of a step as the log states them, None if it does not."""
     if samples := [step.samples for step in log.steps if step.samples]:
         return median(samples)
-    length = log.facts.get("sequence_length")
-    tokens = [step.tokens for step in log.steps if step.tokens]
-    if tokens and isinstance(length, int):
-        return median(tokens) / length
     batch = log.facts.get("global_batch")
     return float(batch) if isinstance(batch, int | float) else None
 
