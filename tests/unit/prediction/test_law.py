@@ -160,6 +160,17 @@ def test_rates_say_nothing_if_those_of_measured_links_are_unknown():
     assert predict_steps(measured, table[4:]).seconds[0] > 0.5, "at the rate of the measured links"
 
 
+def test_links_of_other_rates_take_their_share_of_an_unknown_size():
+    table = cells(PLACES, gradient_bytes=math.nan)
+    measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
+    slow, same, fast = (
+        predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate_out=rate)).seconds[0]
+        for rate in (5e9, 1e10, 1e11)
+    )
+    assert slow == pytest.approx(0.5 + 2 * hierarchical(16), rel=0.05)
+    assert same == pytest.approx(0.5 + hierarchical(16), rel=0.01) and fast < 0.56
+
+
 def test_model_parallel_groups_of_a_node_share_its_link():
     """Each of 8 tensor ranks has an eighth of the gradients, and all of them send at once."""
     plain, tensor = (law.step_terms(cells([(4, 8)], tensor=size)) for size in (1, 8))

@@ -412,8 +412,12 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
     size = 1.0 if math.isnan(size) else size
     is_informed = (measured["nodes"] > 1).any()
     rate = size / (UNKNOWN_LINK_SHARE * base_s) if is_informed else math.nan
-    filled = {"gradient_bytes": size, "rate_out": rate}
-    return measured.assign(**filled), cells.assign(**filled)
+    usual = measured.loc[measured["nodes"] > 1, "rate_out"].max()  # NaN: unknown, and all rates are one
+    filled = (
+        table.assign(gradient_bytes=size, rate_out=rate * (table["rate_out"] / usual).fillna(1.0))
+        for table in (measured, cells)
+    )
+    return next(filled), next(filled)
 
 
 def join_steps(count: int, parts: Sequence[tuple[NDArray[np.bool_], Steps]]) -> Steps:
