@@ -1,6 +1,8 @@
 """Files become a campaign whose tables fit their schemas, and an import.yaml that repeats the import."""
 
 import json
+import math
+import os
 import re
 from pathlib import Path
 
@@ -87,7 +89,7 @@ def test_logs_become_runs_with_values_of_their_names(checkout: Path) -> None:
         log = checkout / "logs" / f"n{nodes}" / "tp4.log"
         log.parent.mkdir(parents=True)
         text = (LOGS / "megatron.log").read_text()
-        text = text if nodes == 8 else re.sub(r".* world_size .*\n", "", text)
+        text = text if nodes == 8 else re.sub(r".* (world|data_parallel)_size .*\n", "", text)
         log.write_text(text.replace("812.6", f"8{nodes}.6"))
     chosen = options(
         model="gpt", parameters=1.3e9, devices_per_node=8, names="n{nodes}/*.log", column=["devices="]
@@ -150,12 +152,108 @@ def test_earlier_import_is_replaced_only_on_request(checkout: Path) -> None:
         ({"parameters": 1e9}, "missing-argument"),
         ({"precision": "fp8"}, "bad-value"),
         ({"rows": ["framework=nobody"]}, "missing-value"),
+        ({"level": ["batch_size=8.5"]}, "wrong-type"),
+        ({"level": ["sync_every=--3"]}, "wrong-type"),
+        ({"level": ["batch_scope=all"]}, "not-one-of"),
+        ({"level": ["nodes=2"]}, "conflicting-keys"),
+        ({"level": ["parallelism=data-tensor2"]}, "conflicting-keys"),
+        ({"level": ["batch_size=largest"]}, "wrong-type"),
+        ({"level": ["batch_size=0"]}, "out-of-range"),
+        ({"bandwidth": math.nan}, "out-of-range"),
+        ({"inside_bandwidth": -1.0}, "out-of-range"),
+        ({"parameters": math.inf, "model": "m"}, "out-of-range"),
+        ({"source": " "}, "bad-pattern"),
+        ({"factor": ["Tp=model"]}, "bad-pattern"),
+        ({"names": "{Foo}.csv"}, "bad-pattern"),
     ],
 )
 def test_wrong_option_is_one_line(keys: dict[str, object], code: str) -> None:
     with pytest.raises(InputError) as refused:
         import_measurements([str(FILES / "dlperf_runs.csv")], "theirs", options(**keys))
     assert refused.value.code == code
+
+
+def test_copy_of_a_table_is_refused(checkout: Path) -> None:
+    copy = checkout / "copy.csv"
+    copy.write_bytes((FILES / "llm_foundry.csv").read_bytes())
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv"), str(copy)], "mpt", OWN)
+    assert refused.value.code == "duplicate"
+
+
+def test_file_that_cannot_be_read_and_wrong_name_are_refused() -> None:
+    with pytest.raises(InputError) as refused:
+        import_measurements(["/dev/null"], "mpt", OWN)
+    assert refused.value.file == "/dev/null"
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv")], "../mpt", OWN)
+    assert refused.value.file == "--as"
+
+
+def test_format_of_a_statement_is_checked(checkout: Path) -> None:
+    statement = checkout / "statement.yaml"
+    statement.write_text("stated: {source: s, licence: l}\nreading: {format: megatron-lm}\n")
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv")], "mpt", Options(), statement)
+    assert refused.value.code == "unknown-name"
+
+
+def test_number_that_is_stated_as_a_level_is_one(checkout: Path) -> None:
+    import_measurements([str(FILES / "llm_foundry.csv")], "mpt", options(level=["learning_rate=0.1"]))
+    written = load(ImportKeys, checkout / "results" / "mpt" / "imported" / "import.yaml")
+    assert written.stated.levels == {"learning_rate": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("level", "code"), [({"sync_every": "four"}, "wrong-type"), ({"nodes": 2}, "conflicting-keys")]
+)
+def test_levels_of_a_statement_are_checked(checkout: Path, level: dict[str, object], code: str) -> None:
+    statement = checkout / "statement.yaml"
+    statement.write_text(yaml.safe_dump({"stated": {"source": "s", "licence": "l", "levels": level}}))
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv")], "mpt", Options(), statement)
+    assert refused.value.code == code and refused.value.file == str(statement)
+
+
+@pytest.mark.parametrize("n_tables", [0, 1])
+def test_import_that_breaks_off_leaves_the_earlier_one(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, n_tables: int
+) -> None:
+    names, folder = [str(FILES / "llm_foundry.csv")], checkout / "results" / "mpt" / "imported"
+    import_measurements(names, "mpt", OWN)
+    earlier = {file.name: file.read_bytes() for file in folder.iterdir()}
+    written: list[str] = []
+
+    def write_some(rows: object, name: str, file: Path) -> None:
+        if len(written) == n_tables:
+            raise OSError(28, "No space left on device")
+        written.append(name)
+        file.write_text("other")
+
+    monkeypatch.setattr(campaign, "write_table", write_some)
+    with pytest.raises(OSError):
+        import_measurements(names, "mpt", OWN, overwrite=True)
+    assert len(written) == n_tables
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == earlier
+
+
+def test_half_replaced_import_is_no_campaign(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, folder = [str(FILES / "llm_foundry.csv")], checkout / "results" / "mpt" / "imported"
+    import_measurements(names, "mpt", OWN)
+    replace, places = os.replace, []
+
+    def replace_one(partial: Path, file: Path) -> None:
+        if not Path(file).name.endswith(".partial"):
+            if places:
+                raise KeyboardInterrupt
+            places.append(Path(file).name)
+        replace(partial, file)
+
+    monkeypatch.setattr(os, "replace", replace_one)
+    with pytest.raises(KeyboardInterrupt):
+        import_measurements(names, "mpt", OWN, overwrite=True)
+    assert places == ["epochs.csv"]
+    assert {file.name for file in folder.iterdir()} == {"runs.csv", "epochs.csv"}, "no import.yaml"
 
 
 def test_collective_tests_alone_are_no_campaign() -> None:

@@ -145,6 +145,70 @@ def test_runs_are_numbered_and_an_epoch_has_the_largest_batch() -> None:
     assert rows[0]["epoch_time_s"] == 50.0
 
 
+@pytest.mark.parametrize(
+    ("values", "is_right"),
+    [
+        ({"data_parallel": 8}, True),
+        ({"data_parallel": 4}, False),
+        ({"data_parallel": 2, "sharded_parallel": 4}, True),
+        ({"data_parallel": 8, "sharded_parallel": 8}, True),
+        ({"data_parallel": 2, "sharded_parallel": 2}, False),
+        ({"sharded_parallel": 4}, True),
+        ({"sharded_parallel": 3}, False),
+        ({"data_parallel": 8, "tensor_parallel": 2}, False),
+    ],
+)
+def test_replicas_are_those_of_the_devices(values: dict[str, int], is_right: bool) -> None:
+    if is_right:
+        assert run(**values).replicas == 8
+    else:
+        with pytest.raises(InputError) as refused:
+            run(**values)
+        assert refused.value.code == "contradicting-values"
+
+
+def test_level_of_an_own_factor_is_checked() -> None:
+    measurement = Measurement("a.csv, line 2", dict(BASE), custom={"kernel": "a b/.."})
+    with pytest.raises(InputError) as refused:
+        complete_run(measurement, stated(), "step")
+    assert refused.value.key == "custom_kernel" and refused.value.file == "a.csv, line 2"
+
+
+def test_epochs_of_files_have_their_samples() -> None:
+    epoch = {"seconds": None, "epoch_s": 100.0, "samples_per_epoch": 51200}
+    rows, _ = to_rows([run(**epoch)], "s", stated())
+    assert (rows[0]["samples_per_epoch"], rows[0]["epoch_time_s"]) == (51200, 100.0)
+    assert (rows[0]["throughput_samples_s"], rows[0]["step_time_median_s"]) == (512.0, 0.125)
+    rows, _ = to_rows([run(**epoch)], "s", stated(samples_per_epoch=5120))
+    assert (rows[0]["samples_per_epoch"], rows[0]["epoch_time_s"]) == (5120, pytest.approx(10.0))
+    rows, _ = to_rows([run(**epoch), run(**{**epoch, "samples_per_epoch": 6400})], "s", stated())
+    assert [row["samples_per_epoch"] for row in rows] == [64, 64], "the largest batch: files contradict"
+    assert [row["epoch_time_s"] for row in rows] == pytest.approx([0.125, 1.0])
+
+
+def test_time_to_train_is_no_epoch() -> None:
+    rows, _ = to_rows([run(time="run", seconds=None, run_s=900.0, samples_per_epoch=640)], "s", stated())
+    assert rows[0]["epoch_time_s"] == 900.0 and "steps" not in rows[0]
+    names = ("samples_per_epoch", "throughput_samples_s", "throughput_tokens_s", "step_time_median_s")
+    assert [rows[0][name] for name in names] == [None] * 4
+
+
+def test_epoch_of_a_fraction_of_steps_has_no_counts() -> None:
+    rows, _ = to_rows([run()], "s", stated(samples_per_epoch=100))
+    assert "steps" not in rows[0] and rows[0]["epoch_time_s"] == 0.78125
+
+
+def test_accumulation_is_not_counted_as_another_batch() -> None:
+    """Batches of all replicas without accumulation are 64 and 64; local ones are 8 and 4: a global scope."""
+    runs = [run(sync_every=1), run(sync_every=2, nodes=2, global_batch=128)]
+    assert {row["batch_scope"] for row in to_rows(runs, "s", stated())[0]} == {"global"}
+
+
+def test_batch_that_accumulation_does_not_divide_is_one() -> None:
+    rows, _ = to_rows([run(global_batch=9, sync_every=2)], "s", stated())
+    assert [rows[0][name] for name in ("batch_scope", "batch_size", "sync_every")] == ["global", 9, 1]
+
+
 def test_count_beyond_the_table_names_its_place() -> None:
     with pytest.raises(InputError) as refused:
         to_rows([run(global_batch=2.0**24 * 8, nodes=1)], "s", stated())

@@ -62,6 +62,45 @@ def test_parameters_and_samples_tell_the_unit(factor: float, expected: list[str]
     assert codes([run(parameters=25557032.0, local_batch=8.0, seconds=0.021 * factor)]) == expected
 
 
+def test_size_of_the_model_tells_no_unit_of_a_cpu() -> None:
+    cpu = Statement(source="s", licence="l", levels={"device": "cpu"})
+    values = {**BASE, "nodes": 1, "global_batch": 64.0, "parameters": 25557032.0, "seconds": 21.0}
+    assert find_all([complete_run(Measurement("a", values), cpu, "step")], "step") == []
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(299.0, []), (301.0, ["implausible-unit"])])
+def test_step_of_minutes_is_implausible(seconds: float, expected: list[str]) -> None:
+    assert codes([run(seconds=seconds)]) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"samples_per_s": 128.0},
+        {"tokens_per_s": 128.0 * 100, "sequence_length": 100},
+        {"device_tokens_per_s": 16.0 * 100, "sequence_length": 100},
+    ],
+)
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, []), (1.4, []), (1 / 8, ["implausible-unit"]), (8, ["implausible-unit"])]
+)
+def test_throughput_that_contradicts_a_time_is_found(
+    values: dict[str, float], factor: float, expected: list[str]
+) -> None:
+    names = [name for name in values if name != "sequence_length"]
+    changed = values | {name: values[name] * factor for name in names}
+    assert codes([run(seconds=0.5, **changed)]) == expected
+
+
+def test_pause_between_restarts_tells_no_unit() -> None:
+    begins = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0)]  # segment, step
+    steps = (
+        Step(index, 0.42, started_at=1e9 + 1000.0 * segment + 0.42 * index, segment=segment)
+        for segment, index in begins
+    )
+    assert codes([run(steps=tuple(steps))]) == []
+
+
 def test_clocks_of_a_log_tell_its_unit() -> None:
     steps = tuple(Step(n, 42.0, started_at=1e9 + 0.042 * n) for n in range(6))
     assert codes([run(steps=steps)]) == ["implausible-unit"]
@@ -81,6 +120,19 @@ def test_series_that_stands_twice_in_a_report_is_found() -> None:
     runs = public("dlperf_batches.csv")
     assert codes(runs) == ["same-run-twice"] and len(without_repetitions(runs)) == len(runs) - 4
     assert codes(runs[:-2]) == [], "two equal rows may be chance"
+
+
+def test_runs_on_other_devices_are_not_the_same() -> None:
+    same = {"seconds": 0.51234, "samples_per_s": 125.0, "started_at": 1.7e9}
+    for names in (("seconds", "samples_per_s"), ("seconds", "started_at")):
+        times = {name: same[name] for name in names}
+        assert codes([run("a", **times), run("b", **times)]) == ["same-run-twice"]
+        assert (
+            codes([run("a", **times), run("b", nodes=2, local_batch=4.0, **{**times, "global_batch": 64.0})])
+            == []
+        )
+    begins = [run("a", seconds=0.5, started_at=1.7e9), run("b", seconds=0.6, started_at=1.7e9)]
+    assert codes(begins) == [], "runs that begin together have other times"
 
 
 def test_log_that_was_copied_is_found() -> None:
@@ -125,7 +177,39 @@ def test_times_on_straight_lines_were_computed(spread: float, expected: list[str
     assert codes(runs) == expected
 
 
+def test_two_short_lines_may_be_straight_by_chance() -> None:
+    runs = [
+        run(f"{batch} {count}", local_batch=batch, sync_every=count, global_batch=8.0 * batch * count,
+            seconds=0.05 + 0.031 * batch * count)
+        for batch in (1.0, 7.0) for count in (2, 4, 9)
+    ]  # fmt: skip
+    assert codes(runs) == []
+
+
+def test_times_on_a_line_of_batches_were_computed() -> None:
+    runs = [
+        run(f"{batch}", local_batch=float(batch), global_batch=8.0 * batch, seconds=0.05 + 0.031 * batch)
+        for batch in (1, 2, 4, 8, 16)
+    ]
+    assert codes(runs) == ["too-exact"]
+
+
+def test_batches_of_sharded_replicas_count_all() -> None:
+    sharded = {"sharded_parallel": 8, "data_parallel": 1}
+    assert codes([run(local_batch=8.0, seconds=0.5, **sharded)]) == []
+    assert codes([run(local_batch=64.0, seconds=0.5, **sharded)]) == ["step-count"]
+
+
 def test_batch_that_is_not_the_product_is_found() -> None:
+    assert codes([run(local_batch=8.0, sync_every=2, seconds=0.5)]) == ["step-count"]
+    content = {**BASE, "nodes": 1, "global_batch": 300.0, "seconds": 0.5}
+    del content["sync_every"]
+    assert codes([complete_run(Measurement("a", content), STATED, "step")]) == ["step-count"]
+    told = Statement(source="s", licence="l", levels={"sync_every": 4})
+    runs = [complete_run(Measurement("a", content | {"global_batch": 64.0}), told, "step")]
+    assert codes(runs) == ["step-count"], "what is stated contradicts the file"
+    pipeline = run(local_batch=1.0, sync_every=64, pipeline_parallel=8, seconds=0.5)
+    assert codes([pipeline]) == []
     assert codes([run(local_batch=7.875, seconds=0.5)]) == ["step-count"]
     assert codes([run(local_batch=7.9999, seconds=0.5)]) == []
 
@@ -140,6 +224,8 @@ def test_parallelism_that_changes_along_a_series_is_found() -> None:
         run(nodes=n, context_parallel=c, local_batch=8.0 * c, seconds=0.5) for n, c in ((1, 2), (2, 4))
     ]
     assert codes(context) == ["parallelism-changes"]
+    devices = [run(nodes=n, device=device, seconds=0.5) for n, device in ((1, "A100"), (2, "H100"))]
+    assert codes(devices) == ["parallelism-changes"]
     crossed = [
         run(nodes=nodes, tensor_parallel=tensor, local_batch=8.0 * tensor, seconds=0.5)
         for nodes in (1, 2)
@@ -156,7 +242,9 @@ def test_replicates_of_two_systems_are_found() -> None:
     )
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(0.55, ["off-curve"]), (0.525, []), (0.51, [])])
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.55, ["off-curve"]), (0.45, ["off-curve"]), (0.525, []), (0.51, [])]
+)
 def test_place_off_the_curve_is_found(seconds: float, expected: list[str]) -> None:
     series = {1: 0.5, 2: 0.505, 4: seconds, 8: 0.515}
     assert codes([run(f"n{nodes}", nodes=nodes, seconds=time) for nodes, time in series.items()]) == expected
@@ -175,3 +263,8 @@ def test_time_to_train_on_a_lattice_is_found() -> None:
     ]
     assert codes(runs, "run") == ["lattice"]
     assert codes([run(f"r{n}", time="run", run_s=600.0 + n, evaluations=6) for n in range(6)], "run") == []
+    scattered = zip((5, 6, 6, 7, 6, 5), (500.0, 520.0, 620.0, 610.0, 560.0, 570.0), strict=True)
+    runs = [
+        run(f"r{n}", time="run", run_s=time, evaluations=count) for n, (count, time) in enumerate(scattered)
+    ]
+    assert codes(runs, "run") == []

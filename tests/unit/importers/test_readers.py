@@ -38,6 +38,29 @@ def test_columns_have_usual_names_and_units_at_their_ends(tmp_path: Path) -> Non
     assert unused == ["site"] and run.other_columns == {"site": "a"}
 
 
+@pytest.mark.parametrize(
+    ("column", "unit", "seconds"),
+    [
+        ("t_ms", "s", 0.41), ("t(ms)", "s", 0.41), ("t [ms]", "s", 0.41), ("t-msec", "s", 0.41),
+        ("t.us", "s", 0.41e-3), ("step_s", "ms", 410.0), ("t", "ms", 0.41), ("items", "s", 410.0),
+    ],
+)  # fmt: skip
+def test_unit_is_that_which_ends_the_column(tmp_path: Path, column: str, unit: str, seconds: float) -> None:
+    runs, _ = read_run_table(table(tmp_path, f"{column}\n410\n"), {"seconds": column}, {}, {}, unit)
+    assert runs[0].values["seconds"] == pytest.approx(seconds)
+
+
+def test_objects_may_have_other_columns_than_the_first(tmp_path: Path) -> None:
+    text = '[{"framework": "a", "seconds": 1}, {"framework": "a", "seconds": 2, "sync_every": 4}]'
+    runs, _ = read_run_table(table(tmp_path, text), {}, {}, {})
+    assert [run.values.get("sync_every") for run in runs] == [None, 4]
+
+
+def test_decimal_commas_and_empty_last_cells_are_read(tmp_path: Path) -> None:
+    runs, _ = read_run_table(table(tmp_path, "framework;seconds\na;0,412;\nb;12,5;;\n"), {}, {}, {})
+    assert [run.values["seconds"] for run in runs] == [0.412, 12.5]
+
+
 def test_columns_are_mapped_and_rows_chosen(tmp_path: Path) -> None:
     file = table(tmp_path, "framework,t,mode,tp\na,412.5,train,2\na,7,eval,2\nb,300,train,4\n")
     runs, unused = read_run_table(
@@ -61,6 +84,14 @@ def test_columns_are_mapped_and_rows_chosen(tmp_path: Path) -> None:
         ("framework,framework,seconds\na,a,1\n", {}, "broken-file"),
         ("", {}, "broken-file"),
         ("framework,seconds\n", {}, "missing-value"),
+        ("framework,seconds\na,1\nb\n", {}, "broken-file"),
+        ("framework,seconds\na,1,2\n", {}, "broken-file"),
+        ('{"framework": "a", "seconds": 1}\n{"framework": "b", "sec\n', {}, "broken-file"),
+        ('[{"framework": "a", "seconds": 1}, 2]', {}, "broken-file"),
+        ('[{"framework": "a", "seconds": 1, "seconds": 2}]', {}, "broken-file"),
+        ('{"framework": "a", "seconds": 1, "seconds": 2}\n', {}, "broken-file"),
+        ('framework,throughput\na,"1,024"\n', {}, "bad-value"),
+        ('framework,nodes,seconds\na,"1,024",2\n', {}, "bad-value"),
     ],
 )
 def test_wrong_table_is_refused(text: str, columns: dict[str, str], code: str, tmp_path: Path) -> None:

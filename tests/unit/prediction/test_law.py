@@ -146,11 +146,86 @@ def test_hidden_messages_are_recovered():
     assert predicted == pytest.approx(steps.loc[is_last, "step_s"].to_numpy(), rel=0.02)
 
 
+def test_links_are_not_guessed_from_one_node():
+    table = cells(PLACES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
+    predicted = predict_steps(with_steps(table, 0.5)[:1], table[1:])
+    assert np.isnan(predicted.seconds).all() and np.isnan(predicted.low).all()
+
+
+def test_rates_say_nothing_if_those_of_measured_links_are_unknown():
+    table = cells(PLACES, rate_out=math.nan)
+    measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:3]
+    slow, fast = (predict_steps(measured, cells([(16, 8)], rate_out=rate)).seconds[0] for rate in (1e8, 1e11))
+    assert math.isnan(slow) and math.isnan(fast)
+    assert predict_steps(measured, table[4:]).seconds[0] > 0.5, "at the rate of the measured links"
+
+
+def test_links_of_other_rates_take_their_share_of_an_unknown_size():
+    table = cells(PLACES, gradient_bytes=math.nan)
+    measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
+    slow, same, fast = (
+        predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate_out=rate)).seconds[0]
+        for rate in (5e9, 1e10, 1e11)
+    )
+    assert slow == pytest.approx(0.5 + 2 * hierarchical(16), rel=0.05)
+    assert same == pytest.approx(0.5 + hierarchical(16), rel=0.01) and fast < 0.56
+
+
+def test_model_parallel_groups_of_a_node_share_its_link():
+    """Each of 8 tensor ranks has an eighth of the gradients, and all of them send at once."""
+    plain, tensor = (law.step_terms(cells([(4, 8)], tensor=size)) for size in (1, 8))
+    assert tensor.costs[law.HIERARCHICAL][0] == pytest.approx(plain.costs[law.HIERARCHICAL][0])
+    assert plain.inside[0] > 0 and tensor.inside[0] == 0
+
+
+def test_waiting_grows_with_the_root_of_accumulation():
+    terms = law.step_terms(cells([(4, 8), (4, 8)], accumulation=[1, 4]))
+    once, four_times = terms.columns((law.WAITING,), 0.01)[:, 6]
+    assert four_times == pytest.approx(2 * once) and once == pytest.approx(2 * 0.08)
+
+
+def test_scatter_widens_the_uncertainty_of_coefficients():
+    table = cells(PLACES)
+    smooth = 0.5 + hierarchical(table["nodes"])
+    terms, error = law.step_terms(table), np.full(len(table), 0.01)
+    exact, scattered = (
+        law.fit_form((law.HIERARCHICAL,), terms, smooth * factors, error).covariance[1, 1]
+        for factors in (np.ones(5), np.array([1, 1.1, 1, 1.1, 1]))
+    )
+    assert scattered > 10 * exact
+
+
+def test_band_has_a_floor_and_grows_with_devices_beyond(monkeypatch):
+    table = cells(PLACES)
+    measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
+    squares = predict_steps(measured, table).log_sd ** 2
+    for name, shares in (("BAND_FLOOR", [1, 1, 1, 1, 1]), ("BAND_DOUBLING", [0, 0, 0, 0, 1])):
+        with monkeypatch.context() as patch:
+            constant = getattr(law, name)
+            patch.setattr(law, name, 0.0)
+            assert squares - predict_steps(measured, table).log_sd ** 2 == pytest.approx(
+                np.array(shares) * constant**2
+            )
+            assert constant > 0
+
+
+def test_many_cells_leave_nothing_to_wrong_forms():
+    """With n cells on several nodes, the weight of a form is that of a likelihood, error to the power of n / 2."""
+    table = cells([(2**power, 8) for power in range(13)])
+    fitted = Law(with_steps(table, 0.5 + 0.05 * np.log2(table["nodes"])))
+    shares = dict(
+        zip((form.names for form in fitted.forms), fitted.weights / fitted.weights.sum(), strict=True)
+    )
+    assert shares[law.FLAT,] + shares[law.HIERARCHICAL,] < 1e-4
+
+
 def test_noisy_cells_inform_less():
     table = cells(PLACES[:3], n=2, sd=0.0)
     steps = with_steps(table, [0.5, 0.6, 0.65])
     exact, noisy = (Law(steps.assign(sd=sd)).error for sd in (0.0, 0.1))
     assert (noisy > 2 * exact).all()
+    four_times = Law(steps.assign(sd=0.1, n=8)).error
+    assert noisy**2 - exact**2 == pytest.approx(4 * (four_times**2 - exact**2))
 
 
 @pytest.fixture(scope="module")

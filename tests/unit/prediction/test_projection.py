@@ -52,6 +52,7 @@ def test_the_last_number_of_nodes_above_a_level():
     assert max_nodes_above(nodes, efficiency, 0.95) == 1
     assert max_nodes_above(nodes, efficiency, 0.3) == math.inf
     assert max_nodes_above(nodes, efficiency, 1.1) == 0
+    assert max_nodes_above(np.array([1, 4]), np.array([1.0, 0.8 - 1e-13]), 0.8) == 3, "4 is below it"
 
 
 def test_every_small_number_of_nodes_is_asked_for():

@@ -21,7 +21,7 @@ from plan.record_checks import find_contradiction
 from ranks.command.adapter import OUTPUT, PRINTED
 from records.aggregate import aggregate_records
 from runs.epochs import read_epochs
-from runs.own_commands import UNREADABLE, read_times
+from runs.own_commands import UNREADABLE, CommandTimes, measured_fields, read_times
 from runs.steps import quantiles
 from runs.supervise import supervise
 from support.own_commands import COMMAND, own_commands, write_study
@@ -80,6 +80,63 @@ def test_means_of_steps_belong_to_the_epochs_they_cover(tmp_path: Path, command:
     epochs = read_epochs(tmp_path / "epochs.csv")
     assert [row["epoch_time_s"] * 16 / 66 for row in epochs] == pytest.approx([1.0, (1 + 2 * 2) / 3, 2.0])
     assert not (tmp_path / "steps.csv").exists()
+
+
+def test_a_mean_of_all_steps_has_all_of_them(tmp_path: Path) -> None:
+    with own_commands(tmp_path / "commands", ours={"log_format": "trainer"}):
+        command = load_command("ours")
+    for n_steps, code in ((12, None), (11, "other-steps"), (7, "other-steps"), (13, "other-steps")):
+        summary = {"step": n_steps, "train_runtime": 1.5 * n_steps}
+        text = json.dumps({"global_step": n_steps, "log_history": [summary]})
+        read_back = read_log(tmp_path, command, text)
+        assert (read_back.problem and read_back.problem.code) == code
+    # Nobody knows when its first step ends.
+    assert read_log(tmp_path, command, text.replace("13", "12")).first_step_s is None
+
+
+def test_a_long_first_interval_does_not_hide_missing_steps(tmp_path: Path, command: Command) -> None:
+    text = lines([1.0], interval=8) + lines([1.0, 1.0], first=9)
+    assert read_log(tmp_path, command, text).problem.code == "other-steps"
+
+
+def test_steps_before_the_last_interval_may_have_no_line(tmp_path: Path, command: Command) -> None:
+    assert read_log(tmp_path, command, lines([1.0, 2.0], interval=5)).problem is None
+    assert read_log(tmp_path, command, lines([1.0] * 3, interval=3)).problem.code == "other-steps"
+
+
+def test_numbers_of_steps_may_begin_at_zero(tmp_path: Path) -> None:
+    with own_commands(tmp_path / "commands", ours={"log_format": "steps"}):
+        command = load_command("ours")
+    for first in (0, 1):
+        rows = "".join(f"{first + number},{1.0 + number}\n" for number in range(12))
+        assert read_log(tmp_path, command, f"step,seconds\n{rows}", wall_s=99.0).problem is None
+        assert read_epochs(tmp_path / "epochs.csv")[0]["epoch_time_s"] * 16 / 66 == pytest.approx(2.5)
+
+
+def test_header_of_torchtitan_tells_the_batch(tmp_path: Path) -> None:
+    with own_commands(tmp_path / "commands", ours={"log_format": "torchtitan"}):
+        command = load_command("ours")
+    header = "Trainer is initialized with local batch size 8, global batch size {}, sequence length 32\n"
+    text = "".join(
+        f"2026-11-28 10:00:{number:02d},000 step: {number:2}  loss: 1.0  tps: 512  x\n"
+        for number in range(13)
+    )
+    assert read_log(tmp_path, command, header.format(32) + text).problem.code == "other-batch"
+
+
+def test_rounded_times_may_add_up_to_a_little_more_than_the_run(tmp_path: Path, command: Command) -> None:
+    assert read_log(tmp_path, command, lines([1.0] * 12), wall_s=11.9).problem is None
+
+
+@pytest.mark.parametrize(
+    ("started_at", "startup_s"), [(103.0, 3.0), (99.0, None), (161.0, None), (None, None)]
+)
+def test_clock_of_another_machine_tells_no_startup(
+    command: Command, started_at: float | None, startup_s: float | None
+) -> None:
+    environment: Any = {"packages": {}, "python": {"version": "3.12"}}
+    times = CommandTimes(None, started_at=started_at)
+    assert measured_fields(command, environment, times, 100.0, 60.0)["startup_s"] == startup_s
 
 
 def test_steps_are_read_of_the_node_that_prints_them(tmp_path: Path, command: Command) -> None:
@@ -164,6 +221,13 @@ def test_a_run_has_a_record_like_any_other(run_command: Any, tmp_path: Path) -> 
     assert len(read_table(tmp_path / "epochs.csv", "epochs")) == 2
     spec = json.loads((attempt / "spec.json").read_text())
     assert spec["command"]["folder"] == str(CHECKOUT) and spec["model"] is None
+
+
+def test_output_without_line_ends_is_copied_while_it_is_printed(run_command: Any) -> None:
+    seen = "[ -s {output}/printed-0.txt ]"
+    wait = f"for i in $(seq 300); do {seen} && break; sleep 0.01; done; {seen} || exit 9; echo"
+    record, _, _ = run_command(command=f"printf '%070000d' 0; {wait}; {COMMAND['command']}")
+    assert record["status"] == "ok"
 
 
 @pytest.mark.parametrize(

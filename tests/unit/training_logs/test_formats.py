@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from training_logs import step_table
 from training_logs.formats import FORMATS, read_log, recognize
 from training_logs.log import FACT_NAMES, LogError
 
@@ -173,3 +174,98 @@ def test_copies_of_ranks_without_prefix_are_no_restart(tmp_path: Path) -> None:
     file.write_text("".join(line.format(index) for index in (10, 20, 10, 20, 30, 20, 30, 40)))
     log = read_log(file, "megatron")
     assert [(step.index, step.segment) for step in log.steps] == [(10, 0), (20, 0), (30, 0), (40, 0)]
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "log"
+    file.write_text(text)
+    return file
+
+
+def test_torchtitan_reads_the_rank_with_most_steps_without_validation(tmp_path: Path) -> None:
+    line = "[rank{}]:2025-01-01 10:00:{:02d},000 - INFO - {}step: {:2}  loss: 1.0  tps: 128  mfu: 1%\n"
+    rank_0 = line.format(0, 5, "", 10)
+    rank_1 = "".join(line.format(1, index // 2, "", index) for index in (10, 20, 30))
+    validation = line.format(1, 8, "validate ", 15)
+    first, *others = rank_1.splitlines(True)
+    log = read_log(write(tmp_path, "".join((rank_0, first, validation, *others))), "torchtitan")
+    assert [(step.index, step.n_steps, step.seconds) for step in log.steps] == [(20, 10, 0.5), (30, 10, 0.5)]
+
+
+@pytest.mark.parametrize(("clock", "seconds"), [("08,123", 8.123), ("08,500", 8192 / (126 * 8))])
+def test_torchtitan_takes_clocks_within_the_rounding_of_rates(
+    tmp_path: Path, clock: str, seconds: float
+) -> None:
+    header = (
+        "Building device mesh with parallelism: dp_shard=8\n"
+        "Trainer is initialized with local batch size 1, global batch size 8, sequence length 1024\n"
+    )
+    line = "2025-01-01 10:00:{} - INFO - step: {}  loss: 1.0  tps: 126  mfu: 1%\n"
+    text = header + line.format("00,000", 1) + line.format(clock, 2)
+    assert read_log(write(tmp_path, text), "torchtitan").steps[1].seconds == pytest.approx(seconds)
+
+
+def test_mlperf_steps_of_several_ranks_count_once(tmp_path: Path) -> None:
+    lines = (LOGS / "mllog.txt").read_text().splitlines(True)
+    doubled = "".join(2 * line if "train_step_time" in line else line for line in lines)
+    steps = read_log(write(tmp_path, doubled), "mllog").steps
+    assert steps == read_log(LOGS / "mllog.txt", "mllog").steps
+
+
+def test_mlperf_throughputs_count_as_many_steps_as_fit(tmp_path: Path) -> None:
+    event = ':::MLLOG {{"time_ms": {}, "key": "{}", "value": {}, "metadata": {{}}}}\n'
+    text = event.format(1000, "global_batch_size", 32) + event.format(1000, "run_start", "null")
+    text += event.format(11000, "tracked_stats", '{"throughput": 32.0}')
+    text += event.format(12000, "tracked_stats", '{"throughput": 64.0}')
+    steps = read_log(write(tmp_path, text), "mllog").steps
+    assert [(step.index, step.n_steps, step.seconds) for step in steps] == [(10, 10, 1.0), (12, 2, 0.5)]
+
+
+def test_megatron_counts_from_the_checkpoint_that_it_loaded(tmp_path: Path) -> None:
+    text = "successfully loaded checkpoint from a [ t 0, p 0 ] at iteration 100\n"
+    text += " iteration 110/ 200 | elapsed time per iteration (ms): 500.0 | global batch size: 8 |\n"
+    (step,) = read_log(write(tmp_path, text), "megatron").steps
+    assert (step.index, step.n_steps) == (110, 10)
+
+
+def test_lightning_restarts_where_times_begin_again(tmp_path: Path) -> None:
+    rows = "".join(f"{step},{time}\n" for step, time in ((10, 2), (20, 4), (10, 1), (20, 4), (30, 7)))
+    log = read_log(write(tmp_path, "step,train/time\n" + rows), "lightning")
+    assert [(step.segment, step.n_steps, step.seconds) for step in log.steps] == [
+        (0, 10, 0.2), (1, 10, 0.3), (1, 10, 0.3)
+    ]  # fmt: skip
+    assert log.facts["restarts"] == 1
+
+
+@pytest.mark.parametrize(("rate", "n_steps"), [(0.1, 100), (0.01, None)])
+def test_trainers_rounded_rate_tells_steps_only_if_it_is_fine(
+    tmp_path: Path, rate: float, n_steps: int | None
+) -> None:
+    file = write(
+        tmp_path, f'{{"log_history": [{{"train_runtime": 1000, "train_steps_per_second": {rate}}}]}}'
+    )
+    if n_steps:
+        assert read_log(file, "trainer").steps[0].n_steps == n_steps
+    else:
+        with pytest.raises(LogError):
+            read_log(file, "trainer")
+
+
+def test_clocks_of_two_trainings_are_no_step(tmp_path: Path) -> None:
+    rows = "".join(f"{step},{clock}\n" for step, clock in ((1, 1), (2, 2), (3, 3), (1, 103), (2, 105)))
+    log = read_log(write(tmp_path, "step,timestamp\n" + rows), "steps")
+    assert [step.seconds for step in log.steps] == [1.0, 1.0, 2.0]
+
+
+def test_separators_of_thousands_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError) as caught:
+        read_log(write(tmp_path, "step;step_ms\n1;999,5\n2;1,001\n"), "steps")
+    assert caught.value.line == 3
+
+
+def test_unit_of_a_column_in_brackets_is_read(tmp_path: Path) -> None:
+    lines = ["step,t (ms)\n", "1,412.5\n"]
+    assert step_table.read(lines, {"seconds": "t (ms)"}).steps[0].seconds == pytest.approx(0.4125)
+    assert step_table.read(["step,t\n", "1,412.5\n"], {"seconds": "t"}, "ms").steps[
+        0
+    ].seconds == pytest.approx(0.4125)

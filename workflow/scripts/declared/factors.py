@@ -78,6 +78,9 @@ def custom_rules() -> Mapping[str, Any]:
     return rules
 
 
+CustomName = Annotated[
+    str, Rules("a to z, digits and _, the first a letter", max_length=40, pattern=r"^[a-z][a-z0-9_]*\Z")
+]
 TYPES = {"integer": int, "number": float, "string": str}
 LIMITS = {
     "minimum": "ge",

@@ -209,17 +209,22 @@ def _levels(row: Mapping[str, str], file: Path, line: int) -> Levels:
 
 
 def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int) -> Any:
-    """Return a level of a factor as a number if the factor has numbers and the text is one."""
+    """Return a level of a factor, the default of an empty text."""
     if not text:
         if "default" in rules:
             return rules["default"]
         place = f"{display_path(file)}, line {line}"
         expected = rules.get("description", "a level")
         raise InputError("missing-value", "is empty", file=place, key=name, expected=expected)
+    return level_of(rules, text)
+
+
+def level_of(rules: Mapping[str, Any], text: str) -> Any:
+    """Return a level as a number if its factor, with these rules, has numbers and the text is one."""
     for kind, convert in (("integer", int), ("number", float)):
         if kind in as_list(rules.get("type")):
             try:
                 return convert(text)
-            except ValueError:  # a word, or a mistake that common.tables reports
+            except ValueError:  # a word, or a mistake that whoever checks levels reports
                 return text
     return text

@@ -24,6 +24,7 @@ from declared.factors import (
     NODES_AND_DEVICES,
     UNTRACED,
     WORK,
+    CustomName,
     Levels,
     as_list,
     factor_lists,
@@ -115,9 +116,6 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 
 
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
-CustomName = Annotated[
-    str, Rules("a to z, digits and _, the first a letter", max_length=40, pattern=r"^[a-z][a-z0-9_]*\Z")
-]
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
 AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z")]

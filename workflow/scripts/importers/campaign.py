@@ -4,19 +4,29 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from common.errors import InputError, InputErrors
-from common.files import CHECKOUT, create_text, digest_file, display_path, dump_line, dump_yaml, write_text
+from common.errors import InputError, InputErrors, system_faults
+from common.files import (
+    CHECKOUT,
+    create_text,
+    digest_file,
+    display_path,
+    dump_line,
+    dump_yaml,
+    written_whole,
+)
 from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from declared.configuration import check_name
+from common.written import parse
+from declared.configuration import Name
 from declared.imported import IMPORT_FILE
 from importers.cells import Run, complete_run, to_rows
 from importers.checks import REPEATED, find_all, without_repetitions
@@ -88,11 +98,12 @@ def import_measurements(
     Raises:
         InputError: If a file cannot be read, something is missing, or a check found what is not accepted.
     """
-    check_name("study", study)
+    parse(Name, study, Path("--as"))
     stated = resolve_statement(options, statement)
     result = Import(study, stated)
     check_target(result, overwrite)
-    read_sources(result, names)
+    with system_faults(Path(names[0])):
+        read_sources(result, names)
     refused = [finding for finding in result.findings if finding.code not in stated.accepted]
     if is_written := not refused and not dry_run:
         write_campaign(result)
@@ -125,6 +136,7 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     reading, statement = result.stated.reading, result.stated.statement
     result.sources, notes = find_sources(names, reading.format, reading.columns)
     result.notes += notes
+    check_copies(result.sources)
     runs: list[Run] = []
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
@@ -163,6 +175,15 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
         result.rows["network"] = [
             row for framework in frameworks for row in network_rows(tests, result.name, framework, defaults)
         ]
+
+
+def check_copies(sources: Sequence[Source]) -> None:
+    """Raise InputError if two tables of runs have the same contents."""
+    names: dict[str, str] = {}
+    for source in sources:
+        if source.format == TABLE and names.setdefault(source.sha256, source.name) != source.name:
+            problem = f"has the same contents as {names[source.sha256]}"
+            raise InputError("duplicate", problem, file=display_path(source.path), hint="import one of them")
 
 
 def _read_tests(source: Source, row_texts: Mapping[str, str]) -> list[CollectiveTest]:
@@ -216,19 +237,26 @@ def _check_changes(result: Import) -> None:
 
 
 def write_campaign(result: Import) -> None:
-    """Write the tables, import.yaml and the study; each file whole or not at all."""
-    result.folder.mkdir(parents=True, exist_ok=True)
-    for name in TABLES:
-        file = result.folder / f"{name}.csv"
-        if name not in result.rows:
-            file.unlink(missing_ok=True)
-            continue
-        rows = pd.DataFrame(result.rows[name])
-        required = schema(name)["required"]
-        for column in required:
-            rows[column] = rows.get(column)
-        write_table(rows[[c for c in rows if c in required or rows[c].notna().any()]], name, file)
-    write_text(result.folder / IMPORT_FILE, dump_yaml(import_content(result)))
+    """Write the tables, import.yaml and the study.
+
+    All are written beside their places first. While tables of an earlier import are replaced, there is no
+    import.yaml, so that whoever stops this between two files leaves nothing that passes for a campaign.
+    """
+    description = result.folder / IMPORT_FILE
+    with ExitStack() as files:  # which is left in the reverse order: import.yaml comes last
+        partial = files.enter_context(written_whole(description))
+        partial.write_text(dump_yaml(import_content(result)), encoding="utf-8")
+        for name in filter(result.rows.__contains__, TABLES):
+            rows = pd.DataFrame(result.rows[name])
+            required = schema(name)["required"]
+            for column in required:
+                rows[column] = rows.get(column)
+            filled = rows[[c for c in rows if c in required or rows[c].notna().any()]]
+            write_table(filled, name, files.enter_context(written_whole(result.folder / f"{name}.csv")))
+        description.unlink(missing_ok=True)
+        for name in TABLES:
+            if name not in result.rows:
+                (result.folder / f"{name}.csv").unlink(missing_ok=True)
     if not result.study_file.exists():
         create_text(result.study_file, study_text(result))
 

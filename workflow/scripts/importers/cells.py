@@ -8,10 +8,12 @@ batch that is no whole number of samples makes a series global, too.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from declared.factors import factor_table, levels_name
+from common.written import parse
+from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
 from declared.models import model_names
 from importers.log_runs import median_seconds, step_seconds
@@ -95,6 +97,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         problem = f"{devices} devices are no multiple of {split}, the product of tensor, pipeline and context"
         raise InputError("contradicting-values", problem, file=place, got=devices)
     replicas = devices // split
+    _check_replicas(measurement.values, replicas, place)
     local, sync_every, effective = _batch(values, replicas, place)
     status, reason = _status(values)
     seconds, epoch_s = (
@@ -115,8 +118,11 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         "microbatches": microbatches,
         "nodes": nodes,
         "devices_per_node": per_node,
-        **{f"custom_{name}": level for name, level in measurement.custom.items()},
+        **{f"{CUSTOM}{name}": level for name, level in measurement.custom.items()},
     }
+    for name in measurement.custom:
+        own = f"{CUSTOM}{name}"
+        parse(level_type(own), levels[own], Path(place), own)
     for name in ("framework", "model"):
         if name not in levels:
             hint = f"state it: --{name} NAME"
@@ -174,6 +180,16 @@ def _place(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, in
         problem = f"{nodes} nodes of {per_node} devices are not {devices} devices"
         raise InputError("contradicting-values", problem, file=measurement.place, got=devices)
     return int(nodes), int(per_node)
+
+
+def _check_replicas(values: Mapping[str, Any], replicas: int, place: str) -> None:
+    """Raise InputError if data-parallel and sharded ranks are not the replicas of the devices."""
+    data, sharded = values.get("data_parallel"), values.get("sharded_parallel", 1)
+    is_right = replicas % sharded == 0 if data is None else replicas in (data, data * sharded)
+    if not is_right:
+        text = f"{data} data-parallel replicas" if data else f"{sharded} ranks of a sharded axis"
+        problem = f"{text} do not fit the {replicas} replicas of its devices"
+        raise InputError("contradicting-values", problem, file=place, got=data or sharded)
 
 
 def _batch(values: Mapping[str, Any], replicas: int, place: str) -> tuple[float, int, int]:
@@ -264,7 +280,7 @@ def to_rows(
     runs: Sequence[Run], study: str, statement: Statement
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of runs.csv and epochs.csv, cells in the order of the files."""
-    samples = statement.samples_per_epoch or max(run.effective_batch for run in runs)
+    samples = epoch_samples(runs, statement)
     scopes = _batch_scopes(runs)
     registered = model_names()
     rows: list[dict[str, Any]] = []
@@ -277,7 +293,10 @@ def to_rows(
         counts[cell] += 1
         run_id = f"{cell}.r{counts[cell]}"
         values = run.measurement.values
-        epoch_s = run.epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
+        epoch_s = run.epoch_s
+        if run.seconds and not run.is_to_target and values.get("samples_per_epoch", samples) != samples:
+            epoch_s = None  # of another number of samples
+        epoch_s = epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
         sequence = values.get("sequence_length")
         rate = samples / epoch_s if epoch_s and not run.is_to_target else None
         size = statement.models.get(levels["model"])
@@ -317,6 +336,13 @@ def to_rows(
         if epoch_s:
             epochs.append({"run_id": run_id, "epoch": 1, "warm_up": False, "epoch_time_s": epoch_s})
     return rows, epochs
+
+
+def epoch_samples(runs: Sequence[Run], statement: Statement) -> int:
+    """Return the samples of an epoch of the campaign: as stated, as all runs say, or the largest batch."""
+    by_run = {run.measurement.values.get("samples_per_epoch") for run in runs}
+    in_files = by_run.pop() if len(by_run) == 1 else None
+    return int(statement.samples_per_epoch or in_files or max(run.effective_batch for run in runs))
 
 
 def _check_limits(levels: Mapping[str, Any], place: str) -> None:

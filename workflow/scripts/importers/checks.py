@@ -22,6 +22,7 @@ PLAUSIBLE_STEP_S = (2e-4, 300.0)
 PLAUSIBLE_TOKEN_FLOPS = (1e12, 2.5e15)
 # 6 x parameters x samples / s: 2.3e10 to 1.2e12; likewise. Convolutions use a parameter many times a sample.
 PLAUSIBLE_SAMPLE_FLOPS = (5e9, 5e12)
+MAX_RATE_RATIO = 1.5  # between a step's time and that by throughput and batch, both of a row
 CLOCK_FACTOR = 10.0  # between times of steps and clocks of the same log
 # Relative distance from a straight line: 1e-15 in all 288 series of vTrain's computed times. Measured runs
 # spread by 1.4e-4 and more.
@@ -89,9 +90,14 @@ def _unit_problem(run: Run) -> str | None:
     ]
     if len(ratios) > 2 and not 1 / CLOCK_FACTOR < (ratio := statistics.median(ratios)) < CLOCK_FACTOR:
         return f"clocks say that steps take {ratio:.0e} times as long as their times"
-    parameters = run.measurement.values.get("parameters")
+    values = run.measurement.values
+    for rate in _samples_rates(run) if "seconds" in values else ():
+        ratio = run.effective_batch / (rate * seconds)
+        if not 1 / MAX_RATE_RATIO < ratio < MAX_RATE_RATIO:
+            return f"throughput and batch say that a step takes {ratio:.2g} times as long as its time"
+    parameters = values.get("parameters")
     if parameters and run.levels["device"] != "cpu":
-        sequence = run.measurement.values.get("sequence_length")
+        sequence = values.get("sequence_length")
         rate = 6 * parameters * run.effective_batch * (sequence or 1) / (seconds * run.devices)
         low, high = PLAUSIBLE_TOKEN_FLOPS if sequence else PLAUSIBLE_SAMPLE_FLOPS
         if not low <= rate <= high:
@@ -101,6 +107,18 @@ def _unit_problem(run: Run) -> str | None:
             )
     low, high = PLAUSIBLE_STEP_S
     return None if low <= seconds <= high else f"a step takes about {_rounded(seconds)} s"
+
+
+def _samples_rates(run: Run) -> list[float]:
+    """Return samples/s of all devices, by each throughput that a file says."""
+    values, sequence = run.measurement.values, run.measurement.values.get("sequence_length")
+    rates = [values[name] for name in ("samples_per_s",) if name in values]
+    if sequence:
+        rates += [values[name] / sequence for name in ("tokens_per_s",) if name in values]
+        rates += [
+            values[name] * run.devices / sequence for name in ("device_tokens_per_s",) if name in values
+        ]
+    return rates
 
 
 def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
@@ -199,13 +217,13 @@ def wrong_step_counts(runs: Sequence[Run]) -> Iterable[Finding]:
     mismatches = []
     for run in runs:
         values = run.measurement.values
-        names = ("local_batch", "sync_every", "global_batch")
-        if not all(name in values for name in names):
+        if "local_batch" not in values or "global_batch" not in values:
             continue
         replicas = values.get("data_parallel", run.replicas)
         if values.get("sharded_parallel", 1) > 1:
             replicas = run.replicas
-        product = values["local_batch"] * values["sync_every"] * replicas
+        accumulation = run.sync_every * int(run.levels["microbatches"])
+        product = values["local_batch"] * accumulation * replicas
         if abs(product - values["global_batch"]) > STEP_COUNT_TOLERANCE * values["global_batch"]:
             mismatches.append((run.measurement.place, product, values["global_batch"]))
     if mismatches:
@@ -214,12 +232,12 @@ def wrong_step_counts(runs: Sequence[Run]) -> Iterable[Finding]:
             "step-count",
             _named([place for place, _, _ in mismatches]),
             f"batch x accumulation x replicas is {product:g}, the global batch {batch:g}",
-            "leave a mismatches column out: --column sync_every=",
+            "leave out the column that is wrong, such as --column local_batch=",
         )
 
 
 def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find series in which each number of devices has another parallelism."""
+    """Find series in which each number of devices has another parallelism, or devices of another model."""
     series: dict[tuple[Any, ...], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     context: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for run in runs:
@@ -227,6 +245,8 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
         label = str(run.levels["parallelism"])
         if (size := run.measurement.values.get("context_parallel", 1)) > 1:
             label += f" with context {size}"
+        if device := run.measurement.values.get("device"):
+            label += f" of {device}"
         series[name][label].add(run.devices)
         context[name].append(run.measurement.place)
     for name, devices in series.items():
@@ -238,7 +258,7 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
             yield Finding(
                 "parallelism-changes",
                 _named(context[name]),
-                f"along {_title(name)} the parallelism changes with the devices: {devices_text}",
+                f"along {_title(name)} the parallelism or the model of the devices changes: {devices_text}",
                 "import one parallelism: --rows COLUMN=TEXT",
             )
 

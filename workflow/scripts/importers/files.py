@@ -194,6 +194,11 @@ def values_of_name(name: str, pattern: str) -> tuple[dict[str, Any], dict[str, A
     return values, levels
 
 
+def field_names(pattern: str) -> list[str]:
+    """Return the names in braces of a pattern of files' names."""
+    return [match[1] for match in _FIELD.finditer(pattern) if match[1]]
+
+
 def mapping_of(entries: Sequence[str], option: str) -> Mapping[str, str]:
     """Return NAME=TEXT options as a mapping.
 

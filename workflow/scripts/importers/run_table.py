@@ -8,10 +8,11 @@ from common.errors import InputError
 from common.files import display_path
 from common.text import alternatives
 from importers.measurement import Measurement
-from importers.values import TIME_UNITS, VALUES, to_level
+from importers.values import VALUES, to_level
 from training_logs.formats import text_lines
-from training_logs.log import LogError
+from training_logs.log import LogError, is_thousands
 from training_logs.rows import Row, read_rows
+from training_logs.step_table import unit_of
 
 TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
 IGNORED = (
@@ -52,14 +53,17 @@ def read_run_table(
     names: dict[str, str] = {}
     unused: list[str] = []
     try:
-        for line, row in read_rows(text_lines(path)):
+        rows = list(read_rows(text_lines(path), is_whole=True))
+        if rows:
+            place = f"{display_path(path)}, line {rows[0][0]}"
+            header: Row = {name: None for _, row in rows for name in row}  # objects of JSON may differ
+            names = find_columns(header, columns, place, factors.values())
+            factors = {name: names.get(column, column) for name, column in factors.items()}
+            check_columns(header, [*factors.values(), *row_texts], place)
+            used = {*names.values(), *factors.values(), *row_texts}
+            unused = [name for name in header if name not in used and name.lower() not in IGNORED]
+        for line, row in rows:
             place = f"{display_path(path)}, line {line}"
-            if not names:
-                names = find_columns(row, columns, place, factors.values())
-                factors = {name: names.get(column, column) for name, column in factors.items()}
-                check_columns(row, [*factors.values(), *row_texts], place)
-                used = {*names.values(), *factors.values(), *row_texts}
-                unused = [name for name in row if name not in used and name.lower() not in IGNORED]
             if all(_text(row.get(column)) == text for column, text in row_texts.items()):
                 values = {
                     name: _parse(name, column, _text(row.get(column)), place, unit)
@@ -122,12 +126,6 @@ def check_columns(row: Row, names: Sequence[str], place: str) -> None:
             raise InputError("unknown-name", problem, file=place, got=name, **alternatives(name, row))
 
 
-def unit_of(column: str, unit: str) -> float:
-    """Return the seconds of a column's unit: that which ends its name, as in step_ms, else `unit`."""
-    end = column.lower().replace(" ", "_").rpartition("_")[2].strip("()[]")
-    return TIME_UNITS[end if end in TIME_UNITS and "_" in column.replace(" ", "_") else unit]
-
-
 def _parse(name: str, column: str, text: str, place: str, unit: str) -> Any:
     value = VALUES[name]
     try:
@@ -139,7 +137,7 @@ def _parse(name: str, column: str, text: str, place: str, unit: str) -> Any:
             file=place,
             key=column,
             got=text,
-            expected=str(error),
+            expected=f"{error}{', without a separator of thousands' * is_thousands(text)}",
         ) from None
     return parsed * unit_of(column, unit) if value.time else parsed
 

@@ -1,21 +1,30 @@
 """What is stated once for all measurements: options of the command over a YAML file, as import.yaml is."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import load_yaml
+from common.files import display_path, load_yaml
 from common.text import alternatives
-from common.written import Keys, key, parse
-from declared.factors import factor_table
-from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement
-from importers.files import FORMATS, mapping_of
+from common.written import Keys, Line, key, parse
+from declared.factors import CustomName, factor_table, level_type
+from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, level_of
+from importers.files import FORMATS, field_names, mapping_of
 from importers.log_runs import STEP_COLUMNS
-from importers.values import check_value_name, to_name, to_precision
+from importers.values import VALUES, check_value_name, to_name, to_precision
 
 GBIT_BYTES = 125e6
+NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options
+# Factors whose levels follow from values of the runs -> how these are stated.
+OF_RUNS = {
+    "nodes": "--nodes N",
+    "devices_per_node": "--devices-per-node N",
+    "parallelism": "name its columns, such as --column tensor_parallel=COLUMN",
+    "microbatches": "--level sync_every=N, with --column pipeline_parallel=COLUMN",
+}
 
 
 @dataclass(frozen=True)
@@ -99,27 +108,60 @@ def resolve_statement(options: Options, file: Path | None) -> Stated:
                 else "such as Apache-2.0",
                 hint="figures and reports name it; own measurements: --source own --licence none",
             )
+    check_options(options)
     levels = {**stated["levels"], **_stated_levels(options)}
+    if file:
+        check_levels(stated["levels"], file, "stated.levels.")
+    check_levels(levels, Path("--level"))
     models = {**stated["models"], **_stated_size(options, levels)}
     statement = Statement(**{**stated, **options_given, "levels": levels, "models": models})
     reading = _reading(options, written.reading if written else Reading())
+    for name in reading.factors:
+        parse(CustomName, name, Path("--factor"))
+    for name in field_names(reading.names or ""):
+        if name not in VALUES:
+            parse(CustomName, name, Path("--names"))
     accepted = {*options.accept, *(entry.code for entry in (written.accepted if written else ()))}
     return Stated(statement, reading, frozenset(accepted), written.files if written else ())
 
 
+def check_options(options: Options) -> None:
+    """Raise InputError if an option is no line of text, no number above 0, or no name of a factor."""
+    for name in ("source", "licence", "url", "device", *NUMBERS):
+        if (value := getattr(options, name)) is None or value == "":
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if name not in NUMBERS:
+            parse(Line, value, Path(flag))
+        elif not 0 < value < math.inf:
+            raise InputError(
+                "out-of-range", "is not allowed", file=flag, got=value, expected="a number above 0"
+            )
+
+
+def check_levels(levels: Mapping[str, Any], file: Path, above: str = "") -> None:
+    """Check levels that all runs share.
+
+    Raises:
+        InputError: If one is no level of its factor, or the factor is one that each run states itself.
+    """
+    for name, level in levels.items():
+        place: dict[str, Any] = {"file": display_path(file), "key": f"{above}{name}", "got": name}
+        if name not in factor_table():
+            problem = f"there is no factor '{name}'"
+            raise InputError("unknown-name", problem, **place, **alternatives(name, factor_table()))
+        if name in OF_RUNS:
+            raise InputError("conflicting-keys", "is no level that is stated", **place, hint=OF_RUNS[name])
+        parse(int if name == "batch_size" else level_type(name), level, file, f"{above}{name}")
+        if name == "batch_size" and level < 1:
+            raise InputError("out-of-range", "is too small", **{**place, "got": level}, expected="1 or more")
+
+
 def _stated_levels(options: Options) -> dict[str, Any]:
-    """Return the levels that options state, each checked against its factor."""
+    """Return the levels that options state."""
     levels: dict[str, Any] = {}
     for name, text in mapping_of(options.level, "--level").items():
-        if name not in factor_table():
-            raise InputError(
-                "unknown-name",
-                f"there is no factor '{name}'",
-                file="--level",
-                got=name,
-                **alternatives(name, factor_table()),
-            )
-        levels[name] = int(text) if text.lstrip("-").isdecimal() else text
+        levels[name] = level_of(factor_table().get(name, {}), text)
     for name, convert in (("framework", to_name), ("model", to_name), ("precision", to_precision)):
         if (text := getattr(options, name)) is not None:
             try:
@@ -153,8 +195,7 @@ def _reading(options: Options, before: Reading) -> Reading:
         for name in ("format", "unit", "names", "time", "warmup_steps")
         if getattr(options, name) is not None
     }
-    if changes.get("format", FORMATS[0]) not in FORMATS:
-        got = changes["format"]
+    if (got := changes.get("format", before.format)) is not None and got not in FORMATS:
         raise InputError(
             "unknown-name",
             f"there is no format '{got}'",

@@ -10,7 +10,6 @@ from common.errors import InputError
 from common.text import alternatives
 from training_logs.log import decimal, natural_number, unix_time
 
-TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 MAX_UNIX_TIME = 1e10  # larger numbers are milliseconds
 # Precisions as libraries call them -> level of the factor `precision`.
 PRECISIONS = {
@@ -19,7 +18,7 @@ PRECISIONS = {
     "amp": ("amp", "bf16", "bfloat16", "fp16", "float16", "half", "mixed", "mixed-precision", "16-mixed",
             "bf16-mixed", "amp-bf16", "amp-fp16", "bf16-true", "16"),
 }  # fmt: skip
-SUCCESS = ("ok", "success", "succeeded", "completed", "done", "0", "true")
+SUCCESS = ("ok", "success", "succeeded", "complete", "completed", "finished", "passed", "done", "0", "true")
 
 
 @dataclass(frozen=True)

@@ -384,13 +384,22 @@ def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> Steps:
     gradients or the rate of links is not known, a link takes UNKNOWN_LINK_SHARE of the smallest place's step,
     and places on several nodes are predicted only if another one was measured.
     """
+    is_blind = _is_blind(measured, cells)
     measured, cells = _fill_unknown_links(measured, cells)
     parts: list[tuple[NDArray[np.bool_], Steps]] = []
     for devices in np.unique(cells["devices_per_node"]):
         rows = (cells["devices_per_node"] == devices).to_numpy()
         own = measured[measured["devices_per_node"] == devices]
         parts.append((rows, Law(own if len(own) else measured).predict(cells[rows])))
-    return join_steps(len(cells), parts)
+    steps = join_steps(len(cells), parts)
+    return replace(steps, seconds=np.where(is_blind, np.nan, steps.seconds))
+
+
+def _is_blind(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which cells have links of a rate that says nothing, since the measured links have none."""
+    linked = measured[measured["nodes"] > 1]
+    is_known = linked["rate_out"].notna().any() or linked.get("message_s", pd.Series()).notna().any()
+    return ((cells["nodes"] > 1) & cells["rate_out"].notna() & (len(linked) > 0 and not is_known)).to_numpy()
 
 
 def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -403,8 +412,12 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
     size = 1.0 if math.isnan(size) else size
     is_informed = (measured["nodes"] > 1).any()
     rate = size / (UNKNOWN_LINK_SHARE * base_s) if is_informed else math.nan
-    filled = {"gradient_bytes": size, "rate_out": rate}
-    return measured.assign(**filled), cells.assign(**filled)
+    usual = measured.loc[measured["nodes"] > 1, "rate_out"].max()  # NaN: unknown, and all rates are one
+    filled = (
+        table.assign(gradient_bytes=size, rate_out=rate * (table["rate_out"] / usual).fillna(1.0))
+        for table in (measured, cells)
+    )
+    return next(filled), next(filled)
 
 
 def join_steps(count: int, parts: Sequence[tuple[NDArray[np.bool_], Steps]]) -> Steps:

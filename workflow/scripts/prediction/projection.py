@@ -39,8 +39,8 @@ from prediction.study import StudyLaw
 
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "A scaling projection needs cells on one node and on several, and the size of gradients or the time of "
-    "their messages.",
+    "A scaling projection needs cells on one node and on several, and the rate of their links or the time of "
+    "messages.",
 )
 EMULATED = Note(
     "emulated",

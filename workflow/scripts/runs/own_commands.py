@@ -161,7 +161,8 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
     steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
     if restarts := steps[-1].segment:
         return Note("restarted", f"log: the training was restarted {restarts} times", restarts=restarts)
-    last, interval = steps[-1].index, max(step.n_steps for step in steps)
+    # Steps after the last interval that is logged have no line; a mean of all steps has all of them.
+    last, interval = steps[-1].index, steps[-1].n_steps if len(steps) > 1 else 1
     if not planned - interval < last <= planned:
         text = f"log: it ends with step {last}, planned are {planned}"
         return Note("other-steps", text, steps=last, planned=planned)
@@ -170,10 +171,9 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
         text = f"log: a step has {samples:g} samples, planned are {batch}"
         return Note("other-batch", text, samples=samples, planned=batch)
     devices = spec["ranks"] * spec["replicas_per_rank"]
-    for name, expected in (("devices", devices), ("nodes", spec["nodes"])):
-        if log.facts.get(name, expected) != expected:
-            text = f"log: it is of {log.facts[name]} {name}, planned are {expected}"
-            return Note("other-devices", text, **{name: log.facts[name]}, planned=expected)
+    if (logged := log.facts.get("devices", devices)) != devices:
+        text = f"log: it is of {logged} devices, planned are {devices}"
+        return Note("other-devices", text, devices=logged, planned=devices)
     if (total_s := sum(step.seconds * step.n_steps for step in steps)) > wall_s * (1 + MAX_TIME_ERROR):
         text = f"log: its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
         return Note("too-long-steps", text, steps_s=total_s, wall_s=wall_s)
@@ -184,10 +184,6 @@ def _samples(log: Log) -> float | None:
     """Return the samples of a step as the log states them, None if it does not."""
     if samples := [step.samples for step in log.steps if step.samples]:
         return median(samples)
-    length = log.facts.get("sequence_length")
-    tokens = [step.tokens for step in log.steps if step.tokens]
-    if tokens and isinstance(length, int):
-        return median(tokens) / length
     batch = log.facts.get("global_batch")
     return float(batch) if isinstance(batch, int | float) else None
 

@@ -25,6 +25,7 @@ _PREFIX = re.compile(
     r"\s*(?:\[(?:default|rank)?(\d{1,9})\]:|(\d{1,9}): |\[\d+,(\d{1,9})\]<std(?:out|err)>:"
     r"|\([^()]{0,200}\brank=(\d{1,9})[^()]{0,200}\))\s?"
 )
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -193,11 +194,21 @@ def without_unknown(facts: Mapping[str, str | int | float | None]) -> dict[str, 
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
+def is_thousands(text: str) -> bool:
+    """Return whether a comma of a number may separate thousands, as in 1,234."""
+    return bool(_THOUSANDS.fullmatch(text.strip()))
+
+
 def decimal(value: object) -> float | None:
-    """Return the number of a cell, with a decimal point or comma, None if there is none."""
+    """Return the number of a cell, with a decimal point or comma, None if there is none.
+
+    A comma before three digits, as in 1,234, may separate thousands: it is no number.
+    """
     if isinstance(value, bool) or value is None:
         return None
     text = str(value).strip().replace("_", " ")
+    if is_thousands(text):
+        return None
     if text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
     try:

@@ -11,8 +11,12 @@ SEPARATORS = (",", ";", "\t", "|")
 Row = dict[str, Any]
 
 
-def read_rows(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the line and the cells by column of each row. A row that was cut off is left out.
+def read_rows(lines: Iterable[str], is_whole: bool = False) -> Iterator[tuple[int, Row]]:
+    """Yield the line and the cells by column of each row. Empty cells beyond the header do not count.
+
+    Args:
+        lines: The lines of the file.
+        is_whole: Whether a row that was cut off is an error; else it is left out, as the last one of a log.
 
     Raises:
         LogError: If the text is neither CSV with a header nor JSON.
@@ -21,23 +25,25 @@ def read_rows(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
     first_number, first = next(numbered, (0, ""))
     if not first:
         raise LogError(0, "is empty", "CSV with a header, or JSON")
-    first = first.lstrip("\ufeff")
     if first.lstrip().startswith("{"):
-        yield from _json_lines(first_number, first, numbered)
+        yield from _json_lines(first_number, first, numbered, is_whole)
     elif first.lstrip().startswith("["):
-        yield from _json_list(first + "".join(line for _, line in numbered))
+        yield from _json_list(first + "".join(line for _, line in numbered), is_whole)
     else:
-        yield from _csv_rows(first_number, first, numbered)
+        yield from _csv_rows(first_number, first, numbered, is_whole)
 
 
-def _json_lines(number: int, line: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _json_lines(
+    number: int, line: str, numbered: Iterator[tuple[int, str]], is_whole: bool
+) -> Iterator[tuple[int, Row]]:
     later = False
     while line:
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_row if is_whole else None)
         except (ValueError, RecursionError):
-            if not later:
-                raise LogError(number, "is not valid JSON", "an object in each line") from None
+            if is_whole or not later:
+                problem = "is not valid JSON, or has a key twice" if is_whole else "is not valid JSON"
+                raise LogError(number, problem, "an object in each line") from None
             row = None
         if isinstance(row, dict):
             later = True
@@ -45,17 +51,32 @@ def _json_lines(number: int, line: str, numbered: Iterator[tuple[int, str]]) -> 
         number, line = next(numbered, (0, ""))
 
 
-def _json_list(text: str) -> Iterator[tuple[int, Row]]:
+def _json_list(text: str, is_whole: bool) -> Iterator[tuple[int, Row]]:
     try:
-        rows = json.loads(text)
+        rows = json.loads(text, object_pairs_hook=_row if is_whole else None)
     except json.JSONDecodeError as error:
         raise LogError(error.lineno, f"is not valid JSON: {error.msg}", "a list of objects") from None
     except (ValueError, RecursionError):
-        raise LogError(0, "is not JSON that can be read", "a list of objects") from None
-    yield from ((number, row) for number, row in enumerate(rows, 1) if isinstance(row, dict))
+        problem = "is no JSON that can be read, or has a key twice"
+        raise LogError(0, problem, "a list of objects") from None
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, dict):
+            yield number, row
+        elif is_whole:
+            raise LogError(number, "is no object", "a list of objects")
 
 
-def _csv_rows(number: int, header: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _row(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object of JSON; raise ValueError if it has a key twice."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("a key twice")
+    return row
+
+
+def _csv_rows(
+    number: int, header: str, numbered: Iterator[tuple[int, str]], is_whole: bool
+) -> Iterator[tuple[int, Row]]:
     separator = max(SEPARATORS, key=header.count)
     places = [number]
 
@@ -72,7 +93,10 @@ def _csv_rows(number: int, header: str, numbered: Iterator[tuple[int, str]]) -> 
             repeated = next(name for name in names if names.count(name) > 1)
             raise LogError(number, f"has the column {repeated!r} twice", "each column once")
         for fields in reader:
-            if len(fields) == len(names):
-                yield places[0], dict(zip(names, fields, strict=True))
+            if any(field.strip() for field in fields[len(names) :]) or len(fields) < len(names):
+                if is_whole:
+                    raise LogError(places[0], f"has {len(fields)} cells", f"{len(names)}, as the header has")
+            else:
+                yield places[0], dict(zip(names, fields, strict=False))
     except csv.Error as error:
         raise LogError(places[0], f"cannot be read as CSV: {error}") from None

@@ -1,17 +1,34 @@
 """Read tables of steps: CSV, a JSON list, or a JSON object a line, with a time in each row.
 
 Without a column of times, the differences of a column of clocks count. Columns are found by their usual
-names; `columns` names others. A name that ends in ``_ms`` or ``_us`` has that unit; else it is `unit`.
+names; `columns` names others. A name that ends in a unit, as in ``step_ms``, has it; else it is `unit`.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from training_logs.log import Log, LogError, Step, StepCollector, decimal, unix_time, without_unknown
+from training_logs.log import (
+    Log,
+    LogError,
+    Step,
+    StepCollector,
+    decimal,
+    is_thousands,
+    unix_time,
+    without_unknown,
+)
 from training_logs.rows import Row, read_rows
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+# Units as names of columns end with them -> a name of UNITS.
+UNIT_NAMES = {
+    **{name: name for name in UNITS},
+    "sec": "s", "secs": "s", "seconds": "s", "msec": "ms", "millis": "ms", "milliseconds": "ms", "usec": "us",
+    "microseconds": "us", "minutes": "min", "hours": "h",
+}  # fmt: skip
+_UNIT = re.compile(rf".*[^a-z]({'|'.join(UNIT_NAMES)})[\])]?", re.DOTALL)
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "seconds": (
         "seconds", "step_time_s", "step_seconds", "step_s", "step_time", "step_time_ms", "step_ms",
@@ -77,15 +94,18 @@ def find_columns(row: Row, columns: Mapping[str, str], number: int = 0) -> dict[
 
 
 def unit_of(column: str, unit: str) -> float:
-    """Return the seconds of a unit: that which ends a column's name, else `unit`."""
-    end = column.lower().replace(" ", "_").rpartition("_")[2]
-    return UNITS[end if end in ("ms", "us") else unit]
+    """Return the seconds of a unit: that which ends a column's name, as in step_ms or t(ms), else `unit`."""
+    match = _UNIT.fullmatch(column.strip().lower())
+    return UNITS[UNIT_NAMES[match[1]] if match else unit]
 
 
 def _step(row: Row, names: dict[str, str], place: int, number: int, unit: str, clocks: bool) -> Step | None:
     seconds, clock = 0.0, _clock(row.get(names.get("clock", "")))
     if not clocks:
         time = decimal(row.get(names["seconds"]))
+        if time is None and is_thousands(str(row.get(names["seconds"]))):
+            problem = f"{names['seconds']} is {row[names['seconds']]}"
+            raise LogError(number, problem, "a number without a separator of thousands")
         if time is None:
             return None
         seconds = time * unit_of(names["seconds"], unit)

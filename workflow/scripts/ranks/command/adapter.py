@@ -24,6 +24,7 @@ from ranks.worker.trainer import Training
 GUARD = "guard.py"  # beside this file
 OUTPUT = "output"  # a folder in the attempt's folder for all that the command writes
 PRINTED = "printed-{}.txt"  # in it: what the command of a worker has printed
+MAX_LINE_BYTES = 1 << 16  # that are copied at once
 UNKNOWN = "unknown"  # what carries the gradients
 UNSEEN_STATUS = 79  # by which launchers recognize a node that does not see a path (common.shell)
 
@@ -81,7 +82,8 @@ class CommandTraining(Training):
             stderr=subprocess.STDOUT,
         )
         with open(self._folder / PRINTED.format(self.context.rank), "wb") as printed:
-            for line in process.stdout or ():
+            # A progress bar may print for days without the end of a line.
+            while line := process.stdout.readline(MAX_LINE_BYTES) if process.stdout else b"":
                 printed.write(line)
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
