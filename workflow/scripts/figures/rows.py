@@ -15,7 +15,7 @@ ROW_INCHES = 0.13
 AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
-CHARACTER_INCHES = 0.051  # of row labels and titles, on average
+CHARACTER_INCHES = 0.055  # of row labels and titles, on average
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
 AxisValues = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
