@@ -28,8 +28,8 @@ from common.files import display_path
 from common.notes import Note
 from common.units import LINK_RATES, in_one_unit
 
-# Columns that must agree in both campaigns for a cell to be compared, with the reason.
 IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
+# Columns that must agree in both campaigns for a cell to be compared, with the reason.
 MUST_MATCH = {
     "data_digest": "the training data differ, or were prepared differently",
     "samples_per_epoch": "the number of samples in an epoch differs",
