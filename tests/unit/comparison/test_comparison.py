@@ -306,3 +306,9 @@ def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         matched.read(str(DLPERF), str(DLPERF))
     assert "same runs" in str(refused.value)
+
+
+def test_imported_campaigns_are_named_by_their_study() -> None:
+    base, contender = "results/may/imported", "results/june/imported"
+    assert matched.names(base, contender) == ("may", "june")
+    assert matched.stem(base, contender).parts[2] == "may--june"

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.measured import Records
 from declared.figures import Declared, from_json
-from figures import by_factor, residuals, scaling, style
+from figures import by_factor, overview, residuals, scaling, style
 from figures.view import build_view
 from support.measured_elsewhere import DLPERF, MLPERF
 
@@ -59,5 +59,21 @@ def test_cells_without_a_larger_one_have_no_panel() -> None:
 
 @pytest.mark.parametrize(("folder", "panels"), [(DLPERF, 2), (MLPERF, 3)])
 def test_order_is_drawn_where_it_is_known(folder: object, panels: int) -> None:
-    figure, _ = residuals.draw(records(folder), Declared("residuals", "residuals"))
+    figure, caption = residuals.draw(records(folder), Declared("residuals", "residuals"))
     assert len(figure.axes) == panels
+    assert ("Middle:" in caption, "Right: a funnel" in caption) == (panels == 3, panels == 2)
+
+
+def test_titles_of_panels_beside_long_row_labels_do_not_overlap() -> None:
+    files = records(MLPERF)
+    runs = files.runs[files.runs["nodes"] == files.runs["nodes"].min()]
+    other = runs.assign(sync_every=4, cell=runs["cell"] + ".s4", run_id=runs["run_id"] + ".s4")
+    every = pd.concat([runs, other], ignore_index=True).assign(custom_system="eight nodes of a system")
+    every.loc[every.index[::2], "custom_system"] = "eight nodes of another system"
+    files.__dict__["every_run"] = every
+    files.__dict__.pop("runs")
+    declared = Declared("overview", "overview", facet=("sync_every",), colour=("custom_system",))
+    figure, _ = overview.draw(files, declared)
+    figure.draw_without_rendering()
+    boxes = [ax.title.get_window_extent() for ax in figure.axes]
+    assert len(boxes) == 2 and boxes[0].x1 < boxes[1].x0 and boxes[1].x1 <= figure.bbox.x1

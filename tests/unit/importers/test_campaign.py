@@ -47,6 +47,9 @@ def test_table_and_collective_test_become_a_campaign(checkout: Path) -> None:
     assert len(runs) == len(epochs) == 36 and set(runs["framework"]) == {"mindspore", "paddle"}
     assert set(runs["inside_bandwidth_bytes_s"]) == {25e9} and runs["block"].isna().all()
     assert set(network["framework"]) == {"mindspore", "paddle"} and len(network) == 12
+    is_inside = network["nodes"] == 1
+    assert set(network.loc[is_inside, "link_bytes_s"]) <= {25e9}
+    assert set(network.loc[~is_inside, "link_bytes_s"]) <= {12.5e9} and network["link_bytes_s"].notna().all()
     written = load(ImportKeys, folder / "import.yaml")
     assert [(file.format, file.rows) for file in written.files] == [("runs", 36), ("nccl-tests", 1)]
     assert written.stated.bandwidth_bytes_s == 12.5e9 and written.reading.columns == {"dataset": ""}

@@ -101,6 +101,11 @@ def test_pause_between_restarts_tells_no_unit() -> None:
     assert codes([run(steps=tuple(steps))]) == []
 
 
+def test_runs_with_the_same_wrong_unit_are_one_finding() -> None:
+    (finding,) = find_all([run(seconds=388.0), run(seconds=401.2), run(seconds=440.0)], "step")
+    assert finding.code == "implausible-unit" and "388 to 440 s" in finding.text
+
+
 def test_clocks_of_a_log_tell_its_unit() -> None:
     steps = tuple(Step(n, 42.0, started_at=1e9 + 0.042 * n) for n in range(6))
     assert codes([run(steps=steps)]) == ["implausible-unit"]

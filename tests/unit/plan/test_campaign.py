@@ -16,8 +16,11 @@ from declared.study import Study, load_study
 from plan import campaign, cost
 from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
+from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import plan_design, to_csv
 from plan.identity import spec, unsupported_reason
+from plan.products import campaign_traits
+from plan.timings import Timings
 from records import status
 from report import preview
 from support.measured_elsewhere import imported_study
@@ -455,6 +458,12 @@ def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> No
     loaded = load_campaign({**CONFIG, "study": imported.name})
     assert loaded.mode == "published" and not loaded.records and not loaded.open
     assert loaded.published and loaded.published.name == "mlperf"
+
+
+def test_measurements_made_elsewhere_have_a_network_between_their_nodes(imported: Study) -> None:
+    loaded = load_campaign({**CONFIG, "study": imported.name})
+    assert loaded.site.placement == "emulated", "that of the site on which they are drawn"
+    assert campaign_traits(loaded, CollectiveBenchmarks(loaded), Timings(loaded)).nodes_have_network
 
 
 def test_measurements_made_elsewhere_are_not_planned(

@@ -20,6 +20,7 @@ from prediction.cells import left_out_note
 from prediction.curves import max_nodes_above, node_counts
 from support import known_physics as synthetic
 from support.known_physics import Truth
+from support.measured_elsewhere import DLPERF
 
 MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
@@ -253,6 +254,11 @@ def test_another_model_on_a_studys_network(study, tmp_path):
 def test_no_benchmark_is_needed(tmp_path):
     synthetic.runs(folder=tmp_path, nodes=(1, 2, 4))
     assert set(ask(tmp_path, "--from", str(tmp_path))["batch_size"]) == {32, 64, 128}
+
+
+def test_measurements_made_elsewhere_are_extrapolated_beyond_their_largest_batch():
+    answer = answered("--from", str(DLPERF), "--nodes", "4096")
+    assert set(answer.rows["most_nodes"]) == {4096} and "limited-by-data" not in codes(answer.notes)
 
 
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path):

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from analysis import answers, checks, conditions, study, tables
+from analysis import effects as effects_of_factors
 from analysis.measured import read_runs
 from common.errors import InputError
 from common.files import CHECKOUT
@@ -320,6 +321,15 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
+
+
+def test_finding_on_single_runs_has_no_interval() -> None:
+    runs = read_table(CAMPAIGN / "runs.csv", "runs")
+    single = runs[runs["replicate"] == 1]
+    evidence = Evidence(single, {"effects": effects_of_factors.table(single).data})
+    finding = find_finding(Declared(name="by_nodes", kind="by_factor", x="nodes"), evidence)
+    assert finding is not None and finding.code == "effect-range"
+    assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
 
 
 def test_network_finding_names_extremes_of_frameworks() -> None:

@@ -28,6 +28,7 @@ from common.files import display_path
 from common.notes import Note
 from common.units import LINK_RATES, in_one_unit
 
+IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
 # Columns that must agree in both campaigns for a cell to be compared, with the reason.
 MUST_MATCH = {
     "data_digest": "the training data differ, or were prepared differently",
@@ -210,19 +211,20 @@ def read(base: str, contender: str) -> Compared:
 
 
 def names(base: str, contender: str) -> tuple[str, str]:
-    """Return the names of two campaigns: those of their folders, marked if both are the same."""
-    first, second = (Path(folder).resolve().name for folder in (base, contender))
+    """Return the names of two campaigns (`_campaign_name`), marked if both are the same."""
+    first, second = _campaign_name(base), _campaign_name(contender)
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 
 
 def stem(base: str, contender: str) -> Path:
     """Return the path of the files of a comparison, without suffix."""
-    return Path(
-        "results",
-        "comparison",
-        f"{Path(base).resolve().name}--{Path(contender).resolve().name}",
-        "comparison",
-    )
+    return Path("results", "comparison", f"{_campaign_name(base)}--{_campaign_name(contender)}", "comparison")
+
+
+def _campaign_name(folder: str) -> str:
+    """Return the name of a campaign's folder; of `results/NAME/imported`, NAME."""
+    path = Path(folder).resolve()
+    return path.parent.name if path.name == IMPORTED_FOLDER else path.name
 
 
 def folders_from_config(config: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -37,10 +37,8 @@ PANEL_INCHES = 1.6
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 FIT_LINE_WIDTH, JOINING_LINE_WIDTH = 0.4, 0.9
 BOUND_LINE = (0, (1, 1.5))
-HEADING = (
-    "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: "
-    "95 % t intervals."
-)
+HEADING = "Bus bandwidth of {} by message size{}. Markers: means over rounds; bars: 95 % t intervals."
+OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were measured elsewhere
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
@@ -125,7 +123,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     panels.add_legend(figure, frameworks, extra)
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
     sentences = [
-        HEADING.format(collectives_text(network)),
+        HEADING.format(collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else ""),
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",

@@ -47,18 +47,19 @@ SEARCH_NOTE = (
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
-    "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that "
-    "the spread changes with the time."
+    "Left: externally studentized residuals; normal ones lie on the line. {}: a funnel shape means that the "
+    "spread changes with the time."
 )
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels side by side, with a colour per series, and its caption."""
+    """Return the figure, two or three panels side by side, with a colour per series, and its caption."""
     runs, view = records.runs, build_view(records.runs, declaration)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
-    how_to_read = HOW_TO_READ + _order_phrase(data, column)
+    has_order = _has_order(data)
+    how_to_read = HOW_TO_READ.format("Middle" if has_order else "Right") + _order_phrase(data, column)
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
@@ -76,7 +77,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
     above_in = panels.handles_height(legend, style.PAGE_INCHES) if legend else 0
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
-    has_order = _has_order(data)
     normal, fitted, *order_axes = figure.subplots(1, 3 if has_order else 2)
     percent = 100 * data["residual"]
     _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"], dots)

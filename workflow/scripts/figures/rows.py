@@ -15,6 +15,7 @@ ROW_INCHES = 0.13
 AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
+CHARACTER_INCHES = 0.055  # of row labels and titles, on average
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
 AxisValues = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
@@ -33,6 +34,8 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels = view.panels
     n_rows, n_columns, width = panels.layout(len(panel_levels))
+    if _titles_overlap(view, n_columns, width):
+        width = style.PAGE_INCHES
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)))
     axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels), share_x=not axis_factors)
@@ -53,6 +56,14 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])
     axes[0].set_ylim(len(view.rows) - 0.4, -0.6)
     return figure, view, remarks
+
+
+def _titles_overlap(view: View, n_columns: int, width: float) -> bool:
+    """Return whether a panel beside the row labels is narrower than a line of the panels' titles."""
+    label_characters = max((len(text) for _, _, text in view.rows), default=0)
+    lines = [line for levels in view.panels for line in panels.panel_title(levels).splitlines()]
+    panel_characters = (width / CHARACTER_INCHES - label_characters) / n_columns
+    return max(map(len, lines), default=0) > panel_characters
 
 
 def write_remark(ax: Axes, y: float, text: str) -> None:

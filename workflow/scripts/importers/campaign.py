@@ -172,8 +172,11 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     if tests:
         defaults = {"nodes": statement.nodes, "devices_per_node": statement.devices_per_node}
         frameworks = dict.fromkeys(str(run.levels["framework"]) for run in runs)
+        link_rates = (statement.bandwidth_bytes_s, statement.inside_bandwidth_bytes_s)
         result.rows["network"] = [
-            row for framework in frameworks for row in network_rows(tests, result.name, framework, defaults)
+            row
+            for framework in frameworks
+            for row in network_rows(tests, result.name, framework, defaults, link_rates)
         ]
 
 

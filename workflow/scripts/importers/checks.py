@@ -65,20 +65,23 @@ def find_all(runs: Sequence[Run], time: str) -> list[Finding]:
 
 def implausible_units(runs: Sequence[Run]) -> Iterable[Finding]:
     """Find step times that have another unit: by the clocks of the log, arithmetic a second, or alone."""
-    doubtful: dict[str, list[str]] = defaultdict(list)
+    doubtful: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if reason := _unit_problem(run):
-            doubtful[reason].append(run.measurement.place)
-    for reason, places in doubtful.items():
+            doubtful[reason].append(run)
+    for reason, doubtful_runs in doubtful.items():
+        times = sorted(run.seconds or 0.0 for run in doubtful_runs)
+        texts = dict.fromkeys(_rounded(seconds) for seconds in (times[0], times[-1]))
         yield Finding(
             "implausible-unit",
-            _named(places),
-            reason,
+            _named([run.measurement.place for run in doubtful_runs]),
+            reason.format(" to ".join(texts)),
             "state the unit: --unit ms; or check parameters, batch and sequence length",
         )
 
 
 def _unit_problem(run: Run) -> str | None:
+    """Return why the step time of a run cannot be right, with {} for the time; None if it can."""
     seconds = run.seconds or 0.0
     if run.is_to_target:
         return None
@@ -102,11 +105,9 @@ def _unit_problem(run: Run) -> str | None:
         low, high = PLAUSIBLE_TOKEN_FLOPS if sequence else PLAUSIBLE_SAMPLE_FLOPS
         if not low <= rate <= high:
             size = "small" if rate < low else "large"
-            return (
-                f"steps of about {_rounded(seconds)} s are {rate:.1g} FLOP/s of a device, which is too {size}"
-            )
+            return f"steps of about {{}} s are {rate:.0e} FLOP/s of a device, which is too {size}"
     low, high = PLAUSIBLE_STEP_S
-    return None if low <= seconds <= high else f"a step takes about {_rounded(seconds)} s"
+    return None if low <= seconds <= high else "a step takes about {} s"
 
 
 def _samples_rates(run: Run) -> list[float]:
@@ -362,7 +363,7 @@ def _is_number(text: str) -> bool:
 
 
 def _rounded(seconds: float) -> str:
-    return f"{seconds:.2g}"
+    return f"{seconds:.3g}" if seconds < 1e3 else f"{seconds:,.0f}"
 
 
 def _runs(count: int) -> str:

@@ -221,7 +221,11 @@ def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[Coll
 
 
 def network_rows(
-    tests: Iterable[CollectiveTest], study: str, framework: str, defaults: dict[str, int | None]
+    tests: Iterable[CollectiveTest],
+    study: str,
+    framework: str,
+    defaults: dict[str, int | None],
+    link_bytes_s: tuple[float | None, float | None] = (None, None),
 ) -> list[dict[str, object]]:
     """Return the rows of network.csv of some tests: several tables of one collective are rounds.
 
@@ -230,6 +234,7 @@ def network_rows(
         study: Name of the study.
         framework: The framework whose messages they stand for.
         defaults: `nodes` and `devices_per_node`, where a text does not say them.
+        link_bytes_s: Stated link rate of a node, and of a device inside a node.
 
     Raises:
         InputError: If the numbers of nodes and ranks are not known, or not those of the collective.
@@ -261,6 +266,7 @@ def network_rows(
                     "nodes": nodes,
                     "ranks": ranks,
                     "device": "cuda" if test.library == "nccl" else "site",
+                    "link_bytes_s": link_bytes_s[nodes == 1],
                     "status": "ok",
                     "transport": test.library,
                     "bytes": total,

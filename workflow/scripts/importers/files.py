@@ -63,7 +63,7 @@ def find_sources(
                         "is neither a table of runs nor a log that is known",
                         file=display_path(path),
                         expected=f"one of {', '.join(FORMATS)}",
-                        hint="name it: --format FORMAT",
+                        hint="name the time's column in a table, --column seconds=COLUMN, or --format FORMAT",
                     )
                 skipped.append(display_name)
                 continue

@@ -362,8 +362,8 @@ def _too_fast(data: pd.DataFrame) -> str:
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = [_describe_benchmark(row) for row in rows.itertuples()]
     why = (
-        "their times do not follow a line, for example because links let bursts through: read their "
-        "bandwidth with their deviation"
+        "their times do not follow a line, for example because links let bursts through, or the stated rate "
+        "is not that of a node: read their bandwidth with their deviation"
     )
     text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {why}."
     return Note("faster-than-link", text, benchmarks=names) if names else ""

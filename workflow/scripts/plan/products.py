@@ -165,7 +165,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         has_collective_benchmark=benchmarks.has_results,
-        nodes_have_network=campaign.site.placement != "emulated",
+        nodes_have_network=bool(campaign.study.imported) or campaign.site.placement != "emulated",
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         settings_recorded=campaign.settings_recorded,

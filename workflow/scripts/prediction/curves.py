@@ -26,16 +26,19 @@ def node_counts(max_nodes: int) -> np.ndarray:
     return np.unique(counts[counts <= max_nodes]).astype(int)
 
 
-def hypothetical_cells(cases: pd.DataFrame, rates: Sequence[float], max_nodes: int) -> pd.DataFrame:
+def hypothetical_cells(
+    cases: pd.DataFrame, rates: Sequence[float], max_nodes: int, *, is_epoch_known: bool = True
+) -> pd.DataFrame:
     """Return cells like `cells.measured_cells` for each case on all `node_counts` at all rates.
 
     A node has as many replicas as in its case, and there are at most as many replicas as batches in the data
-    set.
+    set, where that is known.
 
     Args:
         cases: One cell on several nodes for each case, with `samples`.
         rates: Link rates in bytes/s.
         max_nodes: The largest number of nodes.
+        is_epoch_known: False where `samples` is any number, as of measurements made elsewhere.
     """
     per_node = (cases["replicas"] / cases["nodes"]).round().clip(lower=1)
     cells = cases.assign(per_node=per_node).drop(columns=["nodes", "rate"])
@@ -48,7 +51,7 @@ def hypothetical_cells(cases: pd.DataFrame, rates: Sequence[float], max_nodes: i
     counted = {"ranks": replicas, "replicas": replicas, "nodes": nodes, "local_batch": local, "steps": steps}
     hypothetical = cells.assign(**counted, n_allreduces=steps / cells["sync_every"])
     smallest = np.minimum(cells["local_batch"], 1.0)  # measured elsewhere also a fraction of a sample
-    return hypothetical[(steps >= 1) & (local >= smallest)].reset_index(drop=True)
+    return hypothetical[((steps >= 1) | (not is_epoch_known)) & (local >= smallest)].reset_index(drop=True)
 
 
 def study_cases(cells: pd.DataFrame) -> pd.DataFrame:

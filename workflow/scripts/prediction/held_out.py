@@ -115,9 +115,8 @@ def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
         yield make_fold("batch size", f"batch size {batch}", batch_size=[batch])
     for rate in rates if len(rates) >= MIN_LEVELS_TO_HOLD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
-    for strategy in (
-        list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"])) if cells["is_mesh"].any() else []
-    ):
+    strategies = list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"]))
+    for strategy in strategies if cells["is_mesh"].any() and len(strategies) > 1 else []:
         yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
         held_levels = {

@@ -14,7 +14,14 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import factors, read_timing_runs, successful, title, with_batch_numbers
+from analysis.measured import (
+    factors,
+    measured_elsewhere,
+    read_timing_runs,
+    successful,
+    title,
+    with_batch_numbers,
+)
 from common.errors import InputError
 from common.notes import Note
 from common.options import run_program
@@ -60,10 +67,11 @@ TITLE = "How many nodes are worth it, by the rate of the links"
 EXTRAPOLATED = Note(
     "extrapolated",
     "Extrapolated by the law of the table of predictions. Efficiency is speed-up divided by nodes; the "
-    "baseline is the same model on one node with the same local batch. There are at most as many replicas as "
-    "batches in an epoch. The columns of nodes have the largest number of nodes up to which efficiency stays "
-    "at that level. Brackets have 90 % bands, which were set on public measurements of GPU clusters.",
+    "baseline is the same model on one node with the same local batch. The columns of nodes have the largest "
+    "number of nodes up to which efficiency stays at that level. Brackets have 90 % bands, which were set on "
+    "public measurements of GPU clusters.",
 )
+LIMITED_BY_DATA = Note("limited-by-data", "There are at most as many replicas as batches in an epoch.")
 
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
@@ -195,7 +203,9 @@ def answer(args: Question, study: Study | None = None) -> Answer:
     rates = [GIGABIT * rate for rate in dict.fromkeys(args.rate)]
     if study and not args.places and args.rate == RATES and law.cells["rate"].notna().any():
         rates = sorted({*rates, law.cells["rate"].max()})
-    curves = predict_curves(law, hypothetical_cells(cases, rates, args.nodes))
+    is_epoch_known = bool(args.places) or study is None or not measured_elsewhere(study.runs)
+    cells = hypothetical_cells(cases, rates, args.nodes, is_epoch_known=is_epoch_known)
+    curves = predict_curves(law, cells)
     rows = summarize_curves(curves)
     if rows.empty:
         notes = _no_answer_notes(study)
@@ -203,6 +213,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
         notes = [
             _unanswered_note(cases, rows),
             EXTRAPOLATED,
+            LIMITED_BY_DATA if is_epoch_known else "",
             *([] if args.places else law.predict(cases).notes),
             *(_number_notes(args) if args.places else []),
             *(_study_notes(study) if study else []),

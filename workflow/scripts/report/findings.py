@@ -29,7 +29,7 @@ from declared.responses import EPOCH_TIME, RESPONSES, Response
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
 ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
-RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of the table `effects`
+RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of `effects`; single runs: no bounds
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         rows = rows[(texts["from"] == first) & (texts["to"] == last)].sort_values("ratio", kind="stable")
     if rows.empty:
         return _range_of_times(figure, evidence)
-    least, greatest = (Estimate(*rows.iloc[at][RATIO]) for at in (0, -1))
+    least, greatest = (Estimate(*rows.iloc[at].reindex(RATIO)) for at in (0, -1))
     contexts = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
     tested = rows["p_holm"].dropna() if "p_holm" in rows else pd.Series(dtype=float)
