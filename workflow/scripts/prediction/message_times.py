@@ -28,17 +28,17 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from common.tables import read_table
-from declared.frameworks import framework_names, load_framework
+from declared.frameworks import CommunicationKeys, framework_names, load_framework
 from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from models.graph import BYTES, Graph, is_trained
 from network.fit import measured
 
 Carrier = tuple[str, str]  # framework and device
 
-GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
-MIB = 2**20
-NEIGHBOURS = "neighbours"
-_LATENCY_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
+RING, TREE, NEIGHBOURS = "ring", "tree", "neighbours"
+GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    RING: lambda p: p - 1.0, TREE: np.log2, NEIGHBOURS: np.ones_like
+}  # fmt: skip
 # Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are
 # used.
 MAX_SIZE_RATIO = 4
@@ -56,7 +56,7 @@ class Law:
     """The fitted law of one collective.
 
     Attributes:
-        algorithm: A key of GROWTH, or NEIGHBOURS.
+        algorithm: A key of GROWTH.
         mode: PIPELINED, SUM or LARGEST: how latency, link and processors add up.
         start_s: Latency of a collective in seconds.
         step_s: Latency of each step of the algorithm in seconds.
@@ -81,49 +81,24 @@ class Law:
     misfit: float = np.nan
     collective: str = ALL_REDUCE
 
-    def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "LocalLaw":
-        """Return the law at these places, [n] each; `rate` in bytes/s, NaN for an unlimited link."""
-        columns = (
-            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective)
-            * self.coefficients
-        )
+    def times(
+        self, size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return seconds of a message, and those in which link or processors keep others waiting, [n] each.
+
+        `size` in bytes, `rate` in bytes/s, NaN for an unlimited link. Times of unknown sizes are NaN.
+        """
+        terms = law_terms(np.ones(len(size)), nodes, ranks, rate, self.algorithm, self.collective)
+        terms = terms * [self.start_s, self.step_s, self.link, self.cost_s]
+        terms[:, 2:] *= size[:, None]
         row_of_place = {place: row for row, place in enumerate(self.places)}
-        place_rows = [
-            row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)
-        ]
-        return LocalLaw(self.mode, columns, self.log_sizes, self.factors[place_rows])
-
-    @property
-    def coefficients(self) -> np.ndarray:
-        """The coefficients of `law_terms`, [4]."""
-        return np.array([self.start_s, self.step_s, self.link, self.cost_s])
-
-
-@dataclass(frozen=True)
-class LocalLaw:
-    """A law at n places: its terms for one byte, [n, 4], and the factors by size, [n, sizes]."""
-
-    mode: str
-    columns: np.ndarray
-    log_sizes: np.ndarray
-    factors: np.ndarray
-
-    def seconds(self, size: np.ndarray) -> np.ndarray:
-        """Return the time of one collective for messages of these sizes in bytes, [n]; NaN if unknown."""
+        row = [row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
         position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
         left = np.minimum(np.nan_to_num(position).astype(int), len(self.log_sizes) - 2)
-        weight, row = position - left, np.arange(len(size))
+        weight = position - left
         factor = (1 - weight) * self.factors[row, left] + weight * self.factors[row, left + 1]
-        return message_time(self.columns * size_columns(size), self.mode) * factor
-
-    def occupied(self, size: np.ndarray) -> np.ndarray:
-        """Return the part of `seconds` in which link or processors are busy and other messages wait, [n]."""
-        return np.minimum(bytes_time(self.columns * size_columns(size), self.mode), self.seconds(size))
-
-
-def size_columns(size: np.ndarray) -> np.ndarray:
-    """Return the multipliers of the four terms of one byte for messages of `size` bytes, [n] -> [n, 4]."""
-    return np.column_stack([np.ones((len(size), 2)), size, size])
+        seconds = message_time(terms, self.mode) * factor
+        return seconds, np.minimum(bytes_time(terms, self.mode), seconds)
 
 
 def bytes_time(columns: np.ndarray, mode: str) -> np.ndarray:
@@ -156,7 +131,7 @@ def law_terms(
     return np.column_stack(
         [
             distributed,
-            _LATENCY_GROWTH[algorithm](ranks) * distributed,
+            GROWTH[algorithm](ranks) * distributed,
             per_node * size * per_rate,
             per_rank * size,
         ]
@@ -207,7 +182,7 @@ def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | No
     modes += [(LARGEST, *row_split) for row_split in split]
     best: Law | None = None
     collective = str(used["collective"].iloc[0])
-    algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
+    algorithms = [RING, TREE] if used["ranks"].nunique() > 2 else [RING]
     if collective == POINT_TO_POINT:
         algorithms = [NEIGHBOURS]
     points = _BenchmarkPoints.from_table(used, algorithms, collective)
@@ -314,30 +289,17 @@ def _fit_mode(
     )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How a library makes messages of gradients (`communication` in framework.yaml).
-
-    Attributes:
-        kind: `ends`: one message after the backward pass; `buckets` of tensors; `fusion` of what is ready;
-            `units`: layers whose parameters are sharded.
-        limits_bytes: Size limit of the first and of all other messages.
-        extra: Additional messages of a few bytes for each batch, by training loop.
-    """
-
-    kind: str = "ends"
-    limits_bytes: tuple[float, float] = (np.inf, np.inf)
-    extra: Mapping[str, int] = field(default_factory=dict)
-
-
 @functools.cache
-def message_rule(framework: str) -> Rule:
-    """Return the rule of a framework; one message at the end if it declares none."""
+def message_rule(framework: str) -> CommunicationKeys:
+    """Return how a framework makes messages of gradients; one message at the end if it declares nothing."""
     declared = load_framework(framework).communication if framework in framework_names() else None
-    if declared is None:
-        return Rule()
-    first, later = declared.limits_mib or (np.inf, np.inf)
-    return Rule(declared.messages, (MIB * first, MIB * later), declared.extra)
+    return declared or CommunicationKeys(messages="ends")
+
+
+def message_limits(rule: CommunicationKeys) -> tuple[float, float]:
+    """Return the size limits in bytes of the first message and of all others."""
+    first, later = rule.limits_mib or (math.inf, math.inf)
+    return 2**20 * first, 2**20 * later
 
 
 def described_frameworks() -> list[str]:
@@ -345,17 +307,17 @@ def described_frameworks() -> list[str]:
     return [name for name in framework_names() if load_framework(name).communication]
 
 
-def bucket_bytes(graph: Graph, rule: Rule) -> np.ndarray:
+def bucket_bytes(graph: Graph, rule: CommunicationKeys) -> np.ndarray:
     """Return sizes of a model's messages in the order of the backward pass, [messages].
 
     The tensor that reaches the limit closes a bucket (PyTorch: Reducer::rebuild_buckets).
     """
     sizes: list[float] = []
-    open_bytes = 0.0
+    limits, open_bytes = message_limits(rule), 0.0
     for operator in reversed(graph.operators):
         for name, shape in reversed(list(operator.weights.items())):
             open_bytes += BYTES * math.prod(shape) if is_trained(name) else 0.0
-            if open_bytes >= rule.limits_bytes[min(len(sizes), 1)]:
+            if open_bytes >= limits[min(len(sizes), 1)]:
                 sizes.append(open_bytes)
                 open_bytes = 0.0
     return np.array([*sizes, open_bytes] if open_bytes else sizes)
@@ -427,8 +389,8 @@ class Network:
 
         `place` has nodes, ranks and link rates in bytes/s, [n] each; `size` bytes.
         """
-        network = self.law(carrier, collective)
-        return np.full(len(size), np.nan) if network is None else network.at(*place).seconds(size)
+        law = self.law(carrier, collective)
+        return np.full(len(size), np.nan) if law is None else law.times(size, *place)[0]
 
     def message_s(
         self, carrier: Carrier, collective: str, nodes: float, ranks: float, rate: float, size: float

@@ -19,7 +19,7 @@ from models.graph import Graph
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
 from prediction.law import Array, Steps
-from prediction.message_times import Network, benchmark_points, ideal_seconds, message_rule
+from prediction.message_times import Network, benchmark_points, ideal_seconds, message_limits, message_rule
 from prediction.strategies import MeshStep, Place, Timer, describe_step
 
 OF_MODEL = ("model", "dataset")
@@ -187,7 +187,9 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
         if costs is None or math.isnan(sent_s):
             continue
         batch_s = costs[0] + costs[1] * row["local_batch"]
-        backward_s = law.BACKWARD_SHARE * batch_s if message_rule(row["framework"]).kind != "ends" else 0.0
+        backward_s = (
+            law.BACKWARD_SHARE * batch_s if message_rule(row["framework"]).messages != "ends" else 0.0
+        )
         exposed_s = max(sent_s - backward_s, 0.0)
         seconds[row["cell"]] = row["steps"] * batch_s + row["n_allreduces"] * (costs[2] + exposed_s)
     return seconds
@@ -227,7 +229,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
             "accumulation": accumulation,
             "tensor": 1,
             "pipeline": 1,
-            "sharded": cells["framework"].map(lambda name: message_rule(name).kind == "units"),
+            "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate_out": cells["rate"],
             "rate_in": cells["inside_rate"],
             "message_s": _allreduce_s(cells, network),
@@ -269,7 +271,7 @@ def _allreduce_s(cells: pd.DataFrame, network: Network) -> Array:
         batches = (group["steps"] / group["n_allreduces"]).to_numpy(float)
         shards = [network.seconds(carrier, kind, place, sizes) for kind in (ALL_GATHER, REDUCE_SCATTER)]
         reduced = network.seconds(carrier, ALL_REDUCE, place, sizes)
-        if rule.kind == "units" and not any(np.isnan(own).any() for own in shards):
+        if rule.messages == "units" and not any(np.isnan(own).any() for own in shards):
             # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
             reduced = (batches + 1) * shards[0] + shards[1]
         extra = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
@@ -301,7 +303,7 @@ def _mesh_columns(row: Mapping[str, Any], network: Network, update_share: float)
         return missing
 
     def describe(timer: Timer) -> MeshStep | None:
-        limit = message_rule(row["framework"]).limits_bytes[1]
+        limit = message_limits(message_rule(row["framework"]))[1]
         return describe_step(graph, mesh, round(row["local_batch"]), row, place, timer, limit)
 
     carrier = (row["framework"], row["device"])

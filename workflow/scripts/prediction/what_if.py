@@ -154,11 +154,10 @@ class Cell:
         sizes = bucket_bytes(graph, message_rule(self.row["framework"]))
         return sizes if len(sizes) == count else np.full(count, graph.gradient_bytes / max(count, 1))
 
-    def messages(self, network: Law, sizes: np.ndarray, rate: float) -> Messages:
+    def messages(self, law: Law, sizes: np.ndarray, rate: float) -> Messages:
         """Return the times of messages of these sizes by a law."""
-        nodes, ranks = (np.full(len(sizes), float(self.row[name])) for name in ("nodes", "ranks"))
-        local_law = network.at(nodes, ranks, np.full(len(sizes), rate))
-        return Messages(local_law.seconds(sizes), local_law.occupied(sizes))
+        place = (float(self.row["nodes"]), float(self.row["ranks"]), rate)
+        return Messages(*law.times(sizes, *(np.full(len(sizes), value) for value in place)))
 
     def alone(self, count: int) -> Messages:
         """Return the times of `count` messages without others; without a law, in proportion to their size."""
