@@ -9,7 +9,6 @@ either. A second CSV has every prediction.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,40 +166,15 @@ def evaluate(
     if len(held_out) > 1:
         pooled = pd.concat(held_out, ignore_index=True)
         pooled = pooled.assign(common=is_common(pooled), left_out=ALL)
-        missing = pooled.groupby("method", sort=False)["predicted_s"].agg(
-            lambda predictions: predictions.isna().all()
-        )
-        rows += summarize_methods(  # folds have the reasons for cells that a method does not predict
-            pooled,
-            {
-                name: replace(
-                    predictions[name],
-                    problem=predictions[name].problem if has_no_prediction else "",
-                    remarks=(),
-                )
-                for name, has_no_prediction in missing.items()
-            },
-        )
+        for row in summarize_methods(pooled, predictions):
+            # Folds have the remarks, and the reasons for cells that a method does not predict.
+            rows.append(row | {"remarks": None, "problem": None if row["predicted"] else row["problem"]})
     columns = [
-        "left_out",
-        "kind",
-        "method",
-        "cell",
-        *varying(cells),
-        "rate",
-        "replicas",
-        "epoch_time_s",
-        "sd",
-        "n",
-        "predicted_s",
-        "predicted_s_low",
-        "predicted_s_high",
-        "error",
-    ]
-    columns = list(dict.fromkeys(columns))
-    return pd.concat(fold_tables)[columns] if fold_tables else pd.DataFrame(columns=columns), pd.DataFrame(
-        rows
-    )
+        "left_out", "kind", "method", "cell", *varying(cells), "rate", "replicas", "epoch_time_s", "sd", "n",
+        "predicted_s", "predicted_s_low", "predicted_s_high", "error",
+    ]  # fmt: skip
+    every = pd.concat(fold_tables) if fold_tables else pd.DataFrame(columns=columns)
+    return every[list(dict.fromkeys(columns))], pd.DataFrame(rows)
 
 
 def is_common(predictions: pd.DataFrame) -> np.ndarray:

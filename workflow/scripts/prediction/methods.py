@@ -21,7 +21,7 @@ from common.errors import InputError
 from common.notes import Note
 from prediction import published
 from prediction.message_times import Network
-from prediction.study import StudyLaw, is_unknown_mesh
+from prediction.study import StudyLaw
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
@@ -106,14 +106,11 @@ def published_method(model: published.Model) -> Method:
 
     def predict(fold: Fold) -> Prediction:
         seconds = np.full(len(fold.test), np.nan)
-        for rows, own in fold.law.groups(fold.test):
+        for rows, measured, new in fold.law.split_series(fold.test):
             if model is not published.predict_by_hand:
-                own = own[own["framework"] == fold.test["framework"].iloc[rows[0]]]
-            test = fold.test.iloc[rows]
-            measured, new = (fold.law.columns(part, test.iloc[0]) for part in (own, test))
-            usable, predictable = ~is_unknown_mesh(measured), ~is_unknown_mesh(new)
-            if usable.any() and predictable.any():
-                seconds[rows[predictable]] = model(measured[usable], new[predictable])
+                measured = measured[measured["framework"] == new["framework"].iloc[0]]
+            if len(measured):
+                seconds[rows] = model(measured, new)
         seconds = seconds * fold.test["n_allreduces"].to_numpy(float)
         return Prediction(seconds, problem_if_missing(seconds, NOT_DETERMINED))
 

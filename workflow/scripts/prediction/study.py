@@ -116,36 +116,33 @@ class StudyLaw:
                 shares[levels] = min(parameter_s * graph.parameters / alpha, 1.0)
         return shares
 
-    def columns(self, cells: pd.DataFrame, like: pd.Series) -> pd.DataFrame:
-        """Return `law_columns` of cells of one series, to which `like` belongs."""
-        levels = tuple(like[name] for name in ["framework", "device", *self.keys])
-        baseline = (like["baseline"], *levels[1:])
-        share = self.update_shares.get(levels, self.update_shares.get(baseline, 0.0))
-        return law_columns(cells, self.network, share)
+    def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
+        """Yield, for each series, its rows in `cells` and the `law_columns` of measured cells and of these.
 
-    def groups(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-        """Yield rows of `cells` of one series each, and the measured cells that inform them, if any."""
+        Cells with a message of unknown time are left out, and series without measured cells.
+        """
         names = ["framework", "baseline", "device", *self.keys]
         for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
-            measured = self.series(cells.iloc[rows[0]].to_dict())
-            if len(measured):
-                yield rows, measured
+            levels = cells.iloc[rows[0]].to_dict()
+            own = tuple(levels[name] for name in ["framework", "device", *self.keys])
+            baseline = (levels["baseline"], *own[1:])
+            share = self.update_shares.get(own, self.update_shares.get(baseline, 0.0))
+            measured, new = (
+                law_columns(part, self.network, share) for part in (self.series(levels), cells.iloc[rows])
+            )
+            unknown = _is_unknown_mesh(new)
+            measured = measured[~_is_unknown_mesh(measured)]
+            if len(measured) and not unknown.all():
+                yield rows[~unknown], measured, new[~unknown]
 
     def predict(self, cells: pd.DataFrame) -> EpochTimes:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""
         parts: list[tuple[np.ndarray, Steps]] = []
         notes: list[Note] = []
-        for rows, own in self.groups(cells):
-            group = cells.iloc[rows]
-            measured, new = (self.columns(part, group.iloc[0]) for part in (own, group))
-            usable, predictable = (~is_unknown_mesh(own) for own in (measured, new))
-            if not usable.any() or not predictable.any():
-                continue
-            steps = law.predict_steps(measured[usable], new[predictable])
-            mask = np.zeros(len(cells), bool)
-            mask[rows[predictable]] = True
-            parts.append((mask, steps))
-            notes += _notes(group[predictable], steps)
+        for rows, measured, new in self.split_series(cells):
+            steps = law.predict_steps(measured, new)
+            parts.append((rows, steps))
+            notes += _notes(cells.iloc[rows], steps)
         steps = law.join_steps(len(cells), parts)
         count = cells["n_allreduces"].to_numpy(float)
         return EpochTimes(steps.seconds * count, steps.low * count, steps.high * count, tuple(notes))
@@ -221,6 +218,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
     replicas, accumulation = cells["replicas"].astype(float), cells["steps"] / cells["n_allreduces"]
     columns = pd.DataFrame(
         {
+            "framework": cells["framework"],
             "gradient_bytes": cells["gradient_bytes"],
             "nodes": cells["nodes"].astype(float),
             "devices_per_node": replicas / cells["nodes"],
@@ -233,14 +231,13 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
             "rate_out": cells["rate"],
             "rate_in": cells["inside_rate"],
             "message_s": _allreduce_s(cells, network),
+            "hierarchical_s": np.nan,
+            "is_mesh": cells["is_mesh"],
         }
     )
     if "epoch_time_s" in cells:
         step_s, sd = cells["epoch_time_s"] / cells["n_allreduces"], cells["sd"] / cells["n_allreduces"]
         columns = columns.assign(step_s=step_s, n=cells["n"], sd=sd)
-    columns = columns.assign(
-        hierarchical_s=np.nan, work=1.0, calls=1.0, updated=1.0, n_blocking=0.0, is_mesh=cells["is_mesh"]
-    )
     if not cells["is_mesh"].any():
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
@@ -250,7 +247,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
     return pd.DataFrame(divided, index=cells.index)
 
 
-def is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
+def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
     """Return which cells of `law_columns` have model parallelism with a message of unknown time."""
     unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
     return (columns["is_mesh"] & unknown).to_numpy(bool)
