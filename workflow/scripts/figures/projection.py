@@ -20,12 +20,12 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
+from prediction.curves import FACTORS
 from prediction.message_times import rate_text
 from prediction.projection import answer
 from prediction.question import Question
 
 PANEL_INCHES = 1.7
-PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
@@ -71,7 +71,7 @@ def draw_curves(
         HEADING.format(" and ".join(f"{efficiency} %" for efficiency in efficiencies)),
         efficiencies=efficiencies,
     )
-    panel_factors = [name for name in PANEL_FACTORS if projected[name].nunique() > 1]
+    panel_factors = [name for name in FACTORS if projected[name].nunique() > 1]
     all_panels = panels.level_combinations(projected, panel_factors)
     extremes = {projected["batch_size"].min(), projected["batch_size"].max()}
     panel_levels = (

@@ -9,6 +9,7 @@ either. A second CSV has every prediction.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ METHODS = Note(
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
+_percent_text = partial(tables.change, decimals=1)
 ADJUSTED = Note(
     "adjusted",
     (
@@ -370,10 +372,6 @@ def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
         else _percent_text(value)
         for value, low, high in bounds
     ]
-
-
-def _percent_text(share: float) -> str:
-    return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
 
 
 def _mesh_note(include_meshes: pd.DataFrame) -> str:

@@ -132,14 +132,8 @@ def extra_p_method(python: Path) -> Method:
             if not used or any(targets[axis].nunique() > 1 for axis in axes if axis not in used):
                 continue
             has_few_levels = has_few_levels or any(own[axis].nunique() < MIN_LEVELS for axis in used)
-            points = [[[float(x) for x in place], times] for place, times in _mean_by_coordinates(own, used)]
-            jobs.append(
-                {
-                    "parameters": used,
-                    "points": points,
-                    "wanted": targets[used].astype(float).to_numpy().tolist(),
-                }
-            )
+            wanted = targets[used].astype(float).to_numpy().tolist()
+            jobs.append({"parameters": used, "points": _mean_by_coordinates(own, used), "wanted": wanted})
             rows.append(targets["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
@@ -156,17 +150,15 @@ def extra_p_method(python: Path) -> Method:
     return predict
 
 
-def _mean_by_coordinates(
-    cells: pd.DataFrame, axes: Sequence[str]
-) -> list[tuple[Sequence[float], list[float]]]:
+def _mean_by_coordinates(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple[list[float], list[float]]]:
     """Return coordinates and mean epoch time of each cell; a cell on one node counts at every link rate."""
     if "rate" in axes:
         single = cells["nodes"] == 1
         rates = pd.DataFrame({"rate": sorted(cells["rate"].dropna().unique())})
         everywhere = cells[single].drop(columns="rate").merge(rates, how="cross")
         cells = pd.concat([cells[~single], everywhere], ignore_index=True)
-    means = cells.groupby(list(axes))["epoch_time_s"].mean()
-    return [(place if isinstance(place, tuple) else (place,), [mean]) for place, mean in means.items()]
+    means = cells.groupby(list(axes))["epoch_time_s"].mean().reset_index()
+    return [([float(x) for x in place], [mean]) for *place, mean in means.itertuples(index=False)]
 
 
 def _run_extra_p(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -79,14 +79,14 @@ class StudyLaw:
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
         return pd.concat([self.cells[is_alike & is_baseline], own], ignore_index=True)
 
-    def costs(self, levels: Mapping[str, Any]) -> Array | None:
-        """Return alpha, beta and u of one device (`fit_computation`), None if it was not measured alone.
+    def costs(self, levels: Mapping[str, Any]) -> Array:
+        """Return alpha, beta and u of one device (`fit_computation`), NaN if it was not measured alone.
 
         It is that of the framework, or else of its baseline.
         """
         own = self.series(levels)
         alone = own[(own["replicas"] == 1) & ~own["is_mesh"]]
-        return fit_computation(alone) if len(alone) else None
+        return fit_computation(alone) if len(alone) else np.full(3, np.nan)
 
     @functools.cached_property
     def update_shares(self) -> dict[tuple[Any, ...], float]:
@@ -173,23 +173,31 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
         runs: runs.csv of the study.
         network: network.csv of the study.
     """
-    cells = measured_cells(runs)
-    if cells.empty or network.empty:
+    if network.empty:
         return {}
+    cells = cells_with_costs(runs, network)
+    batch_s = cells["batch_s"] + cells["sample_s"] * cells["local_batch"]
+    overlaps = cells["framework"].map(lambda name: message_rule(name).messages != "ends").astype(bool)
+    exposed_s = np.maximum(cells["message_s"] - law.BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
+    seconds = cells["steps"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
+    return seconds.set_axis(cells["cell"]).dropna().to_dict()
+
+
+def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+    """Return `cells.measured_cells` with the costs of one device and of messages; NaN: unknown.
+
+    Columns: `batch_s`, `sample_s`, `update_s` (`StudyLaw.costs`), and `message_s` of a step, 0 for one rank.
+
+    Args:
+        runs: runs.csv of the study.
+        network: network.csv of the study.
+    """
+    cells = measured_cells(runs)
     study = StudyLaw(cells, Network(benchmark_points(network)))
-    message_s = law_columns(cells, study.network)["message_s"].where(cells["replicas"] > 1, 0.0)
-    seconds = {}
-    for row, sent_s in zip(cells.to_dict("records"), message_s, strict=True):
-        costs = study.costs(row)
-        if costs is None or math.isnan(sent_s):
-            continue
-        batch_s = costs[0] + costs[1] * row["local_batch"]
-        backward_s = (
-            law.BACKWARD_SHARE * batch_s if message_rule(row["framework"]).messages != "ends" else 0.0
-        )
-        exposed_s = max(sent_s - backward_s, 0.0)
-        seconds[row["cell"]] = row["steps"] * batch_s + row["n_allreduces"] * (costs[2] + exposed_s)
-    return seconds
+    costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
+    cells[["batch_s", "sample_s", "update_s"]] = costs
+    message_s = law_columns(cells, study.network)["message_s"]
+    return cells.assign(message_s=message_s.where(cells["replicas"] > 1, 0.0))
 
 
 def _notes(cells: pd.DataFrame, steps: Steps) -> list[Note]:

@@ -94,32 +94,28 @@ class Study:
         ok = successful(self.timing_runs).drop_duplicates("cell")
         return {_levels(row): row for row in ok.to_dict("records")}
 
+    @property
+    def traced_runs(self) -> pd.DataFrame:
+        """The successful traced runs with kept steps."""
+        ok = successful(traced(self.runs))
+        return ok[ok["run_id"].isin(self.steps["run_id"])]
+
     def cells(self) -> Iterator["Cell"]:
         """Yield the traced cells with kept steps that can be replayed, in the order of tables.
 
         These use pure data parallelism, and their ranks report the same number of all-reduces, or none.
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
-        runs_with_traces = successful(traced(self.runs))
-        runs_with_traces = runs_with_traces[~is_mesh(runs_with_traces) & ~has_strategy(runs_with_traces)]
-        runs_of_cell = dict(
-            iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
-        )
+        ok = self.traced_runs
+        runs_of_cell = dict(iter(ok[~is_mesh(ok) & ~has_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
-            row = runs.iloc[0].to_dict()
-            cell_of_run = Cell(self, row, {})
-            chains_of_run = {run: cell_of_run.build_run_chains(steps_of_run[run]) for run in runs["run_id"]}
-            if any(chains_of_run.values()):
-                yield replace(
-                    cell_of_run,
-                    chains={run: run_chains for run, run_chains in chains_of_run.items() if run_chains},
-                )
+            cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
+            if cell.chains:
+                yield cell
 
     def left_out(self, rows: pd.DataFrame) -> list[str]:
         """Return the traced cells with kept steps that have no row in `rows` (`predict`)."""
-        ok = successful(traced(self.runs))
-        kept_cells = dict.fromkeys(ok.loc[ok["run_id"].isin(set(self.steps["run_id"])), "cell"])
-        return [cell for cell in kept_cells if cell not in set(rows["cell"])]
+        return [cell for cell in self.traced_runs["cell"].unique() if cell not in set(rows["cell"])]
 
 
 def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
@@ -128,11 +124,23 @@ def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A traced cell: one of its runs, and the replayed steps of each run."""
+    """A traced cell: one of its runs, and the kept steps of each run."""
 
     study: Study
     row: Mapping[str, Any]
-    chains: Mapping[str, Sequence[Chain]]
+    steps: Sequence[pd.DataFrame]
+
+    @cached_property
+    def chains(self) -> list[list[Chain]]:
+        """The kept steps of each run as chains, with messages slowed by computation as the law says."""
+        chains_of_runs = [chains for steps in self.steps if (chains := build_chains(steps, self.alone))]
+        if self.law is None:
+            return chains_of_runs
+        speeds = [questions.speed_during_computation(chains, self.alone) for chains in chains_of_runs]
+        return [
+            [chain.slowed(speed) for chain in chains]
+            for chains, speed in zip(chains_of_runs, speeds, strict=True)
+        ]
 
     @property
     def law(self) -> Law | None:
@@ -166,18 +174,10 @@ class Cell:
             return Messages(np.zeros(count), sizes)
         return self.messages(self.law, sizes, self.rate)
 
-    def build_run_chains(self, steps: pd.DataFrame) -> list[Chain]:
-        """Return the kept steps of a run as chains, with messages slowed by computation as the law says."""
-        run_chains = build_chains(steps, self.alone)
-        if self.law is None:
-            return run_chains
-        speed = questions.speed_during_computation(run_chains, self.alone)
-        return [chain.slowed(speed) for chain in run_chains]
-
     @property
     def every_chain(self) -> list[Chain]:
         """The chains of all runs."""
-        return [chain for own in self.chains.values() for chain in own]
+        return [chain for own in self.chains for chain in own]
 
     @property
     def max_allreduces_in_step(self) -> int:
@@ -209,11 +209,8 @@ class Cell:
         """
         level = self.row["parallelism"]
         row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
-        costs = self.study.law.costs(row)
-        if costs is None:
-            return None
-        alpha, beta, update = costs
-        return lambda size: float(alpha + beta * size + update)
+        alpha, beta, update = self.study.law.costs(row)
+        return None if np.isnan(beta) else lambda size: float(alpha + beta * size + update)
 
     def growth(self, times: float) -> tuple[float, bool]:
         """Return how computation grows with a batch `times` as large, and whether that was measured."""
@@ -276,10 +273,11 @@ class Cell:
             "epoch_time_s": untraced.value,
         }  # fmt: skip
         for question in self.questions():
-            ratios = [question.ratio(chains) for chains in self.chains.values()]
-            if all(math.isnan(ratio_of_run) for ratio_of_run in ratios):
+            ratios = [question.ratio(chains) for chains in self.chains]
+            known = [ratio for ratio in ratios if not math.isnan(ratio)]
+            if not known:
                 continue  # fewer kept steps than accumulation needs
-            ratio = _geometric_mean([ratio_of_run for ratio_of_run in ratios if not math.isnan(ratio_of_run)])
+            ratio = _geometric_mean(known)
             yield {
                 **cell_columns, "question": question.name, "change": question.text,
                 "assumes": question.assumes, "step_after_s": step_s * ratio.value * question.samples,
