@@ -152,19 +152,6 @@ def test_misfit_is_the_noise_of_a_point_with_two_parameters():
     assert 0.04 < np.sqrt(np.mean(squares)) < 0.06
 
 
-def test_a_points_error_is_that_of_its_rounds():
-    built = synthetic.network(rates=(125e6,), noise=0.0)
-    rounds = pd.concat(
-        [
-            built.assign(round=k, seconds=built["seconds"] * factor)
-            for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))
-        ]
-    )
-    error = np.log([1.0, 1.1, 1.2]).std(ddof=1) / np.sqrt(3)
-    assert benchmark_points(rounds)["error"].to_numpy() == pytest.approx(error)
-    assert benchmark_points(built[built["round"] == 1])["error"].isna().all()
-
-
 def test_of_a_size_that_is_not_known_nothing_is_known():
     built = fit_law(benchmarks(lambda size, n, rate: 1e-3 + size / rate))
     assert np.isnan(seconds(built, np.nan, 2, 125e6)) and seconds(built, 1e6, 2, 125e6) > 0

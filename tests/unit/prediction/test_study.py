@@ -12,8 +12,7 @@ from declared.models import find_graph, model_graph
 from prediction import held_out, law
 from prediction.cells import left_out_note, measured_cells, planned_cells
 from prediction.message_times import Network, benchmark_points, bucket_bytes, message_rule
-from prediction.methods import Prediction
-from prediction.study import StudyLaw, fit_computation, law_columns, shortest_epochs
+from prediction.study import Prediction, StudyLaw, fit_computation, law_columns, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 

@@ -229,8 +229,8 @@ def summarize_method(
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": fold_table["cell"][worst] if worst is not None else None,
         "noise": math.sqrt(2 / math.pi) * pooled_cv(fold_table, of_means=True),
-        "problem": prediction.problem or None,
-        "remarks": "; ".join(prediction.remarks) or None,
+        "problem": prediction.problem or None if len(errors) < len(fold_table) else None,
+        "remarks": "; ".join(prediction.notes) or None,
     }
 
 

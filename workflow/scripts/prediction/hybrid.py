@@ -12,7 +12,7 @@ with T = (b n + R a) / sum k for R ranks.
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,9 +184,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ranks(row: pd.Series) -> Ranks:
-    return Ranks(
-        **{name: row[name] for name in ("alone_s", "sample_s", "allreduce_s", "block", "shares", "strengths")}
-    )
+    return Ranks(**{attribute.name: row[attribute.name] for attribute in fields(Ranks)})
 
 
 def _cell_with_fewer_ranks(
@@ -196,14 +194,13 @@ def _cell_with_fewer_ranks(
 
     Cells with the same shares and source of strengths are preferred.
     """
-    is_candidate = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1) & (
-        candidates["ranks"] < own["ranks"]
-    )
-    smaller = candidates[is_candidate & (candidates["ranks"] == candidates.loc[is_candidate, "ranks"].max())]
-    order = smaller.assign(
-        other=(smaller["shares"] != own["shares"]) * 1 + (smaller["source"] != own["source"]) * 2
-    )
-    return None if smaller.empty else smaller.loc[order["other"].idxmin()]
+    is_alike = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1)
+    smaller = candidates[is_alike & (candidates["ranks"] < own["ranks"])]
+    if smaller.empty:
+        return None
+    differs = (smaller["shares"] != own["shares"]) + 2 * (smaller["source"] != own["source"])
+    order = pd.DataFrame({"ranks": -smaller["ranks"], "differs": differs})
+    return smaller.loc[order.sort_values(["ranks", "differs"], kind="stable").index[0]]
 
 
 def break_even(ranks: Ranks, before_s: float) -> float:
@@ -231,20 +228,18 @@ def break_even(ranks: Ranks, before_s: float) -> float:
 
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """Return the table of a study with heterogeneous ranks."""
-    rows, text_columns = predict(runs, network), ["cell", "speeds from"]
+    rows, text_columns, labels = predict(runs, network), ["cell", "speeds from"], cell_words(runs)
     notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
     if without_baseline := cells_without_baseline(runs, network):
-        labels = cell_words(runs)
         left_out = "; ".join(labels[cell] for cell in without_baseline)
         text = f"Not predicted, because no rank trains alone on their work: {left_out}."
         notes.insert(0, Note("cells-not-predicted", text, cells=without_baseline))
     if rows.empty:
-        return tables.Table(
-            TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING_TO_PREDICT, *notes], text_columns
-        )
-    labels, percent = cell_words(runs), partial(tables.change, decimals=1)
-    cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    first = rows.index.isin(cell_starts)
+        display = pd.DataFrame(columns=["cell"])
+        return tables.Table(TITLE, rows, display, [NOTHING_TO_PREDICT, *notes], text_columns)
+    percent = partial(tables.change, decimals=1)
+    first = rows["cell"] != rows["cell"].shift()
+    cell_starts = rows.index[first].tolist()
     columns = {
         "cell": rows["cell"].map(labels).where(first, ""),
         "speeds from": rows["source"],

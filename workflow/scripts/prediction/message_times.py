@@ -77,7 +77,7 @@ class Law:
     cost_s: float
     log_sizes: np.ndarray = field(default_factory=lambda: np.zeros(2))
     factors: np.ndarray = field(default_factory=lambda: np.ones((1, 2)))
-    places: tuple[tuple[float, float, float], ...] = ()
+    places: tuple[tuple[float, ...], ...] = ()
     misfit: float = np.nan
     collective: str = ALL_REDUCE
 
@@ -128,29 +128,20 @@ def law_terms(
     size, nodes, ranks, rate = (np.asarray(x, float) for x in (size, nodes, ranks, rate))
     per_rate, shape, distributed = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
     per_node, per_rank = shape.leaves(nodes, ranks / nodes) * (nodes > 1), shape.sent(ranks) * distributed
-    return np.column_stack(
-        [
-            distributed,
-            GROWTH[algorithm](ranks) * distributed,
-            per_node * size * per_rate,
-            per_rank * size,
-        ]
-    )
+    steps = GROWTH[algorithm](ranks) * distributed
+    return np.column_stack([distributed, steps, per_node * size * per_rate, per_rank * size])
 
 
 def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each collective, framework, device, place and size of network.csv.
 
-    `seconds` is the mean over rounds of the rounds' medians; `error` is the standard error of its logarithm
-    by the spread between rounds, NaN for one round. An unknown rate is NaN.
+    `seconds` is the mean over rounds of the rounds' medians. An unknown rate is NaN.
     """
     keys = ["collective", "framework", "device", *PLACE_COLUMNS, "bytes"]
     ok = measured(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    by_point = rounds.groupby(level=keys, dropna=False)
-    logs = np.log(rounds).groupby(level=keys, dropna=False)
-    points = pd.DataFrame({"seconds": by_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
-    return points.reset_index().astype(dict.fromkeys(keys[3:], float))
+    points = rounds.groupby(level=keys, dropna=False).mean().reset_index()
+    return points.astype(dict.fromkeys(keys[3:], float))
 
 
 def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
@@ -174,12 +165,8 @@ def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | No
     has_rates = len(limited) > 1
     # Each split says for which points bytes take link time and for which they take CPU time.
     split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
-    modes = [
-        (PIPELINED, *split[0]),
-        *[(SUM, rate > 0, rate > 0)] * has_rates,
-        *((PIPELINED, *row_split) for row_split in split[1:]),
-    ]
-    modes += [(LARGEST, *row_split) for row_split in split]
+    pipelined, largest = ([(mode, *own) for own in split] for mode in (PIPELINED, LARGEST))
+    modes = [pipelined[0], *[(SUM, rate > 0, rate > 0)] * has_rates, *pipelined[1:], *largest]
     best: Law | None = None
     collective = str(used["collective"].iloc[0])
     algorithms = [RING, TREE] if used["ranks"].nunique() > 2 else [RING]
@@ -189,16 +176,10 @@ def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | No
     for algorithm in algorithms:
         for mode, link, processors in modes:
             law = _fit_mode(points, algorithm, mode, link, processors)
-            if best is None or (
-                law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)
-            ):
+            is_possible = mode != SUM or law.link > MIN_LINK_TIME
+            if best is None or (is_possible and law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit):
                 best = law
     return best
-
-
-def _is_possible(law: Law) -> bool:
-    """Return whether the law keeps to the link rate, which only SUM can exceed."""
-    return law.mode != SUM or law.link > MIN_LINK_TIME
 
 
 @dataclass(frozen=True)
@@ -251,21 +232,14 @@ def _fit_mode(
     """
     columns, seconds = points.columns[algorithm], points.seconds
     used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
-    of_bytes, before = points.of_bytes, None
+    of_bytes = points.of_bytes
     for _ in range(MAX_ITERATIONS if mode == LARGEST else 1):
-        weights = (
-            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes])
-            if mode == LARGEST
-            else np.ones(used.shape)
-        )
-        coefficients = nnls(used * weights / seconds[:, None], np.ones(len(seconds)))[0]
-        of_bytes, before = (
-            bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]),
-            of_bytes,
-        )
+        counted = np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if mode == LARGEST else True
+        coefficients = nnls(used * counted / seconds[:, None], np.ones(len(seconds)))[0]
+        before = of_bytes
+        of_bytes = bytes_time(columns * coefficients, mode) > columns[:, :2] @ coefficients[:2]
         if (of_bytes == before).all():
             break
-    start_s, step_s, link_time, cost_s = map(float, coefficients)
     law_s = message_time(columns * coefficients, mode)
     deviation = np.full((len(points.places), len(points.log_sizes)), np.nan)
     deviation[points.row, points.column] = np.log(seconds / np.maximum(law_s, MIN_TIME_S))
@@ -273,20 +247,11 @@ def _fit_mode(
     factors = np.exp(np.vstack([np.where(np.isnan(deviation), mean, deviation), mean]))
     df = int((~np.isnan(deviation)).sum()) - deviation.shape[1]
     misfit = float(np.sqrt(np.nansum((deviation - mean) ** 2) / df)) if df else np.nan
-    places = tuple((float(row[0]), float(row[1]), float(row[2])) for row in points.places)
+    start_s, step_s, link_time, cost_s = map(float, coefficients)
     return Law(
-        algorithm,
-        mode,
-        start_s,
-        step_s,
-        link_time,
-        cost_s,
-        points.log_sizes,
-        factors,
-        places,
-        misfit,
-        points.collective,
-    )
+        algorithm, mode, start_s, step_s, link_time, cost_s, points.log_sizes, factors,
+        tuple(map(tuple, points.places.tolist())), misfit, points.collective,
+    )  # fmt: skip
 
 
 @functools.cache

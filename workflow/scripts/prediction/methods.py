@@ -1,7 +1,7 @@
 """The prediction methods that are compared: each predicts the epoch times of a fold's test cells.
 
 A method uses only the fold's training part. A prediction is NaN where the method cannot predict, and
-`problem` says why.
+its `problem` says why.
 """
 
 import functools
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from common.errors import InputError
 from common.notes import Note
 from prediction import published
 from prediction.message_times import Network
-from prediction.study import StudyLaw
+from prediction.study import Prediction, StudyLaw
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
@@ -62,40 +62,15 @@ class Fold:
         return StudyLaw(self.train, self.network)
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions of a fold's test cells.
-
-    Attributes:
-        seconds: Epoch times, [cells]; NaN where the method cannot predict.
-        problem: Why some are NaN.
-        remarks: Further notes, written to follow the method's name and a colon.
-        low: Lower ends of 90 % bands, [cells], of a method that has them.
-        high: Upper ends.
-    """
-
-    seconds: np.ndarray
-    problem: str = ""
-    remarks: tuple[str, ...] = ()
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-
 Method = Callable[[Fold], Prediction]
-
-
-def problem_if_missing(seconds: np.ndarray, problem: str) -> str:
-    """Return the problem if some cell is not predicted, else ""."""
-    return problem if np.isnan(seconds).any() else ""
 
 
 def predict_by_law(fold: Fold) -> Prediction:
     """Predict by the law of prediction."""
-    times = fold.law.predict(fold.test)
-    unseen = next((note for note in times.notes if note.code == "unseen-batch"), NOT_DETERMINED)
-    remarks = tuple(note for note in times.notes if note.code == "misfit")
-    problem = problem_if_missing(times.seconds, unseen)
-    return Prediction(times.seconds, problem, remarks, times.low, times.high)
+    prediction = fold.law.predict(fold.test)
+    unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
+    notes = tuple(note for note in prediction.notes if note not in unseen)
+    return replace(prediction, problem=[*unseen, NOT_DETERMINED][0], notes=notes)
 
 
 def published_method(model: published.Model) -> Method:
@@ -112,7 +87,7 @@ def published_method(model: published.Model) -> Method:
             if len(measured):
                 seconds[rows] = model(measured, new)
         seconds = seconds * fold.test["n_allreduces"].to_numpy(float)
-        return Prediction(seconds, problem_if_missing(seconds, NOT_DETERMINED))
+        return Prediction(seconds, NOT_DETERMINED)
 
     return predict
 
@@ -144,8 +119,7 @@ def extra_p_method(python: Path) -> Method:
             return Prediction(seconds, Note(error.code, str(error)))
         for place, answer in zip(rows, answers, strict=True):
             seconds[place] = np.array(answer["predicted"], float)
-        remarks = (FEW_LEVELS,) if has_few_levels else ()
-        return Prediction(seconds, problem_if_missing(seconds, ONE_VALUE), remarks)
+        return Prediction(seconds, ONE_VALUE, (FEW_LEVELS,) if has_few_levels else ())
 
     return predict
 

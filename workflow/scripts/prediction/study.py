@@ -27,20 +27,22 @@ SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
 
 
 @dataclass(frozen=True)
-class EpochTimes:
-    """Predicted epoch times in seconds with the ends of their 90 % bands, [cells] each; NaN: not predicted.
+class Prediction:
+    """Predicted epoch times of cells, by the law or another method.
 
     Attributes:
-        seconds: The prediction.
-        low: Lower end of the band.
-        high: Upper end of the band.
-        notes: What is to be said: cells with an unseen batch, fits that miss their own cells.
+        seconds: Epoch times, [cells]; NaN where the method cannot predict.
+        problem: Why some are NaN.
+        notes: What is to be said of the method, such as fits that miss their own cells.
+        low: Lower ends of 90 % bands, [cells], of a method that has them.
+        high: Upper ends.
     """
 
     seconds: Array
-    low: Array
-    high: Array
+    problem: str = ""
     notes: tuple[Note, ...] = ()
+    low: Array | float = math.nan
+    high: Array | float = math.nan
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class StudyLaw:
             if len(measured) and not unknown.all():
                 yield rows[~unknown], measured, new[~unknown]
 
-    def predict(self, cells: pd.DataFrame) -> EpochTimes:
+    def predict(self, cells: pd.DataFrame) -> Prediction:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""
         parts: list[tuple[np.ndarray, Steps]] = []
         notes: list[Note] = []
@@ -145,7 +147,8 @@ class StudyLaw:
             notes += _notes(cells.iloc[rows], steps)
         steps = law.join_steps(len(cells), parts)
         count = cells["n_allreduces"].to_numpy(float)
-        return EpochTimes(steps.seconds * count, steps.low * count, steps.high * count, tuple(notes))
+        seconds, low, high = (count * own for own in (steps.seconds, steps.low, steps.high))
+        return Prediction(seconds, "", tuple(notes), low, high)
 
 
 def fit_computation(alone: pd.DataFrame) -> Array:

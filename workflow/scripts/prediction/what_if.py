@@ -279,7 +279,7 @@ class Cell:
         self, question: Question, base: Mapping[str, Any] | None, predicted_s: float
     ) -> dict[str, Any]:
         """Return what the study measured for the changed cell, {} if it has none."""
-        if question.level is None or base is None:
+        if not (question.factor and question.level and base):
             return {}
         row = self.study.by_levels[_levels(self.row, **{question.factor: question.level})]
         measured = self.study.pooling.cell_mean(row["cell"])
