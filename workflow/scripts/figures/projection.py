@@ -20,7 +20,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.curves import FACTORS
+from prediction.curves import FACTORS, LEVELS
 from prediction.message_times import rate_text
 from prediction.projection import answer
 from prediction.question import Question
@@ -60,9 +60,7 @@ def draw_curves(
 
     `projected` and `rows` are the curves and answers of prediction.curves, with or without bands.
     """
-    efficiencies = sorted(
-        int(name.removeprefix(COLUMN_PREFIX)) for name in rows if name.removeprefix(COLUMN_PREFIX).isdigit()
-    )
+    efficiencies = sorted(round(100 * level) for level in LEVELS)
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)

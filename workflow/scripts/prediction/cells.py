@@ -22,6 +22,11 @@ NOT_COMPUTATION = (
     "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
+HETEROGENEOUS = Note(
+    "heterogeneous",
+    "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
+    "The table hybrid predicts them.",
+)
 COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
 LEFT_OUT_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
@@ -148,13 +153,7 @@ def has_strategy(runs: pd.DataFrame) -> pd.Series:
 
 def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note on cells with heterogeneous nodes or ranks, "" if there are none."""
-    if not is_heterogeneous(runs).any():
-        return ""
-    text = (
-        "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
-        "The table hybrid predicts them."
-    )
-    return Note("heterogeneous", text)
+    return HETEROGENEOUS if is_heterogeneous(runs).any() else ""
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:

@@ -15,7 +15,6 @@ from common.notes import Note
 from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from models.graph import Graph
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
 from prediction.law import Array, Steps
@@ -98,24 +97,20 @@ class StudyLaw:
         the rest grows with the number of operators, and the update with the parameters.
         """
         alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
-        cells_alike: dict[tuple[Any, ...], dict[tuple[Any, ...], tuple[float, Graph]]] = {}
-        names = ["framework", "device", *self.keys]
+        names, rows = ["framework", "device", *self.keys], []
         for levels, own in alone.groupby(names, dropna=False):
             graph, (alpha, _, update) = find_graph(*own[["model", "dataset"]].iloc[0]), fit_computation(own)
             if graph and alpha and not update:
-                other_levels = (
-                    level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL
-                )
-                cells_alike.setdefault(tuple(map(str, other_levels)), {})[levels] = (alpha, graph)
-        shares = {}
-        for group in cells_alike.values():
-            constant = np.array([alpha for alpha, _ in group.values()])
-            sizes = [(len(graph.operators), graph.parameters) for _, graph in group.values()]
-            if len(set(sizes)) < 2:
-                continue
-            _, parameter_s = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
-            for levels, (alpha, graph) in group.items():
-                shares[levels] = min(parameter_s * graph.parameters / alpha, 1.0)
+                others = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
+                rows.append((str(others), levels, alpha, len(graph.operators), graph.parameters))
+        models = pd.DataFrame(rows, columns=["others", "levels", "alpha", "operators", "parameters"])
+        shares: dict[tuple[Any, ...], float] = {}
+        for _, group in models.groupby("others"):
+            sizes, alpha = group[["operators", "parameters"]].to_numpy(float), group["alpha"].to_numpy(float)
+            if len(np.unique(sizes, axis=0)) > 1:
+                _, parameter_s = nnls(sizes / alpha[:, None], np.ones(len(group)))[0]
+                own_shares = np.minimum(parameter_s * sizes[:, 1] / alpha, 1.0).tolist()
+                shares |= dict(zip(group["levels"], own_shares, strict=True))
         return shares
 
     def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
