@@ -33,7 +33,8 @@ from prediction.held_out import (
     table,
 )
 from prediction.message_times import Network, benchmark_points, read_benchmark
-from prediction.methods import LAW, Prediction, extra_p_method
+from prediction.methods import LAW, extra_p_method
+from prediction.study import Prediction
 from support import known_physics as synthetic
 from support.captions import why_not_drawn
 from support.known_physics import Truth
@@ -220,8 +221,8 @@ def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
     fold = by_title(*study)["6 nodes"]
     result = extra_p_method(stand_in)(fold)
     assert result.seconds == pytest.approx(fold.test[["nodes", "batch_size", "rate"]].sum(axis=1))
-    (remark,) = result.remarks
-    assert remark is methods.FEW_LEVELS
+    (note,) = result.notes
+    assert note is methods.FEW_LEVELS
     (job,) = json.loads(request.read_text())
     assert job["parameters"] == ["nodes", "batch_size", "rate"]
     assert len(job["points"]) == 4 * 3 * 3  # one node at every rate, too

@@ -15,9 +15,8 @@ ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the pap
 
 
 def seconds(law, size, nodes, rate=np.nan, ranks=None):
-    return float(
-        law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0]
-    )
+    (value,) = law.times(*map(np.atleast_1d, (size, nodes, ranks or nodes, rate)))[0]
+    return float(value)
 
 
 def benchmarks(
@@ -75,11 +74,11 @@ def test_what_happens_at_once_is_found_and_other_rates_follow(way):
 
 
 def test_bytes_keep_others_from_the_link_and_latency_does_not():
-    size, at = np.array([4e6]), [np.array([3]), np.array([3]), np.array([125e6])]
+    size_and_place = np.array([[4e6], [3], [3], [125e6]])
     for way, expected in ((PIPELINED, 1e-3), (LARGEST, 0.0)):
-        local = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).at(*at)
-        assert local.occupied(size) == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
-        assert local.seconds(size) - local.occupied(size) == pytest.approx(expected)
+        taken, occupied = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).times(*size_and_place)
+        assert occupied == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
+        assert taken - occupied == pytest.approx(expected)
 
 
 def test_one_rate_is_all_of_links_and_no_rate_all_of_processors():
@@ -151,19 +150,6 @@ def test_misfit_is_the_noise_of_a_point_with_two_parameters():
         for _ in range(60)
     ]
     assert 0.04 < np.sqrt(np.mean(squares)) < 0.06
-
-
-def test_a_points_error_is_that_of_its_rounds():
-    built = synthetic.network(rates=(125e6,), noise=0.0)
-    rounds = pd.concat(
-        [
-            built.assign(round=k, seconds=built["seconds"] * factor)
-            for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))
-        ]
-    )
-    error = np.log([1.0, 1.1, 1.2]).std(ddof=1) / np.sqrt(3)
-    assert benchmark_points(rounds)["error"].to_numpy() == pytest.approx(error)
-    assert benchmark_points(built[built["round"] == 1])["error"].isna().all()
 
 
 def test_of_a_size_that_is_not_known_nothing_is_known():

@@ -20,12 +20,12 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
+from prediction.curves import FACTORS, LEVELS
 from prediction.message_times import rate_text
 from prediction.projection import answer
 from prediction.question import Question
 
 PANEL_INCHES = 1.7
-PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
 MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
@@ -60,9 +60,7 @@ def draw_curves(
 
     `projected` and `rows` are the curves and answers of prediction.curves, with or without bands.
     """
-    efficiencies = sorted(
-        int(name.removeprefix(COLUMN_PREFIX)) for name in rows if name.removeprefix(COLUMN_PREFIX).isdigit()
-    )
+    efficiencies = sorted(round(100 * level) for level in LEVELS)
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
@@ -71,7 +69,7 @@ def draw_curves(
         HEADING.format(" and ".join(f"{efficiency} %" for efficiency in efficiencies)),
         efficiencies=efficiencies,
     )
-    panel_factors = [name for name in PANEL_FACTORS if projected[name].nunique() > 1]
+    panel_factors = [name for name in FACTORS if projected[name].nunique() > 1]
     all_panels = panels.level_combinations(projected, panel_factors)
     extremes = {projected["batch_size"].min(), projected["batch_size"].max()}
     panel_levels = (

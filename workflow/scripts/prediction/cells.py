@@ -22,7 +22,17 @@ NOT_COMPUTATION = (
     "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
+HETEROGENEOUS = Note(
+    "heterogeneous",
+    "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
+    "The table hybrid predicts them.",
+)
 COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
+LEFT_OUT_CAUSES = {
+    "uncounted": "batches or all-reduces were not counted",
+    "divided": "they use model parallelism",
+    "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
+}
 MEASURE_COLUMNS = ["local_batch", "steps", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples"]
 
 
@@ -60,22 +70,11 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
-    cells = cells.assign(
-        steps=n_allreduces * cells["sync_every"].astype(int),
-        n_allreduces=n_allreduces,
-        local_batch=cells["local_batch"].astype(float),
-    )
-    columns = [
-        "cell",
-        *factors(runs),
-        "baseline",
-        "ranks",
-        "replicas",
-        *MEASURE_COLUMNS,
-        "is_mesh",
-        "computes",
-    ]
-    return cells[columns].astype(dict.fromkeys(COUNT_COLUMNS, int))
+    steps = n_allreduces * cells["sync_every"].astype(int)
+    cells = cells.assign(steps=steps, n_allreduces=n_allreduces)
+    columns = ["cell", *factors(runs), "baseline", "ranks", "replicas", *MEASURE_COLUMNS]
+    kinds = dict.fromkeys(COUNT_COLUMNS, int) | {"local_batch": float}
+    return cells[[*columns, "is_mesh", "computes"]].astype(kinds)
 
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
@@ -121,25 +120,17 @@ def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     `include_meshes`, with model parallelism.
     """
     counts = count_steps(successful(runs)).groupby("cell", sort=False)[["steps", "n_allreduces"]].count()
-    uncounted = counts.index[(counts == 0).any(axis=1)].tolist()
     cells = {
-        "batches or all-reduces were not counted": uncounted,
-        "they use model parallelism": []
-        if include_meshes
-        else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
-        "their strategy partitions each layer separately, which is simulated, not predicted": list(
-            dict.fromkeys(runs.loc[has_strategy(runs), "cell"])
-        ),
+        "uncounted": counts.index[(counts == 0).any(axis=1)].tolist(),
+        "divided": [] if include_meshes else runs.loc[is_mesh(runs), "cell"].unique().tolist(),
+        "of_strategies": runs.loc[has_strategy(runs), "cell"].unique().tolist(),
     }
-    if not any(cells.values()):
-        return ""
-    text = " ".join(
-        f"Left out, because {cause}: {conditions.join_names(names)}."
-        for cause, names in cells.items()
+    sentences = [
+        f"Left out, because {LEFT_OUT_CAUSES[kind]}: {conditions.join_names(names)}."
+        for kind, names in cells.items()
         if names
-    )
-    facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
-    return Note("cells-left-out", text, **facts)
+    ]
+    return Note("cells-left-out", " ".join(sentences), **cells) if sentences else ""
 
 
 def lbann_layout(runs: pd.DataFrame) -> pd.Series:
@@ -162,13 +153,7 @@ def has_strategy(runs: pd.DataFrame) -> pd.Series:
 
 def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note on cells with heterogeneous nodes or ranks, "" if there are none."""
-    if not is_heterogeneous(runs).any():
-        return ""
-    text = (
-        "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
-        "The table hybrid predicts them."
-    )
-    return Note("heterogeneous", text)
+    return HETEROGENEOUS if is_heterogeneous(runs).any() else ""
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:

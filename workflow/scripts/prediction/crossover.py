@@ -22,10 +22,11 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.options import run_program
+from declared.factors import OF_STRATEGIES
 from prediction.cells import STRATEGY_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
 from prediction.message_times import Network, rate_text, read_benchmark
-from prediction.question import RATES
+from prediction.question import GIGABIT, RATES
 from prediction.study import StudyLaw
 
 TITLE = "Which strategy is fastest, by the rate of the links"
@@ -46,7 +47,6 @@ PREDICTED = Note(
 EXTRAPOLATED = Note(
     "extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate."
 )
-GIGABIT = 1e9 / 8
 STRATEGY_COLUMNS = ("framework", *STRATEGY_FACTORS)
 
 
@@ -62,61 +62,39 @@ def rank_strategies(runs: pd.DataFrame, network: Network) -> pd.DataFrame:
         network: The collective benchmark.
     """
     measured, cells = measured_cells(runs, include_meshes=True), planned_cells(runs)
-    case, strategy_factors = (
-        varying(cells, but=but) for but in (["bandwidth", *STRATEGY_COLUMNS], ["bandwidth"])
-    )
+    factors = varying(cells, but=["bandwidth"])
+    case = varying(cells, but=["bandwidth", *STRATEGY_COLUMNS])
     cells["strategy"] = _strategy_labels(cells)
-    one_node = measured[measured["nodes"] == 1]
-    law = StudyLaw(one_node, network.smooth())
+    law = StudyLaw(measured[measured["nodes"] == 1], network.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
-    at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
-    candidates = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
+    rows = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
+    rows = rows.merge(pd.DataFrame({"rate": rates}), how="cross")
+    rows = rows.assign(
+        predicted_s=law.predict(rows).seconds, benchmarked=rows["rate"].isin(network.rates)
+    ).dropna(subset="predicted_s")
     distributed = measured[measured["nodes"] > 1]
-    times = distributed.assign(strategy=_strategy_labels(distributed))[
-        [*case, "strategy", "rate", "epoch_time_s"]
-    ]
-    candidates = candidates.assign(
-        predicted_s=law.predict(candidates).seconds, benchmarked=candidates["rate"].isin(network.rates)
-    )
-    candidates = candidates.dropna(subset="predicted_s")
-    candidates = candidates.merge(
-        times.rename(columns={"epoch_time_s": "measured_s"}), on=[*case, "strategy", "rate"], how="left"
-    )
-    groups = candidates.groupby([*case, "rate"], dropna=False, sort=True)
-    candidates["place"], candidates["measured_place"] = (
-        groups["predicted_s"].rank(),
-        groups["measured_s"].rank(),
-    )
-    candidates = candidates.sort_values([*case, "rate", "place"]).reset_index(drop=True)
-    columns = [*case, *(name for name in strategy_factors if name not in case)]
-    return candidates[
-        [*columns, "rate", "benchmarked", "strategy", "predicted_s", "place", "measured_s", "measured_place"]
-    ]
+    times = distributed.assign(strategy=_strategy_labels(distributed), measured_s=distributed["epoch_time_s"])
+    keys = [*case, "strategy", "rate"]
+    rows = rows.merge(times[[*keys, "measured_s"]], on=keys, how="left")
+    groups = rows.groupby([*case, "rate"], dropna=False)
+    rows = rows.assign(place=groups["predicted_s"].rank(), measured_place=groups["measured_s"].rank())
+    columns = [*case, *(name for name in factors if name not in case), "rate", "benchmarked", "strategy"]
+    rows = rows.sort_values([*case, "rate", "place"]).reset_index(drop=True)
+    return rows[[*columns, "predicted_s", "place", "measured_s", "measured_place"]]
 
 
 def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
     """Return each cell's strategy as text: framework, parallelism, and factors that vary within these."""
-    always_named = [
-        *(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []),
-        "parallelism",
-    ]
-    optional = [name for name in STRATEGY_FACTORS if name != "parallelism"]
-    varies = cells.groupby(always_named)[optional].transform("nunique") > 1
-    return pd.Series(
-        [
-            ", ".join(
-                [
-                    *(level_text(row[name]) for name in always_named),
-                    *([combination_text(levels)] if levels else []),
-                ]
-            )
-            for row, varies_in_row in zip(cells.to_dict("records"), varies.to_dict("records"), strict=True)
-            for levels in [{name: row[name] for name in optional if varies_in_row[name]}]
-        ],
-        index=cells.index,
-        dtype=object,
-    )
+    has_frameworks = cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1
+    named = ["framework", "parallelism"] if has_frameworks else ["parallelism"]
+    varies = cells.groupby(named)[list(OF_STRATEGIES)].transform("nunique") > 1
+    labels = []
+    for row, is_varied in zip(cells.to_dict("records"), varies.to_dict("records"), strict=True):
+        levels = {name: row[name] for name in OF_STRATEGIES if is_varied[name]}
+        texts = [*(level_text(row[name]) for name in named), combination_text(levels)]
+        labels.append(", ".join(filter(None, texts)))
+    return pd.Series(labels, index=cells.index, dtype=object)
 
 
 def table(runs: pd.DataFrame, network: Network) -> tables.Table:
@@ -126,42 +104,32 @@ def table(runs: pd.DataFrame, network: Network) -> tables.Table:
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
         return tables.Table(TITLE, empty, empty, [NOTHING_TO_COMPARE, *filter(None, site_notes)])
-    case = [
-        *(name for name in rows.columns[: rows.columns.get_loc("rate")] if name not in STRATEGY_COLUMNS),
-        "rate",
-    ]
-    shown_rows: list[tuple[object, dict[str, str]]] = []
-    group_starts: list[int] = []
-    for levels, own in rows.groupby(case, dropna=False, sort=False):
-        case_levels = dict(zip(case, levels if isinstance(levels, tuple) else (levels,), strict=True))
-        if not shown_rows or case_levels[case[0]] != shown_rows[-1][0]:
-            group_starts.append(len(shown_rows))
-        shown_rows.append((case_levels[case[0]], _table_row(case_levels, own)))
+    case = [name for name in rows.loc[:, :"rate"] if name not in STRATEGY_COLUMNS]
+    groups = rows.groupby(case, dropna=False, sort=False)
+    display = [_table_row(dict(zip(case, levels, strict=True)), own) for levels, own in groups]
+    first_levels = [levels[0] for levels, _ in groups]
+    group_starts = [row for row in range(1, len(display)) if first_levels[row] != first_levels[row - 1]]
     text_columns = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
-    notes = [PREDICTED, *([EXTRAPOLATED] if not rows["benchmarked"].all() else []), *filter(None, site_notes)]
+    notes = [PREDICTED, "" if rows["benchmarked"].all() else EXTRAPOLATED, *site_notes]
     return tables.Table(
-        TITLE, rows, pd.DataFrame([row for _, row in shown_rows]), notes, text_columns, group_starts[1:]
+        TITLE, rows, pd.DataFrame(display), list(filter(None, notes)), text_columns, group_starts
     )
 
 
 def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     """Return the displayed row of one case and rate."""
-    (first, *slower), measured = (
-        own.to_dict("records"),
-        own.dropna(subset="measured_s").sort_values("measured_s"),
-    )
-    case_columns = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
+    missing = {"strategy": tables.DASH, "predicted_s": np.nan, "measured_s": np.nan}
+    first, second = [*own.to_dict("records"), missing][:2]
+    fastest = [*own.dropna(subset="measured_s").sort_values("measured_s").to_dict("records"), missing][0]
     return {
-        **case_columns,
+        **{title(name): level_text(level) for name, level in levels.items() if name != "rate"},
         "links": rate_text(float(str(levels["rate"]))) + ("" if first["benchmarked"] else "*"),
         "fastest": first["strategy"],
         "predicted (s)": tables.number(first["predicted_s"]),
-        "next": slower[0]["strategy"] if slower else tables.DASH,
-        "it takes more (%)": tables.percent(slower[0]["predicted_s"] / first["predicted_s"] - 1)
-        if slower
-        else tables.DASH,
-        "fastest, measured": measured["strategy"].iloc[0] if len(measured) else tables.DASH,
-        "measured (s)": tables.number(measured["measured_s"].iloc[0]) if len(measured) else tables.DASH,
+        "next": second["strategy"],
+        "it takes more (%)": tables.percent(second["predicted_s"] / first["predicted_s"] - 1),
+        "fastest, measured": fastest["strategy"],
+        "measured (s)": tables.number(fastest["measured_s"]),
     }
 
 

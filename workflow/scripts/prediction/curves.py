@@ -69,20 +69,14 @@ def predict_curves(law: StudyLaw, cells: pd.DataFrame) -> pd.DataFrame:
     that lack a prediction at some number of nodes are left out.
     """
     times = law.predict(cells)
-    keys = [cells[name] for name in CURVE]
-    seconds = {
-        "": pd.Series(times.seconds, index=cells.index),
-        "_low": pd.Series(times.high, index=cells.index),
-        "_high": pd.Series(times.low, index=cells.index),
-    }  # a longer time is a lower speed-up
-    one_node = cells["nodes"] == 1
-    base = seconds[""].where(one_node).groupby(keys).transform("max")
-    curves = cells.assign(epoch_time_s=seconds[""])
-    for end, own in seconds.items():
-        speedup = np.minimum(base / own, np.maximum(base / seconds[""], cells["nodes"]))
+    curves, one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1
+    base = curves["epoch_time_s"].where(one_node).groupby([cells[name] for name in CURVE]).transform("max")
+    # A longer time is a lower speed-up.
+    for end, seconds in zip(ENDS, (times.seconds, times.high, times.low), strict=True):
+        speedup = np.minimum(base / seconds, np.maximum(base / times.seconds, cells["nodes"]))
         curves[f"speedup{end}"] = speedup.where(~one_node, 1.0)
         curves[f"efficiency{end}"] = curves[f"speedup{end}"] / cells["nodes"]
-    is_complete = seconds[""].notna().groupby(keys).transform("all") & base.notna()
+    is_complete = (base / times.seconds).notna().groupby([cells[name] for name in CURVE]).transform("all")
     return curves[is_complete.astype(bool)].reset_index(drop=True)
 
 

@@ -1,7 +1,7 @@
 """Predict with Extra-P, run by the Python of its own environment (containers/extrap); JSON in, JSON out.
 
 stdin: a list of {"parameters": [names], "points": [[coordinates, [seconds of replicates]]...], "wanted":
-[coordinates...]}; stdout: a list of {"predicted": [seconds...], "model": text, "warnings": [texts]}.
+[coordinates...]}; stdout: a list of {"predicted": [seconds...], "warnings": [texts]}.
 Extra-P's defaults (Calotoiu et al., SC'13 and CLUSTER'16), with its negative exponents for strong scaling,
 because epochs get shorter on more nodes.
 """
@@ -50,7 +50,6 @@ def predict_job(job: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "predicted": [value if math.isfinite(value) else None for value in predicted],
-        "model": str(function),
         "warnings": sorted({str(warning.message) for warning in caught if warning.category is UserWarning}),
     }
 

@@ -8,8 +8,8 @@ either. A second CSV has every prediction.
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,13 @@ METHODS = Note(
     "are not left out, with weak priors from nominal rates, and averaged by their left-out errors. By hand: "
     "the smallest place, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
 )
+COUNTED = Note(
+    "all-left-out", "All that was left out: a cell counts once for each time that it was left out."
+)
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
+_percent_text = partial(tables.change, decimals=1)
 ADJUSTED = Note(
     "adjusted",
     (
@@ -115,7 +119,7 @@ def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
         yield make_fold("batch size", f"batch size {batch}", batch_size=[batch])
     for rate in rates if len(rates) >= MIN_LEVELS_TO_HOLD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
-    strategies = list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"]))
+    strategies = cells.loc[is_multi_node, "parallelism"].unique()
     for strategy in strategies if cells["is_mesh"].any() and len(strategies) > 1 else []:
         yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
@@ -146,16 +150,12 @@ def evaluate(
         if fold.test.empty:
             continue
         predictions = {name: method(fold) for name, method in by_name.items()}
+        test = fold.test.assign(left_out=fold.title, kind=fold.kind)
         tests = [
-            fold.test.assign(
-                left_out=fold.title,
-                kind=fold.kind,
-                method=name,
-                predicted_s=prediction.seconds,
-                predicted_s_low=prediction.low,
-                predicted_s_high=prediction.high,
+            test.assign(
+                method=name, predicted_s=own.seconds, predicted_s_low=own.low, predicted_s_high=own.high
             )
-            for name, prediction in predictions.items()
+            for name, own in predictions.items()
         ]
         fold_table = pd.concat(tests, ignore_index=True)
         fold_table["error"] = fold_table["predicted_s"] / fold_table["epoch_time_s"] - 1
@@ -166,40 +166,15 @@ def evaluate(
     if len(held_out) > 1:
         pooled = pd.concat(held_out, ignore_index=True)
         pooled = pooled.assign(common=is_common(pooled), left_out=ALL)
-        missing = pooled.groupby("method", sort=False)["predicted_s"].agg(
-            lambda predictions: predictions.isna().all()
-        )
-        rows += summarize_methods(  # folds have the reasons for cells that a method does not predict
-            pooled,
-            {
-                name: replace(
-                    predictions[name],
-                    problem=predictions[name].problem if has_no_prediction else "",
-                    remarks=(),
-                )
-                for name, has_no_prediction in missing.items()
-            },
-        )
+        for row in summarize_methods(pooled, predictions):
+            # Folds have the remarks, and the reasons for cells that a method does not predict.
+            rows.append(row | {"remarks": None, "problem": None if row["predicted"] else row["problem"]})
     columns = [
-        "left_out",
-        "kind",
-        "method",
-        "cell",
-        *varying(cells),
-        "rate",
-        "replicas",
-        "epoch_time_s",
-        "sd",
-        "n",
-        "predicted_s",
-        "predicted_s_low",
-        "predicted_s_high",
-        "error",
-    ]
-    columns = list(dict.fromkeys(columns))
-    return pd.concat(fold_tables)[columns] if fold_tables else pd.DataFrame(columns=columns), pd.DataFrame(
-        rows
-    )
+        "left_out", "kind", "method", "cell", *varying(cells), "rate", "replicas", "epoch_time_s", "sd", "n",
+        "predicted_s", "predicted_s_low", "predicted_s_high", "error",
+    ]  # fmt: skip
+    every = pd.concat(fold_tables) if fold_tables else pd.DataFrame(columns=columns)
+    return every[list(dict.fromkeys(columns))], pd.DataFrame(rows)
 
 
 def is_common(predictions: pd.DataFrame) -> np.ndarray:
@@ -233,12 +208,12 @@ def summarize_method(
     over cells.
     """
     errors = fold_table["error"].dropna()
+    mape = intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
     worst = errors.abs().idxmax() if len(errors) else None
     beyond = Estimate(math.nan)
     if by_law is not None:
-        excess = (
-            fold_table["error"].abs().to_numpy() - by_law["error"].abs().to_numpy()
-        )  # the same cells, in the same order
+        # They have the same cells, in the same order.
+        excess = fold_table["error"].abs().to_numpy() - by_law["error"].abs().to_numpy()
         is_paired = ~np.isnan(excess)
         beyond = intervals.bootstrap_mean(excess[is_paired], fold_table["cell"].to_numpy()[is_paired])
     return {
@@ -247,10 +222,7 @@ def summarize_method(
         "cells": len(fold_table),
         "predicted": len(errors),
         "bias": errors.mean(),
-        **intervals.columns(
-            "mape",
-            intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy()),
-        ),
+        **intervals.columns("mape", mape),
         **intervals.columns("beyond", beyond),
         "common": int(fold_table["common"].sum()),
         "mape_common": fold_table.loc[fold_table["common"], "error"].abs().mean(),
@@ -258,8 +230,8 @@ def summarize_method(
         "worst": errors[worst] if worst is not None else math.nan,
         "worst_cell": fold_table["cell"][worst] if worst is not None else None,
         "noise": math.sqrt(2 / math.pi) * pooled_cv(fold_table, of_means=True),
-        "problem": prediction.problem or None,
-        "remarks": "; ".join(prediction.remarks) or None,
+        "problem": prediction.problem or None if len(errors) < len(fold_table) else None,
+        "remarks": "; ".join(prediction.notes) or None,
     }
 
 
@@ -284,39 +256,30 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         conditions.setting_note(runs),
     ]
     if rows.empty:
-        empty = pd.DataFrame(columns=["left_out", "method", "mape"])
-        return tables.Table(
-            TITLE,
-            empty,
-            pd.DataFrame(columns=["left out"]),
-            [NOTHING_TO_PREDICT, *filter(None, site_notes)],
-            text_columns,
+        data, display = (
+            pd.DataFrame(columns=names) for names in (["left_out", "method", "mape"], ["left out"])
         )
-    fold_starts = rows.index[rows["left_out"] != rows["left_out"].shift()].tolist()
-    has_predictions = rows["predicted"] > 0
+        notes = [NOTHING_TO_PREDICT, *filter(None, site_notes)]
+        return tables.Table(TITLE, data, display, notes, text_columns)
+    is_first, has_predictions = rows["left_out"] != rows["left_out"].shift(), rows["predicted"] > 0
+    counts = zip(rows["predicted"], rows["cells"], strict=True)
+    not_predicted = "not predicted: " + rows["problem"].fillna("")
     columns = {
-        "left out": rows["left_out"].where(rows.index.isin(fold_starts), ""),
+        "left out": rows["left_out"].where(is_first, ""),
         "method": rows["method"],
-        "cells": [
-            f"{k}" if k == n else f"{k} of {n}"
-            for k, n in rows[["predicted", "cells"]].itertuples(index=False)
-        ],
+        "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in counts],
         "bias (%)": rows["bias"].map(_percent_text),
         "MAPE (%)": _interval_texts(rows, "mape"),
         "beyond the law (points)": _interval_texts(rows, "beyond"),
-        "common cells": rows["common"].map(str).where(rows.index.isin(fold_starts), ""),
+        "common cells": rows["common"].map(str).where(is_first, ""),
         "MAPE, common (%)": rows["mape_common"].map(_percent_text),
         "in band (%)": rows["in_band"].map(_percent_text),
         "worst (%)": rows["worst"].map(_percent_text),
-        "MAPE by noise (%)": rows["noise"].map(_percent_text).where(rows.index.isin(fold_starts), ""),
-        "worst cell": rows["worst_cell"]
-        .map(_cell_labels(cells))
-        .where(has_predictions, "not predicted: " + rows["problem"].fillna("")),
+        "MAPE by noise (%)": rows["noise"].map(_percent_text).where(is_first, ""),
+        "worst cell": rows["worst_cell"].map(_cell_labels(cells)).where(has_predictions, not_predicted),
     }
-    incomplete = rows[(rows["predicted"] < rows["cells"]) & has_predictions].sort_values(
-        "problem", na_position="last", kind="stable"
-    )
-    incomplete = incomplete.drop_duplicates("method").sort_index()
+    incomplete = rows[(rows["predicted"] < rows["cells"]) & has_predictions]
+    incomplete = incomplete.sort_values("problem", kind="stable").drop_duplicates("method").sort_index()
     if incomplete.empty:
         del columns["common cells"], columns["MAPE, common (%)"]
     error = (
@@ -330,75 +293,50 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         "variation of these cells' means over replicates. By chance a method can be slightly below it; a "
         "method that saw these cells can be far below."
     )
-    counted = Note(
-        "all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out."
-    )
     notes = [
         Note("error", error),
-        counted if ALL in set(rows["left_out"]) else "",
+        COUNTED if ALL in set(rows["left_out"]) else "",
         "" if incomplete.empty else COMMON_CELLS,
         METHODS,
         _mesh_note(cells[cells["is_mesh"]]),
-        *(
-            Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
-            for name, problem in incomplete.dropna(subset="problem")[["method", "problem"]].itertuples(
-                index=False
-            )
-        ),
-        *(
-            _remark_note(str(method), own["left_out"].tolist(), str(remark))
-            for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(
-                ["method", "remarks"], sort=False
-            )
-        ),
+        *_method_notes(rows, incomplete.dropna(subset="problem")),
         *site_notes,
     ]
-    return tables.Table(
-        TITLE,
-        rows.dropna(axis="columns", how="all"),
-        pd.DataFrame(columns),
-        [note for note in notes if note],
-        text_columns,
-        fold_starts[1:],
-    )
+    data, fold_starts = rows.dropna(axis="columns", how="all"), rows.index[is_first].tolist()
+    notes = list(filter(None, notes))
+    return tables.Table(TITLE, data, pd.DataFrame(columns), notes, text_columns, fold_starts[1:])
 
 
-def _remark_note(method: str, left_out: Sequence[str], remark: str) -> Note:
-    """Return a method's remark with the parts that were left out."""
-    text = f"{method} ({conditions.join_names(left_out)}): {remark}"
-    return Note("method-remark", text, method=method, left_out=left_out, remark=remark)
+def _method_notes(rows: pd.DataFrame, incomplete: pd.DataFrame) -> Iterator[Note]:
+    """Yield why methods leave out cells, and their remarks with the parts that were left out."""
+    for name, problem in zip(incomplete["method"], incomplete["problem"], strict=True):
+        text = f"{name} leaves out cells: {problem}."
+        yield Note("method-leaves-out", text, method=name, problem=problem)
+    remarks = rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)["left_out"].agg(list)
+    for (method, remark), left_out in remarks.items():
+        text = f"{method} ({conditions.join_names(left_out)}): {remark}"
+        yield Note("method-remark", text, method=method, left_out=left_out, remark=remark)
 
 
 def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
     """Return each cell's varying levels as text, with the link rate, by cell name."""
-    treated = treatments(cells)
+    treated, has_rates = treatments(cells), cells["rate"].nunique(dropna=False) > 1
     names = varying(cells, but=["bandwidth", *treated])
-    rates = cells["rate"].nunique(dropna=False) > 1
-    return {
-        str(row["cell"]): ", ".join(
-            [
-                combination_text({name: row[name] for name in names}),
-                *([treatment_text({name: row[name] for name in treated})] if treated else []),
-            ]
-        )
-        + (f", links of {rate_text(row['rate'])}" if rates else "")
-        for row in cells.to_dict("records")
-    }
+    labels = {}
+    for row in cells.to_dict("records"):
+        texts = [combination_text({name: row[name] for name in names})]
+        texts += [treatment_text({name: row[name] for name in treated})] if treated else []
+        texts += [f"links of {rate_text(row['rate'])}"] if has_rates else []
+        labels[str(row["cell"])] = ", ".join(texts)
+    return labels
 
 
 def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
     """Return shares in per cent, with their bounds where they have some."""
-    bounds = rows[[name, f"{name}_low", f"{name}_high"]].astype(float).itertuples(index=False)
-    return [
-        f"{_percent_text(value)} [{_percent_text(low)}, {_percent_text(high)}]"
-        if not math.isnan(low)
-        else _percent_text(value)
-        for value, low, high in bounds
-    ]
-
-
-def _percent_text(share: float) -> str:
-    return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
+    value, low, high = (
+        rows[f"{name}{end}"].astype(float).map(_percent_text) for end in ("", "_low", "_high")
+    )
+    return value.where(rows[f"{name}_low"].isna(), value + " [" + low + ", " + high + "]").tolist()
 
 
 def _mesh_note(include_meshes: pd.DataFrame) -> str:

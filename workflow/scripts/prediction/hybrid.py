@@ -11,9 +11,11 @@ with T = (b n + R a) / sum k for R ranks.
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,9 +27,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
-from prediction.cells import measured_cells
-from prediction.message_times import Network, benchmark_points
-from prediction.study import StudyLaw, law_columns
+from prediction.study import cells_with_costs
 from ranks.worker.sampling import divided
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
@@ -85,79 +85,52 @@ def cells_with_strengths(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFr
     A cell on one rank has one row. Cells are left out if their strengths are unknown, or if no rank ever
     trains alone.
     """
-    cells = _cells_with_costs(runs, network)
-    if cells.empty:
-        return cells
-    reports = _rank_reports(runs)
-    rows = []
-    for cell in cells[cells["alone_s"].notna()].to_dict("records"):
-        for source, strengths in _strengths_by_source(cell, reports.loc[cell["cell"]]).items():
-            rows.append({**cell, "source": source, "strengths": strengths})
-    return pd.DataFrame(rows)
+    cells, runs_of_cell = _cells_with_costs(runs, network), successful(runs).groupby("cell")
+    rows = [
+        {**cell, "source": source, "strengths": strengths}
+        for cell in cells[cells["alone_s"].notna()].to_dict("records")
+        for source, strengths in _strengths_by_source(cell, runs_of_cell.get_group(cell["cell"])).items()
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["cell", "source", "ranks"])
 
 
 def cells_without_baseline(runs: pd.DataFrame, network: pd.DataFrame) -> list[str]:
     """Return the cells with known rank speeds of which no rank ever trains alone."""
-    cells, reports = _cells_with_costs(runs, network), _rank_reports(runs)
-    if cells.empty:
-        return []
-    has_speeds = (
-        reports[["cpu_shares", "rank_speeds"]]
-        .map(lambda values: any(isinstance(value, str) for value in values))
-        .any(axis=1)
-    )
-    left = cells.loc[cells["alone_s"].isna() & (cells["ranks"] > 1), "cell"]
-    return [cell for cell in left if has_speeds[cell]]
-
-
-def _rank_reports(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return CPU shares, speeds and samples of ranks in the successful runs of each cell, as lists."""
-    return successful(runs).groupby("cell")[["cpu_shares", "rank_speeds", "rank_samples"]].agg(list)
+    cells, ok = _cells_with_costs(runs, network), successful(runs)
+    with_speeds = ok.loc[ok[["cpu_shares", "rank_speeds"]].notna().any(axis=1), "cell"]
+    is_left_out = cells["alone_s"].isna() & (cells["ranks"] > 1) & cells["cell"].isin(with_speeds)
+    return cells.loc[is_left_out, "cell"].tolist()
 
 
 def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return the measured cells with the costs of `Ranks`; a and b are NaN where no rank trains alone."""
-    cells = measured_cells(runs)
-    if cells.empty:
-        return cells
-    study = StudyLaw(cells, Network(benchmark_points(network)))
-    rows = cells.to_dict("records")
-    costs = [study.costs(row) for row in rows]
-    alpha, beta, update = np.array([np.full(3, np.nan) if own is None else own for own in costs]).T
+    cells = cells_with_costs(runs, network)
     steps, n_allreduces = cells["steps"], cells["n_allreduces"]
-    message_s = law_columns(cells, study.network)["message_s"].where(cells["replicas"] > 1, 0.0)
-    cells = cells.assign(
-        alone_s=steps * alpha + n_allreduces * update,
-        sample_s=steps * beta,
-        allreduce_s=n_allreduces * message_s,
+    return cells.assign(
+        alone_s=steps * cells["batch_s"] + n_allreduces * cells["update_s"],
+        sample_s=steps * cells["sample_s"],
+        allreduce_s=n_allreduces * cells["message_s"],
+        block=(cells["local_batch"] * cells["replicas"]).round().astype(int),
     )
-    cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
-    return cells
 
 
-def _strengths_by_source(cell: dict[str, object], reports: pd.Series) -> dict[str, tuple[float, ...]]:
+def _strengths_by_source(cell: Mapping[Any, Any], runs: pd.DataFrame) -> dict[str, tuple[float, ...]]:
     """Return the strengths of a cell's ranks by source, relative to a rank that takes c(n) for n samples."""
-    count, by_source = int(str(cell["ranks"])), {}
-    if count == 1:
+    if cell["ranks"] == 1:
         return {DECLARED: (1.0,)}
-    declared = next((shares for shares in reports["cpu_shares"] if isinstance(shares, str)), None)
-    if declared:
-        shares = [float(share) for share in declared.split("/")]
-        by_source[DECLARED] = tuple(
-            share / shares[0] for share in shares for _ in range(count // len(shares))
+    by_source = {}
+    if runs["cpu_shares"].notna().any():
+        shares = np.array(runs["cpu_shares"].dropna().iloc[0].split("/"), float)
+        by_source[DECLARED] = tuple(np.repeat(shares / shares[0], cell["ranks"] // len(shares)).tolist())
+    measured = runs.dropna(subset="rank_speeds")
+    if len(measured):
+        speeds, samples = (
+            np.array(measured[name].str.split("/").tolist(), float)
+            for name in ("rank_speeds", "rank_samples")
         )
-    speeds = [
-        [float(speed) for speed in text.split("/")]
-        for text in reports["rank_speeds"]
-        if isinstance(text, str)
-    ]
-    if speeds:
-        samples = [[float(n) for n in text.split("/")] for text in reports["rank_samples"]]
-        alone_s, sample_s, steps = (float(str(cell[name])) for name in ("alone_s", "sample_s", "steps"))
-        epoch_s = steps * np.array(samples) / np.array(speeds)
-        by_source[MEASURED] = tuple(
-            np.mean((alone_s + sample_s * np.array(samples)) / epoch_s, axis=0).tolist()
-        )
+        epoch_s = cell["steps"] * samples / speeds
+        strengths = (cell["alone_s"] + cell["sample_s"] * samples) / epoch_s
+        by_source[MEASURED] = tuple(np.mean(strengths, axis=0).tolist())
     return by_source
 
 
@@ -172,7 +145,6 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
         network: network.csv of the study.
     """
     candidates = cells_with_strengths(runs, network)
-    candidates = candidates if len(candidates) else pd.DataFrame(columns=["cell", "source", "ranks"])
     measured_samples = successful(runs).groupby("cell")["rank_samples"].first()
     fixed = varying(runs, but=SCALE_FACTORS)
     rows = []
@@ -212,9 +184,7 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ranks(row: pd.Series) -> Ranks:
-    return Ranks(
-        **{name: row[name] for name in ("alone_s", "sample_s", "allreduce_s", "block", "shares", "strengths")}
-    )
+    return Ranks(**{attribute.name: row[attribute.name] for attribute in fields(Ranks)})
 
 
 def _cell_with_fewer_ranks(
@@ -224,14 +194,13 @@ def _cell_with_fewer_ranks(
 
     Cells with the same shares and source of strengths are preferred.
     """
-    is_candidate = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1) & (
-        candidates["ranks"] < own["ranks"]
-    )
-    smaller = candidates[is_candidate & (candidates["ranks"] == candidates.loc[is_candidate, "ranks"].max())]
-    order = smaller.assign(
-        other=(smaller["shares"] != own["shares"]) * 1 + (smaller["source"] != own["source"]) * 2
-    )
-    return None if smaller.empty else smaller.loc[order["other"].idxmin()]
+    is_alike = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1)
+    smaller = candidates[is_alike & (candidates["ranks"] < own["ranks"])]
+    if smaller.empty:
+        return None
+    differs = (smaller["shares"] != own["shares"]) + 2 * (smaller["source"] != own["source"])
+    order = pd.DataFrame({"ranks": -smaller["ranks"], "differs": differs})
+    return smaller.loc[order.sort_values(["ranks", "differs"], kind="stable").index[0]]
 
 
 def break_even(ranks: Ranks, before_s: float) -> float:
@@ -259,20 +228,18 @@ def break_even(ranks: Ranks, before_s: float) -> float:
 
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """Return the table of a study with heterogeneous ranks."""
-    rows, text_columns = predict(runs, network), ["cell", "speeds from"]
+    rows, text_columns, labels = predict(runs, network), ["cell", "speeds from"], cell_words(runs)
     notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
     if without_baseline := cells_without_baseline(runs, network):
-        labels = cell_words(runs)
         left_out = "; ".join(labels[cell] for cell in without_baseline)
         text = f"Not predicted, because no rank trains alone on their work: {left_out}."
         notes.insert(0, Note("cells-not-predicted", text, cells=without_baseline))
     if rows.empty:
-        return tables.Table(
-            TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING_TO_PREDICT, *notes], text_columns
-        )
-    labels = cell_words(runs)
-    cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    first = rows.index.isin(cell_starts)
+        display = pd.DataFrame(columns=["cell"])
+        return tables.Table(TITLE, rows, display, [NOTHING_TO_PREDICT, *notes], text_columns)
+    percent = partial(tables.change, decimals=1)
+    first = rows["cell"] != rows["cell"].shift()
+    cell_starts = rows.index[first].tolist()
     columns = {
         "cell": rows["cell"].map(labels).where(first, ""),
         "speeds from": rows["source"],
@@ -281,10 +248,10 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
         "measured with": rows["measured_samples"].fillna(tables.DASH).where(first, ""),
         "predicted (s)": rows["predicted_s"].map(_seconds_text),
         "measured (s)": rows["epoch_time_s"].map(_seconds_text).where(first, ""),
-        "error (%)": rows["error"].map(_percent_text),
+        "error (%)": rows["error"].map(percent),
         "best (s)": rows["best_s"].map(_seconds_text),
-        "last rank saves (%)": rows["saved"].map(_percent_text),
-        "measured (%)": rows["measured_saved"].map(_percent_text).where(first, ""),
+        "last rank saves (%)": rows["saved"].map(percent),
+        "measured (%)": rows["measured_saved"].map(percent).where(first, ""),
         "pays from strength": rows["break_even"].map(_strength_text),
     }
     predicted = (
@@ -301,10 +268,6 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
 
 def _seconds_text(value: float) -> str:
     return tables.DASH if pd.isna(value) else f"{value:.3g}"
-
-
-def _percent_text(share: float) -> str:
-    return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
 
 
 def _strength_text(value: float) -> str:

@@ -386,11 +386,10 @@ def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> Steps:
     """
     is_blind = _is_blind(measured, cells)
     measured, cells = _fill_unknown_links(measured, cells)
-    parts: list[tuple[NDArray[np.bool_], Steps]] = []
-    for devices in np.unique(cells["devices_per_node"]):
-        rows = (cells["devices_per_node"] == devices).to_numpy()
+    parts: list[tuple[NDArray[np.intp], Steps]] = []
+    for devices, rows in cells.groupby("devices_per_node").indices.items():
         own = measured[measured["devices_per_node"] == devices]
-        parts.append((rows, Law(own if len(own) else measured).predict(cells[rows])))
+        parts.append((rows, Law(own if len(own) else measured).predict(cells.iloc[rows])))
     steps = join_steps(len(cells), parts)
     return replace(steps, seconds=np.where(is_blind, np.nan, steps.seconds))
 
@@ -420,8 +419,8 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
     return next(filled), next(filled)
 
 
-def join_steps(count: int, parts: Sequence[tuple[NDArray[np.bool_], Steps]]) -> Steps:
-    """Return the steps of `count` cells from those of parts of them; NaN for cells in no part."""
+def join_steps(count: int, parts: Sequence[tuple[NDArray[np.intp], Steps]]) -> Steps:
+    """Return the steps of `count` cells from those of some of their rows; NaN for all others."""
     joined = Steps(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool), {})
     for rows, steps in parts:
         joined.seconds[rows], joined.log_sd[rows] = steps.seconds, steps.log_sd

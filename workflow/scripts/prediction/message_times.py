@@ -28,17 +28,17 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from common.tables import read_table
-from declared.frameworks import framework_names, load_framework
+from declared.frameworks import CommunicationKeys, framework_names, load_framework
 from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from models.graph import BYTES, Graph, is_trained
 from network.fit import measured
 
 Carrier = tuple[str, str]  # framework and device
 
-GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
-MIB = 2**20
-NEIGHBOURS = "neighbours"
-_LATENCY_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
+RING, TREE, NEIGHBOURS = "ring", "tree", "neighbours"
+GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    RING: lambda p: p - 1.0, TREE: np.log2, NEIGHBOURS: np.ones_like
+}  # fmt: skip
 # Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are
 # used.
 MAX_SIZE_RATIO = 4
@@ -56,7 +56,7 @@ class Law:
     """The fitted law of one collective.
 
     Attributes:
-        algorithm: A key of GROWTH, or NEIGHBOURS.
+        algorithm: A key of GROWTH.
         mode: PIPELINED, SUM or LARGEST: how latency, link and processors add up.
         start_s: Latency of a collective in seconds.
         step_s: Latency of each step of the algorithm in seconds.
@@ -77,53 +77,28 @@ class Law:
     cost_s: float
     log_sizes: np.ndarray = field(default_factory=lambda: np.zeros(2))
     factors: np.ndarray = field(default_factory=lambda: np.ones((1, 2)))
-    places: tuple[tuple[float, float, float], ...] = ()
+    places: tuple[tuple[float, ...], ...] = ()
     misfit: float = np.nan
     collective: str = ALL_REDUCE
 
-    def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "LocalLaw":
-        """Return the law at these places, [n] each; `rate` in bytes/s, NaN for an unlimited link."""
-        columns = (
-            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective)
-            * self.coefficients
-        )
+    def times(
+        self, size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return seconds of a message, and those in which link or processors keep others waiting, [n] each.
+
+        `size` in bytes, `rate` in bytes/s, NaN for an unlimited link. Times of unknown sizes are NaN.
+        """
+        terms = law_terms(np.ones(len(size)), nodes, ranks, rate, self.algorithm, self.collective)
+        terms = terms * [self.start_s, self.step_s, self.link, self.cost_s]
+        terms[:, 2:] *= size[:, None]
         row_of_place = {place: row for row, place in enumerate(self.places)}
-        place_rows = [
-            row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)
-        ]
-        return LocalLaw(self.mode, columns, self.log_sizes, self.factors[place_rows])
-
-    @property
-    def coefficients(self) -> np.ndarray:
-        """The coefficients of `law_terms`, [4]."""
-        return np.array([self.start_s, self.step_s, self.link, self.cost_s])
-
-
-@dataclass(frozen=True)
-class LocalLaw:
-    """A law at n places: its terms for one byte, [n, 4], and the factors by size, [n, sizes]."""
-
-    mode: str
-    columns: np.ndarray
-    log_sizes: np.ndarray
-    factors: np.ndarray
-
-    def seconds(self, size: np.ndarray) -> np.ndarray:
-        """Return the time of one collective for messages of these sizes in bytes, [n]; NaN if unknown."""
+        row = [row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
         position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
         left = np.minimum(np.nan_to_num(position).astype(int), len(self.log_sizes) - 2)
-        weight, row = position - left, np.arange(len(size))
+        weight = position - left
         factor = (1 - weight) * self.factors[row, left] + weight * self.factors[row, left + 1]
-        return message_time(self.columns * size_columns(size), self.mode) * factor
-
-    def occupied(self, size: np.ndarray) -> np.ndarray:
-        """Return the part of `seconds` in which link or processors are busy and other messages wait, [n]."""
-        return np.minimum(bytes_time(self.columns * size_columns(size), self.mode), self.seconds(size))
-
-
-def size_columns(size: np.ndarray) -> np.ndarray:
-    """Return the multipliers of the four terms of one byte for messages of `size` bytes, [n] -> [n, 4]."""
-    return np.column_stack([np.ones((len(size), 2)), size, size])
+        seconds = message_time(terms, self.mode) * factor
+        return seconds, np.minimum(bytes_time(terms, self.mode), seconds)
 
 
 def bytes_time(columns: np.ndarray, mode: str) -> np.ndarray:
@@ -153,29 +128,20 @@ def law_terms(
     size, nodes, ranks, rate = (np.asarray(x, float) for x in (size, nodes, ranks, rate))
     per_rate, shape, distributed = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
     per_node, per_rank = shape.leaves(nodes, ranks / nodes) * (nodes > 1), shape.sent(ranks) * distributed
-    return np.column_stack(
-        [
-            distributed,
-            _LATENCY_GROWTH[algorithm](ranks) * distributed,
-            per_node * size * per_rate,
-            per_rank * size,
-        ]
-    )
+    steps = GROWTH[algorithm](ranks) * distributed
+    return np.column_stack([distributed, steps, per_node * size * per_rate, per_rank * size])
 
 
 def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each collective, framework, device, place and size of network.csv.
 
-    `seconds` is the mean over rounds of the rounds' medians; `error` is the standard error of its logarithm
-    by the spread between rounds, NaN for one round. An unknown rate is NaN.
+    `seconds` is the mean over rounds of the rounds' medians. An unknown rate is NaN.
     """
     keys = ["collective", "framework", "device", *PLACE_COLUMNS, "bytes"]
     ok = measured(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    by_point = rounds.groupby(level=keys, dropna=False)
-    logs = np.log(rounds).groupby(level=keys, dropna=False)
-    points = pd.DataFrame({"seconds": by_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
-    return points.reset_index().astype(dict.fromkeys(keys[3:], float))
+    points = rounds.groupby(level=keys, dropna=False).mean().reset_index()
+    return points.astype(dict.fromkeys(keys[3:], float))
 
 
 def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
@@ -199,31 +165,21 @@ def fit_law(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> Law | No
     has_rates = len(limited) > 1
     # Each split says for which points bytes take link time and for which they take CPU time.
     split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
-    modes = [
-        (PIPELINED, *split[0]),
-        *[(SUM, rate > 0, rate > 0)] * has_rates,
-        *((PIPELINED, *row_split) for row_split in split[1:]),
-    ]
-    modes += [(LARGEST, *row_split) for row_split in split]
+    pipelined, largest = ([(mode, *own) for own in split] for mode in (PIPELINED, LARGEST))
+    modes = [pipelined[0], *[(SUM, rate > 0, rate > 0)] * has_rates, *pipelined[1:], *largest]
     best: Law | None = None
     collective = str(used["collective"].iloc[0])
-    algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
+    algorithms = [RING, TREE] if used["ranks"].nunique() > 2 else [RING]
     if collective == POINT_TO_POINT:
         algorithms = [NEIGHBOURS]
     points = _BenchmarkPoints.from_table(used, algorithms, collective)
     for algorithm in algorithms:
         for mode, link, processors in modes:
             law = _fit_mode(points, algorithm, mode, link, processors)
-            if best is None or (
-                law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)
-            ):
+            is_possible = mode != SUM or law.link > MIN_LINK_TIME
+            if best is None or (is_possible and law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit):
                 best = law
     return best
-
-
-def _is_possible(law: Law) -> bool:
-    """Return whether the law keeps to the link rate, which only SUM can exceed."""
-    return law.mode != SUM or law.link > MIN_LINK_TIME
 
 
 @dataclass(frozen=True)
@@ -276,21 +232,14 @@ def _fit_mode(
     """
     columns, seconds = points.columns[algorithm], points.seconds
     used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
-    of_bytes, before = points.of_bytes, None
+    of_bytes = points.of_bytes
     for _ in range(MAX_ITERATIONS if mode == LARGEST else 1):
-        weights = (
-            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes])
-            if mode == LARGEST
-            else np.ones(used.shape)
-        )
-        coefficients = nnls(used * weights / seconds[:, None], np.ones(len(seconds)))[0]
-        of_bytes, before = (
-            bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]),
-            of_bytes,
-        )
+        counted = np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if mode == LARGEST else True
+        coefficients = nnls(used * counted / seconds[:, None], np.ones(len(seconds)))[0]
+        before = of_bytes
+        of_bytes = bytes_time(columns * coefficients, mode) > columns[:, :2] @ coefficients[:2]
         if (of_bytes == before).all():
             break
-    start_s, step_s, link_time, cost_s = map(float, coefficients)
     law_s = message_time(columns * coefficients, mode)
     deviation = np.full((len(points.places), len(points.log_sizes)), np.nan)
     deviation[points.row, points.column] = np.log(seconds / np.maximum(law_s, MIN_TIME_S))
@@ -298,46 +247,24 @@ def _fit_mode(
     factors = np.exp(np.vstack([np.where(np.isnan(deviation), mean, deviation), mean]))
     df = int((~np.isnan(deviation)).sum()) - deviation.shape[1]
     misfit = float(np.sqrt(np.nansum((deviation - mean) ** 2) / df)) if df else np.nan
-    places = tuple((float(row[0]), float(row[1]), float(row[2])) for row in points.places)
+    start_s, step_s, link_time, cost_s = map(float, coefficients)
     return Law(
-        algorithm,
-        mode,
-        start_s,
-        step_s,
-        link_time,
-        cost_s,
-        points.log_sizes,
-        factors,
-        places,
-        misfit,
-        points.collective,
-    )
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a library makes messages of gradients (`communication` in framework.yaml).
-
-    Attributes:
-        kind: `ends`: one message after the backward pass; `buckets` of tensors; `fusion` of what is ready;
-            `units`: layers whose parameters are sharded.
-        limits_bytes: Size limit of the first and of all other messages.
-        extra: Additional messages of a few bytes for each batch, by training loop.
-    """
-
-    kind: str = "ends"
-    limits_bytes: tuple[float, float] = (np.inf, np.inf)
-    extra: Mapping[str, int] = field(default_factory=dict)
+        algorithm, mode, start_s, step_s, link_time, cost_s, points.log_sizes, factors,
+        tuple(map(tuple, points.places.tolist())), misfit, points.collective,
+    )  # fmt: skip
 
 
 @functools.cache
-def message_rule(framework: str) -> Rule:
-    """Return the rule of a framework; one message at the end if it declares none."""
+def message_rule(framework: str) -> CommunicationKeys:
+    """Return how a framework makes messages of gradients; one message at the end if it declares nothing."""
     declared = load_framework(framework).communication if framework in framework_names() else None
-    if declared is None:
-        return Rule()
-    first, later = declared.limits_mib or (np.inf, np.inf)
-    return Rule(declared.messages, (MIB * first, MIB * later), declared.extra)
+    return declared or CommunicationKeys(messages="ends")
+
+
+def message_limits(rule: CommunicationKeys) -> tuple[float, float]:
+    """Return the size limits in bytes of the first message and of all others."""
+    first, later = rule.limits_mib or (math.inf, math.inf)
+    return 2**20 * first, 2**20 * later
 
 
 def described_frameworks() -> list[str]:
@@ -345,17 +272,17 @@ def described_frameworks() -> list[str]:
     return [name for name in framework_names() if load_framework(name).communication]
 
 
-def bucket_bytes(graph: Graph, rule: Rule) -> np.ndarray:
+def bucket_bytes(graph: Graph, rule: CommunicationKeys) -> np.ndarray:
     """Return sizes of a model's messages in the order of the backward pass, [messages].
 
     The tensor that reaches the limit closes a bucket (PyTorch: Reducer::rebuild_buckets).
     """
     sizes: list[float] = []
-    open_bytes = 0.0
+    limits, open_bytes = message_limits(rule), 0.0
     for operator in reversed(graph.operators):
         for name, shape in reversed(list(operator.weights.items())):
             open_bytes += BYTES * math.prod(shape) if is_trained(name) else 0.0
-            if open_bytes >= rule.limits_bytes[min(len(sizes), 1)]:
+            if open_bytes >= limits[min(len(sizes), 1)]:
                 sizes.append(open_bytes)
                 open_bytes = 0.0
     return np.array([*sizes, open_bytes] if open_bytes else sizes)
@@ -427,8 +354,8 @@ class Network:
 
         `place` has nodes, ranks and link rates in bytes/s, [n] each; `size` bytes.
         """
-        network = self.law(carrier, collective)
-        return np.full(len(size), np.nan) if network is None else network.at(*place).seconds(size)
+        law = self.law(carrier, collective)
+        return np.full(len(size), np.nan) if law is None else law.times(size, *place)[0]
 
     def message_s(
         self, carrier: Carrier, collective: str, nodes: float, ranks: float, rate: float, size: float

@@ -1,7 +1,7 @@
 """The prediction methods that are compared: each predicts the epoch times of a fold's test cells.
 
 A method uses only the fold's training part. A prediction is NaN where the method cannot predict, and
-`problem` says why.
+its `problem` says why.
 """
 
 import functools
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from common.errors import InputError
 from common.notes import Note
 from prediction import published
 from prediction.message_times import Network
-from prediction.study import StudyLaw, is_unknown_mesh
+from prediction.study import Prediction, StudyLaw
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
@@ -62,40 +62,15 @@ class Fold:
         return StudyLaw(self.train, self.network)
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions of a fold's test cells.
-
-    Attributes:
-        seconds: Epoch times, [cells]; NaN where the method cannot predict.
-        problem: Why some are NaN.
-        remarks: Further notes, written to follow the method's name and a colon.
-        low: Lower ends of 90 % bands, [cells], of a method that has them.
-        high: Upper ends.
-    """
-
-    seconds: np.ndarray
-    problem: str = ""
-    remarks: tuple[str, ...] = ()
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-
 Method = Callable[[Fold], Prediction]
-
-
-def problem_if_missing(seconds: np.ndarray, problem: str) -> str:
-    """Return the problem if some cell is not predicted, else ""."""
-    return problem if np.isnan(seconds).any() else ""
 
 
 def predict_by_law(fold: Fold) -> Prediction:
     """Predict by the law of prediction."""
-    times = fold.law.predict(fold.test)
-    unseen = next((note for note in times.notes if note.code == "unseen-batch"), NOT_DETERMINED)
-    remarks = tuple(note for note in times.notes if note.code == "misfit")
-    problem = problem_if_missing(times.seconds, unseen)
-    return Prediction(times.seconds, problem, remarks, times.low, times.high)
+    prediction = fold.law.predict(fold.test)
+    unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
+    notes = tuple(note for note in prediction.notes if note not in unseen)
+    return replace(prediction, problem=[*unseen, NOT_DETERMINED][0], notes=notes)
 
 
 def published_method(model: published.Model) -> Method:
@@ -106,16 +81,13 @@ def published_method(model: published.Model) -> Method:
 
     def predict(fold: Fold) -> Prediction:
         seconds = np.full(len(fold.test), np.nan)
-        for rows, own in fold.law.groups(fold.test):
+        for rows, measured, new in fold.law.split_series(fold.test):
             if model is not published.predict_by_hand:
-                own = own[own["framework"] == fold.test["framework"].iloc[rows[0]]]
-            test = fold.test.iloc[rows]
-            measured, new = (fold.law.columns(part, test.iloc[0]) for part in (own, test))
-            usable, predictable = ~is_unknown_mesh(measured), ~is_unknown_mesh(new)
-            if usable.any() and predictable.any():
-                seconds[rows[predictable]] = model(measured[usable], new[predictable])
+                measured = measured[measured["framework"] == new["framework"].iloc[0]]
+            if len(measured):
+                seconds[rows] = model(measured, new)
         seconds = seconds * fold.test["n_allreduces"].to_numpy(float)
-        return Prediction(seconds, problem_if_missing(seconds, NOT_DETERMINED))
+        return Prediction(seconds, NOT_DETERMINED)
 
     return predict
 
@@ -135,14 +107,8 @@ def extra_p_method(python: Path) -> Method:
             if not used or any(targets[axis].nunique() > 1 for axis in axes if axis not in used):
                 continue
             has_few_levels = has_few_levels or any(own[axis].nunique() < MIN_LEVELS for axis in used)
-            points = [[[float(x) for x in place], times] for place, times in _mean_by_coordinates(own, used)]
-            jobs.append(
-                {
-                    "parameters": used,
-                    "points": points,
-                    "wanted": targets[used].astype(float).to_numpy().tolist(),
-                }
-            )
+            wanted = targets[used].astype(float).to_numpy().tolist()
+            jobs.append({"parameters": used, "points": _mean_by_coordinates(own, used), "wanted": wanted})
             rows.append(targets["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
@@ -153,23 +119,20 @@ def extra_p_method(python: Path) -> Method:
             return Prediction(seconds, Note(error.code, str(error)))
         for place, answer in zip(rows, answers, strict=True):
             seconds[place] = np.array(answer["predicted"], float)
-        remarks = (FEW_LEVELS,) if has_few_levels else ()
-        return Prediction(seconds, problem_if_missing(seconds, ONE_VALUE), remarks)
+        return Prediction(seconds, ONE_VALUE, (FEW_LEVELS,) if has_few_levels else ())
 
     return predict
 
 
-def _mean_by_coordinates(
-    cells: pd.DataFrame, axes: Sequence[str]
-) -> list[tuple[Sequence[float], list[float]]]:
+def _mean_by_coordinates(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple[list[float], list[float]]]:
     """Return coordinates and mean epoch time of each cell; a cell on one node counts at every link rate."""
     if "rate" in axes:
         single = cells["nodes"] == 1
         rates = pd.DataFrame({"rate": sorted(cells["rate"].dropna().unique())})
         everywhere = cells[single].drop(columns="rate").merge(rates, how="cross")
         cells = pd.concat([cells[~single], everywhere], ignore_index=True)
-    means = cells.groupby(list(axes))["epoch_time_s"].mean()
-    return [(place if isinstance(place, tuple) else (place,), [mean]) for place, mean in means.items()]
+    means = cells.groupby(list(axes))["epoch_time_s"].mean().reset_index()
+    return [([float(x) for x in place], [mean]) for *place, mean in means.itertuples(index=False)]
 
 
 def _run_extra_p(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from models.graph import BYTES
 from prediction.cells import heterogeneous_note, is_heterogeneous, left_out_note, measured_cells
 from prediction.curves import (
     BANDS,
+    ENDS,
     FACTORS,
     LEVELS,
     hypothetical_cells,
@@ -90,16 +91,12 @@ def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
 
 def _band_texts(rows: pd.DataFrame, name: str) -> list[str]:
     """Return a column with its band as text; node counts at the end of the curve as "≥n"."""
-
-    def text(value: float, max_nodes: float) -> str:
-        if name.startswith("nodes"):
-            return f"≥{max_nodes:.0f}" if value >= max_nodes else f"{value:.0f}"
-        return tables.number(value)
-
-    return [
-        "{} [{}, {}]".format(*(text(row[f"{name}{end}"], row["most_nodes"]) for end in ("", "_low", "_high")))
-        for row in rows.to_dict("records")
-    ]
+    values = rows[[f"{name}{end}" for end in ENDS]]
+    texts = values.map(tables.number)
+    if name.startswith("nodes"):
+        ends = "≥" + rows["most_nodes"].map("{:.0f}".format)
+        texts = values.map("{:.0f}".format).mask(values.ge(rows["most_nodes"], axis=0), ends, axis=0)
+    return [f"{value} [{low}, {high}]" for value, low, high in texts.itertuples(index=False)]
 
 
 @dataclass(frozen=True)
@@ -112,9 +109,8 @@ class Study:
 
 def load_study(folder: Path) -> Study:
     """Return the study whose records are in `folder`."""
-    network_csv = folder / "network.csv"
-    is_there = stored_file(network_csv).exists()
-    return load_records(folder / "runs.csv", network_csv if is_there else None)
+    network = folder / "network.csv"
+    return load_records(folder / "runs.csv", network if stored_file(network).exists() else None)
 
 
 def load_records(runs_csv: Path, network_csv: Path | None) -> Study:
@@ -210,15 +206,11 @@ def answer(args: Question, study: Study | None = None) -> Answer:
     if rows.empty:
         notes = _no_answer_notes(study)
     else:
-        notes = [
-            _unanswered_note(cases, rows),
-            EXTRAPOLATED,
-            LIMITED_BY_DATA if is_epoch_known else "",
-            *([] if args.places else law.predict(cases).notes),
-            *(_number_notes(args) if args.places else []),
-            *(_study_notes(study) if study else []),
-        ]
-    return Answer(curves, rows, [note for note in notes if note])
+        own_notes = [_number_note(args)] if args.places else law.predict(cases).notes
+        study_notes = _study_notes(study) if study else []
+        limit = LIMITED_BY_DATA if is_epoch_known else ""
+        notes = [_unanswered_note(cases, rows), EXTRAPOLATED, limit, *own_notes, *study_notes]
+    return Answer(curves, rows, list(filter(None, notes)))
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
@@ -246,11 +238,8 @@ def _no_answer_notes(study: Study | None) -> list[str]:
         return [NOTHING_TO_PREDICT]
     if successful(study.runs).empty:
         return [conditions.run_counts_note(study.runs), conditions.setting_note(study.runs)]
-    reasons = (
-        [EMULATED, WHAT_TO_DO]
-        if conditions.is_emulated(study.runs)
-        else [NOTHING_TO_PREDICT, left_out_note(study.runs)]
-    )
+    is_emulated = conditions.is_emulated(study.runs)
+    reasons = [EMULATED, WHAT_TO_DO] if is_emulated else [NOTHING_TO_PREDICT, left_out_note(study.runs)]
     return [*reasons, conditions.setting_note(study.runs)]
 
 
@@ -261,7 +250,7 @@ def _unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
     return Note("not-answered", text, frameworks=unanswered) if unanswered else ""
 
 
-def _number_notes(args: Question) -> list[str]:
+def _number_note(args: Question) -> Note:
     """Return the numbers that the answer assumes, as a note."""
     places = ", ".join(f"{nodes} x {devices}: {step_s:g} s" for nodes, devices, step_s in args.places)
     every = "batch" if args.sync_every == 1 else f"{args.sync_every} batches"
@@ -270,7 +259,7 @@ def _number_notes(args: Question) -> list[str]:
         f"device, {args.samples} samples an epoch, an all-reduce every {every}."
     )
     facts = {name: getattr(args, name) for name in ("places", "batch_size", "samples", "sync_every")}
-    return [Note("not-measured", text, **facts)]
+    return Note("not-measured", text, **facts)
 
 
 def _study_notes(study: Study) -> list[str]:

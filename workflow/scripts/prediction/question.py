@@ -8,6 +8,7 @@ collective benchmark is used for another model.
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,24 +24,14 @@ MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
 STEP_DEFAULTS: dict[str, Any] = {
-    "batch_size": 32,
-    "samples": 1281167,
-    "dataset": "synthetic-224x224x3-1000",
-    "sync_every": 1,
-    "framework": None,
-    "inside_rate": None,
-}
+    "batch_size": 32, "samples": 1281167, "dataset": "synthetic-224x224x3-1000", "sync_every": 1,
+    "framework": None, "inside_rate": None,
+}  # fmt: skip
 LIMITS: dict[str, tuple[float, float]] = {
-    "step_time": (1e-9, 1e6),
-    "batch_size": (1, MAX_COUNT),
-    "samples": (1, MAX_SAMPLES),
-    "parameters": (1, MAX_GRADIENT_BYTES / BYTES),
-    "gradient_bytes": (1, MAX_GRADIENT_BYTES),
-    "sync_every": (1, MAX_COUNT),
-    "rate": (1e-6, 1e6),
-    "inside_rate": (1e-6, 1e6),
-    "nodes": (1, MAX_COUNT),
-}
+    "step_time": (1e-9, 1e6), "batch_size": (1, MAX_COUNT), "samples": (1, MAX_SAMPLES),
+    "parameters": (1, MAX_GRADIENT_BYTES / BYTES), "gradient_bytes": (1, MAX_GRADIENT_BYTES),
+    "sync_every": (1, MAX_COUNT), "rate": (1e-6, 1e6), "inside_rate": (1e-6, 1e6), "nodes": (1, MAX_COUNT),
+}  # fmt: skip
 _PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
@@ -91,17 +82,10 @@ def ask(
         InputError: If a number is out of its range, or the options contradict each other.
     """
     options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "samples": samples,
-        "model": model,
-        "dataset": dataset,
-        "parameters": parameters,
-        "gradient_bytes": gradient_bytes,
-        "sync_every": sync_every,
-        "inside_rate": inside_rate,
-        "framework": framework,
-        "nodes": nodes,
-    }
+        "batch_size": batch_size, "samples": samples, "model": model, "dataset": dataset,
+        "parameters": parameters, "gradient_bytes": gradient_bytes, "sync_every": sync_every,
+        "inside_rate": inside_rate, "framework": framework, "nodes": nodes,
+    }  # fmt: skip
     rates = tuple(rate) or RATES
     places = [(1, 1, step_time)] if step_time is not None else []
     places += map(_parse_place, measured)
@@ -128,11 +112,9 @@ def ask(
 def _parse_place(text: str) -> tuple[int, int, float]:
     """Return nodes, devices of a node and seconds of a step of a place, as 2x8=0.31."""
     match = _PLACE.fullmatch(text)
-    try:
+    with suppress(ValueError):
         if match:
             return int(match[1]), int(match[2]), float(match[3])
-    except ValueError:
-        pass
     expected = "NODESxDEVICES=SECONDS of a step, as 2x8=0.31"
     raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
 
@@ -153,24 +135,19 @@ def _check_combination(options: dict[str, Any], study: Path | None, has_step: bo
         context = "with --from alone, which answers for the models of the study"
         _reject_options(options, STEP_DEFAULTS, context, "add --step-time to ask about another model")
     elif options["model"] is None:
-        _reject_options(
-            options,
-            ["dataset"],
-            f"with {_option(sizes[0])}, which gives the size of an all-reduce",
-            "leave it out",
-        )
+        context = f"with {_option(sizes[0])}, which gives the size of an all-reduce"
+        _reject_options(options, ["dataset"], context, "leave it out")
 
 
 def _check_range(name: str, value: float) -> None:
     option, (minimum, maximum) = _option(name), LIMITS[name]
     if math.isnan(value):
         raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
-    if value < minimum:
-        problem = f"{value:g} is too small"
-        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at least {minimum:g}")
-    if value > maximum:
-        problem = f"{value:g} is too large"
-        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at most {maximum:g}")
+    if not minimum <= value <= maximum:
+        is_small = value < minimum
+        problem = f"{value:g} is too {'small' if is_small else 'large'}"
+        expected = f"at least {minimum:g}" if is_small else f"at most {maximum:g}"
+        raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
 
 
 def _reject_options(options: dict[str, Any], names: Iterable[str], context: str, hint: str) -> None:

@@ -15,11 +15,10 @@ from common.notes import Note
 from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from models.graph import Graph
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
 from prediction.law import Array, Steps
-from prediction.message_times import Network, benchmark_points, ideal_seconds, message_rule
+from prediction.message_times import Network, benchmark_points, ideal_seconds, message_limits, message_rule
 from prediction.strategies import MeshStep, Place, Timer, describe_step
 
 OF_MODEL = ("model", "dataset")
@@ -27,20 +26,22 @@ SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
 
 
 @dataclass(frozen=True)
-class EpochTimes:
-    """Predicted epoch times in seconds with the ends of their 90 % bands, [cells] each; NaN: not predicted.
+class Prediction:
+    """Predicted epoch times of cells, by the law or another method.
 
     Attributes:
-        seconds: The prediction.
-        low: Lower end of the band.
-        high: Upper end of the band.
-        notes: What is to be said: cells with an unseen batch, fits that miss their own cells.
+        seconds: Epoch times, [cells]; NaN where the method cannot predict.
+        problem: Why some are NaN.
+        notes: What is to be said of the method, such as fits that miss their own cells.
+        low: Lower ends of 90 % bands, [cells], of a method that has them.
+        high: Upper ends.
     """
 
     seconds: Array
-    low: Array
-    high: Array
+    problem: str = ""
     notes: tuple[Note, ...] = ()
+    low: Array | float = math.nan
+    high: Array | float = math.nan
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,14 @@ class StudyLaw:
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
         return pd.concat([self.cells[is_alike & is_baseline], own], ignore_index=True)
 
-    def costs(self, levels: Mapping[str, Any]) -> Array | None:
-        """Return alpha, beta and u of one device (`fit_computation`), None if it was not measured alone.
+    def costs(self, levels: Mapping[str, Any]) -> Array:
+        """Return alpha, beta and u of one device (`fit_computation`), NaN if it was not measured alone.
 
         It is that of the framework, or else of its baseline.
         """
         own = self.series(levels)
         alone = own[(own["replicas"] == 1) & ~own["is_mesh"]]
-        return fit_computation(alone) if len(alone) else None
+        return fit_computation(alone) if len(alone) else np.full(3, np.nan)
 
     @functools.cached_property
     def update_shares(self) -> dict[tuple[Any, ...], float]:
@@ -96,59 +97,53 @@ class StudyLaw:
         the rest grows with the number of operators, and the update with the parameters.
         """
         alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
-        cells_alike: dict[tuple[Any, ...], dict[tuple[Any, ...], tuple[float, Graph]]] = {}
-        names = ["framework", "device", *self.keys]
+        names, rows = ["framework", "device", *self.keys], []
         for levels, own in alone.groupby(names, dropna=False):
             graph, (alpha, _, update) = find_graph(*own[["model", "dataset"]].iloc[0]), fit_computation(own)
             if graph and alpha and not update:
-                other_levels = (
-                    level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL
-                )
-                cells_alike.setdefault(tuple(map(str, other_levels)), {})[levels] = (alpha, graph)
-        shares = {}
-        for group in cells_alike.values():
-            constant = np.array([alpha for alpha, _ in group.values()])
-            sizes = [(len(graph.operators), graph.parameters) for _, graph in group.values()]
-            if len(set(sizes)) < 2:
-                continue
-            _, parameter_s = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
-            for levels, (alpha, graph) in group.items():
-                shares[levels] = min(parameter_s * graph.parameters / alpha, 1.0)
+                others = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
+                rows.append((str(others), levels, alpha, len(graph.operators), graph.parameters))
+        models = pd.DataFrame(rows, columns=["others", "levels", "alpha", "operators", "parameters"])
+        shares: dict[tuple[Any, ...], float] = {}
+        for _, group in models.groupby("others"):
+            sizes, alpha = group[["operators", "parameters"]].to_numpy(float), group["alpha"].to_numpy(float)
+            if len(np.unique(sizes, axis=0)) > 1:
+                _, parameter_s = nnls(sizes / alpha[:, None], np.ones(len(group)))[0]
+                own_shares = np.minimum(parameter_s * sizes[:, 1] / alpha, 1.0).tolist()
+                shares |= dict(zip(group["levels"], own_shares, strict=True))
         return shares
 
-    def columns(self, cells: pd.DataFrame, like: pd.Series) -> pd.DataFrame:
-        """Return `law_columns` of cells of one series, to which `like` belongs."""
-        levels = tuple(like[name] for name in ["framework", "device", *self.keys])
-        baseline = (like["baseline"], *levels[1:])
-        share = self.update_shares.get(levels, self.update_shares.get(baseline, 0.0))
-        return law_columns(cells, self.network, share)
+    def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
+        """Yield, for each series, its rows in `cells` and the `law_columns` of measured cells and of these.
 
-    def groups(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-        """Yield rows of `cells` of one series each, and the measured cells that inform them, if any."""
+        Cells with a message of unknown time are left out, and series without measured cells.
+        """
         names = ["framework", "baseline", "device", *self.keys]
         for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
-            measured = self.series(cells.iloc[rows[0]].to_dict())
-            if len(measured):
-                yield rows, measured
+            levels = cells.iloc[rows[0]].to_dict()
+            own = tuple(levels[name] for name in ["framework", "device", *self.keys])
+            baseline = (levels["baseline"], *own[1:])
+            share = self.update_shares.get(own, self.update_shares.get(baseline, 0.0))
+            measured, new = (
+                law_columns(part, self.network, share) for part in (self.series(levels), cells.iloc[rows])
+            )
+            unknown = _is_unknown_mesh(new)
+            measured = measured[~_is_unknown_mesh(measured)]
+            if len(measured) and not unknown.all():
+                yield rows[~unknown], measured, new[~unknown]
 
-    def predict(self, cells: pd.DataFrame) -> EpochTimes:
+    def predict(self, cells: pd.DataFrame) -> Prediction:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""
         parts: list[tuple[np.ndarray, Steps]] = []
         notes: list[Note] = []
-        for rows, own in self.groups(cells):
-            group = cells.iloc[rows]
-            measured, new = (self.columns(part, group.iloc[0]) for part in (own, group))
-            usable, predictable = (~is_unknown_mesh(own) for own in (measured, new))
-            if not usable.any() or not predictable.any():
-                continue
-            steps = law.predict_steps(measured[usable], new[predictable])
-            mask = np.zeros(len(cells), bool)
-            mask[rows[predictable]] = True
-            parts.append((mask, steps))
-            notes += _notes(group[predictable], steps)
+        for rows, measured, new in self.split_series(cells):
+            steps = law.predict_steps(measured, new)
+            parts.append((rows, steps))
+            notes += _notes(cells.iloc[rows], steps)
         steps = law.join_steps(len(cells), parts)
         count = cells["n_allreduces"].to_numpy(float)
-        return EpochTimes(steps.seconds * count, steps.low * count, steps.high * count, tuple(notes))
+        seconds, low, high = (count * own for own in (steps.seconds, steps.low, steps.high))
+        return Prediction(seconds, "", tuple(notes), low, high)
 
 
 def fit_computation(alone: pd.DataFrame) -> Array:
@@ -176,21 +171,31 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
         runs: runs.csv of the study.
         network: network.csv of the study.
     """
-    cells = measured_cells(runs)
-    if cells.empty or network.empty:
+    if network.empty:
         return {}
+    cells = cells_with_costs(runs, network)
+    batch_s = cells["batch_s"] + cells["sample_s"] * cells["local_batch"]
+    overlaps = cells["framework"].map(lambda name: message_rule(name).messages != "ends").astype(bool)
+    exposed_s = np.maximum(cells["message_s"] - law.BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
+    seconds = cells["steps"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
+    return seconds.set_axis(cells["cell"]).dropna().to_dict()
+
+
+def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+    """Return `cells.measured_cells` with the costs of one device and of messages; NaN: unknown.
+
+    Columns: `batch_s`, `sample_s`, `update_s` (`StudyLaw.costs`), and `message_s` of a step, 0 for one rank.
+
+    Args:
+        runs: runs.csv of the study.
+        network: network.csv of the study.
+    """
+    cells = measured_cells(runs)
     study = StudyLaw(cells, Network(benchmark_points(network)))
-    message_s = law_columns(cells, study.network)["message_s"].where(cells["replicas"] > 1, 0.0)
-    seconds = {}
-    for row, sent_s in zip(cells.to_dict("records"), message_s, strict=True):
-        costs = study.costs(row)
-        if costs is None or math.isnan(sent_s):
-            continue
-        batch_s = costs[0] + costs[1] * row["local_batch"]
-        backward_s = law.BACKWARD_SHARE * batch_s if message_rule(row["framework"]).kind != "ends" else 0.0
-        exposed_s = max(sent_s - backward_s, 0.0)
-        seconds[row["cell"]] = row["steps"] * batch_s + row["n_allreduces"] * (costs[2] + exposed_s)
-    return seconds
+    costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
+    cells[["batch_s", "sample_s", "update_s"]] = costs
+    message_s = law_columns(cells, study.network)["message_s"]
+    return cells.assign(message_s=message_s.where(cells["replicas"] > 1, 0.0))
 
 
 def _notes(cells: pd.DataFrame, steps: Steps) -> list[Note]:
@@ -219,6 +224,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
     replicas, accumulation = cells["replicas"].astype(float), cells["steps"] / cells["n_allreduces"]
     columns = pd.DataFrame(
         {
+            "framework": cells["framework"],
             "gradient_bytes": cells["gradient_bytes"],
             "nodes": cells["nodes"].astype(float),
             "devices_per_node": replicas / cells["nodes"],
@@ -227,18 +233,17 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
             "accumulation": accumulation,
             "tensor": 1,
             "pipeline": 1,
-            "sharded": cells["framework"].map(lambda name: message_rule(name).kind == "units"),
+            "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate_out": cells["rate"],
             "rate_in": cells["inside_rate"],
             "message_s": _allreduce_s(cells, network),
+            "hierarchical_s": np.nan,
+            "is_mesh": cells["is_mesh"],
         }
     )
     if "epoch_time_s" in cells:
         step_s, sd = cells["epoch_time_s"] / cells["n_allreduces"], cells["sd"] / cells["n_allreduces"]
         columns = columns.assign(step_s=step_s, n=cells["n"], sd=sd)
-    columns = columns.assign(
-        hierarchical_s=np.nan, work=1.0, calls=1.0, updated=1.0, n_blocking=0.0, is_mesh=cells["is_mesh"]
-    )
     if not cells["is_mesh"].any():
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
@@ -248,7 +253,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
     return pd.DataFrame(divided, index=cells.index)
 
 
-def is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
+def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
     """Return which cells of `law_columns` have model parallelism with a message of unknown time."""
     unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
     return (columns["is_mesh"] & unknown).to_numpy(bool)
@@ -269,7 +274,7 @@ def _allreduce_s(cells: pd.DataFrame, network: Network) -> Array:
         batches = (group["steps"] / group["n_allreduces"]).to_numpy(float)
         shards = [network.seconds(carrier, kind, place, sizes) for kind in (ALL_GATHER, REDUCE_SCATTER)]
         reduced = network.seconds(carrier, ALL_REDUCE, place, sizes)
-        if rule.kind == "units" and not any(np.isnan(own).any() for own in shards):
+        if rule.messages == "units" and not any(np.isnan(own).any() for own in shards):
             # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
             reduced = (batches + 1) * shards[0] + shards[1]
         extra = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
@@ -301,7 +306,7 @@ def _mesh_columns(row: Mapping[str, Any], network: Network, update_share: float)
         return missing
 
     def describe(timer: Timer) -> MeshStep | None:
-        limit = message_rule(row["framework"]).limits_bytes[1]
+        limit = message_limits(message_rule(row["framework"]))[1]
         return describe_step(graph, mesh, round(row["local_batch"]), row, place, timer, limit)
 
     carrier = (row["framework"], row["device"])

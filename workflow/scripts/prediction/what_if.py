@@ -94,32 +94,28 @@ class Study:
         ok = successful(self.timing_runs).drop_duplicates("cell")
         return {_levels(row): row for row in ok.to_dict("records")}
 
+    @cached_property
+    def traced_runs(self) -> pd.DataFrame:
+        """The successful traced runs with kept steps."""
+        ok = successful(traced(self.runs))
+        return ok[ok["run_id"].isin(self.steps["run_id"])]
+
     def cells(self) -> Iterator["Cell"]:
         """Yield the traced cells with kept steps that can be replayed, in the order of tables.
 
         These use pure data parallelism, and their ranks report the same number of all-reduces, or none.
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
-        runs_with_traces = successful(traced(self.runs))
-        runs_with_traces = runs_with_traces[~is_mesh(runs_with_traces) & ~has_strategy(runs_with_traces)]
-        runs_of_cell = dict(
-            iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
-        )
+        ok = self.traced_runs
+        runs_of_cell = dict(iter(ok[~is_mesh(ok) & ~has_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
-            row = runs.iloc[0].to_dict()
-            cell_of_run = Cell(self, row, {})
-            chains_of_run = {run: cell_of_run.build_run_chains(steps_of_run[run]) for run in runs["run_id"]}
-            if any(chains_of_run.values()):
-                yield replace(
-                    cell_of_run,
-                    chains={run: run_chains for run, run_chains in chains_of_run.items() if run_chains},
-                )
+            cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
+            if cell.chains:
+                yield cell
 
     def left_out(self, rows: pd.DataFrame) -> list[str]:
         """Return the traced cells with kept steps that have no row in `rows` (`predict`)."""
-        ok = successful(traced(self.runs))
-        kept_cells = dict.fromkeys(ok.loc[ok["run_id"].isin(set(self.steps["run_id"])), "cell"])
-        return [cell for cell in kept_cells if cell not in set(rows["cell"])]
+        return [cell for cell in self.traced_runs["cell"].unique() if cell not in set(rows["cell"])]
 
 
 def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
@@ -128,11 +124,22 @@ def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A traced cell: one of its runs, and the replayed steps of each run."""
+    """A traced cell: one of its runs, and the kept steps of each run."""
 
     study: Study
     row: Mapping[str, Any]
-    chains: Mapping[str, Sequence[Chain]]
+    steps: Sequence[pd.DataFrame]
+
+    @cached_property
+    def chains(self) -> list[list[Chain]]:
+        """The kept steps of each run as chains, with messages slowed by computation as the law says."""
+        chains_of_runs = []
+        for chains in filter(None, (build_chains(steps, self.alone) for steps in self.steps)):
+            if self.law is not None:
+                speed = questions.speed_during_computation(chains, self.alone)
+                chains = [chain.slowed(speed) for chain in chains]
+            chains_of_runs.append(chains)
+        return chains_of_runs
 
     @property
     def law(self) -> Law | None:
@@ -154,11 +161,10 @@ class Cell:
         sizes = bucket_bytes(graph, message_rule(self.row["framework"]))
         return sizes if len(sizes) == count else np.full(count, graph.gradient_bytes / max(count, 1))
 
-    def messages(self, network: Law, sizes: np.ndarray, rate: float) -> Messages:
+    def messages(self, law: Law, sizes: np.ndarray, rate: float) -> Messages:
         """Return the times of messages of these sizes by a law."""
-        nodes, ranks = (np.full(len(sizes), float(self.row[name])) for name in ("nodes", "ranks"))
-        local_law = network.at(nodes, ranks, np.full(len(sizes), rate))
-        return Messages(local_law.seconds(sizes), local_law.occupied(sizes))
+        place = (float(self.row["nodes"]), float(self.row["ranks"]), rate)
+        return Messages(*law.times(sizes, *(np.full(len(sizes), value) for value in place)))
 
     def alone(self, count: int) -> Messages:
         """Return the times of `count` messages without others; without a law, in proportion to their size."""
@@ -167,18 +173,10 @@ class Cell:
             return Messages(np.zeros(count), sizes)
         return self.messages(self.law, sizes, self.rate)
 
-    def build_run_chains(self, steps: pd.DataFrame) -> list[Chain]:
-        """Return the kept steps of a run as chains, with messages slowed by computation as the law says."""
-        run_chains = build_chains(steps, self.alone)
-        if self.law is None:
-            return run_chains
-        speed = questions.speed_during_computation(run_chains, self.alone)
-        return [chain.slowed(speed) for chain in run_chains]
-
     @property
     def every_chain(self) -> list[Chain]:
         """The chains of all runs."""
-        return [chain for own in self.chains.values() for chain in own]
+        return [chain for own in self.chains for chain in own]
 
     @property
     def max_allreduces_in_step(self) -> int:
@@ -190,17 +188,17 @@ class Cell:
         if self.law is None:
             return questions.scale_moving(1 / faster)
         law = replace(self.law, cost_s=self.law.cost_s / faster) if np.isnan(self.rate) else self.law
-        after = self.messages(law, self.sizes(self.max_allreduces_in_step), self.rate * faster)
-        return questions.retime_by_law(
-            self.alone(self.max_allreduces_in_step), after, limited_by_processors=self.row["devices"] == "cpu"
-        )
+        count, is_cpu = self.max_allreduces_in_step, self.row["devices"] == "cpu"
+        after = self.messages(law, self.sizes(count), self.rate * faster)
+        return questions.retime_by_law(self.alone(count), after, limited_by_processors=is_cpu)
 
     def by_bytes(self, share: float) -> Retime:
         """Return message times with this share of the bytes."""
         if self.law is None:
             return questions.scale_moving(share)
-        after = self.messages(self.law, share * self.sizes(self.max_allreduces_in_step), self.rate)
-        return questions.retime_by_law(self.alone(self.max_allreduces_in_step), after)
+        count = self.max_allreduces_in_step
+        after = self.messages(self.law, share * self.sizes(count), self.rate)
+        return questions.retime_by_law(self.alone(count), after)
 
     @cached_property
     def computed_s(self) -> Callable[[float], float] | None:
@@ -210,11 +208,8 @@ class Cell:
         """
         level = self.row["parallelism"]
         row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
-        costs = self.study.law.costs(row)
-        if costs is None:
-            return None
-        alpha, beta, update = costs
-        return lambda size: float(alpha + beta * size + update)
+        alpha, beta, update = self.study.law.costs(row)
+        return None if np.isnan(beta) else lambda size: float(alpha + beta * size + update)
 
     def growth(self, times: float) -> tuple[float, bool]:
         """Return how computation grows with a batch `times` as large, and whether that was measured."""
@@ -228,29 +223,22 @@ class Cell:
         own, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
         if self.max_allreduces_in_step:
             if own["placement"] != "emulated" and own["nodes"] > 1:
-                rates = {
-                    row["bandwidth_bytes_s"] / self.rate: level for level, row in tried["bandwidth"].items()
-                }
+                links = tried["bandwidth"].items()
+                rates = {row["bandwidth_bytes_s"] / self.rate: level for level, row in links}
                 for faster in sorted({DEFAULT_CHANGES["links"], *rates}):
-                    yield questions.links(
-                        faster, self.by_links(faster), **_measured_level("bandwidth", rates.get(faster))
-                    )
+                    level = rates.get(faster)
+                    yield questions.links(faster, self.by_links(faster), factor="bandwidth", level=level)
             yield questions.half_the_bytes(self.by_bytes(0.5))
             yield questions.hidden()
             if own["sync_every"] == 1:
                 batch_s = self.computed_s and self.computed_s(own["local_batch"])
-                for every, level in (
-                    {every: every for every in sorted(tried["sync_every"])}
-                    or {DEFAULT_CHANGES["accumulation"]: None}
-                ).items():
-                    yield questions.accumulated(
-                        int(every), batch_s, self.every_chain, **_measured_level("sync_every", level)
-                    )
-        times = {level / own["batch_size"]: level for level in tried["batch_size"]} or {
-            DEFAULT_CHANGES["batch"]: None
-        }
-        for factor, level in sorted(times.items()):
-            yield questions.batch(factor, *self.growth(factor), **_measured_level("batch_size", level))
+                for level in sorted(tried["sync_every"]) or [None]:
+                    every = int(level or DEFAULT_CHANGES["accumulation"])
+                    chains = self.every_chain
+                    yield questions.accumulated(every, batch_s, chains, factor="sync_every", level=level)
+        for level in sorted(tried["batch_size"]) or [None]:
+            times = level / own["batch_size"] if level else DEFAULT_CHANGES["batch"]
+            yield questions.batch(times, *self.growth(times), factor="batch_size", level=level)
         if own["ranks"] > 1:
             yield questions.balanced(self.every_chain)
         yield questions.no_data()
@@ -258,10 +246,9 @@ class Cell:
     def _cells_with_other_level(self, name: str) -> dict[Any, dict[str, Any]]:
         """Return a run of each cell that differs in this factor alone, by its level."""
         levels = {row[name] for row in self.study.by_levels.values()} - {self.row[name]}
-        row_of_level = {
-            level: self.study.by_levels.get(_levels(self.row, **{name: level})) for level in levels
-        }
-        return {level: row for level, row in row_of_level.items() if row is not None}
+        cells = {level: _levels(self.row, **{name: level}) for level in levels}
+        by_levels = self.study.by_levels
+        return {level: by_levels[cell] for level, cell in cells.items() if cell in by_levels}
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield a row of the table for each question."""
@@ -277,10 +264,9 @@ class Cell:
             "epoch_time_s": untraced.value,
         }  # fmt: skip
         for question in self.questions():
-            ratios = [question.ratio(chains) for chains in self.chains.values()]
-            if all(math.isnan(ratio_of_run) for ratio_of_run in ratios):
+            ratio = _geometric_mean([question.ratio(chains) for chains in self.chains])
+            if math.isnan(ratio.value):
                 continue  # fewer kept steps than accumulation needs
-            ratio = _geometric_mean([ratio_of_run for ratio_of_run in ratios if not math.isnan(ratio_of_run)])
             yield {
                 **cell_columns, "question": question.name, "change": question.text,
                 "assumes": question.assumes, "step_after_s": step_s * ratio.value * question.samples,
@@ -293,7 +279,7 @@ class Cell:
         self, question: Question, base: Mapping[str, Any] | None, predicted_s: float
     ) -> dict[str, Any]:
         """Return what the study measured for the changed cell, {} if it has none."""
-        if question.factor is None or base is None:
+        if not (question.factor and question.level and base):
             return {}
         row = self.study.by_levels[_levels(self.row, **{question.factor: question.level})]
         measured = self.study.pooling.cell_mean(row["cell"])
@@ -303,10 +289,6 @@ class Cell:
             **intervals.columns("measured_ratio", Estimate(ratio["value"], ratio["low"], ratio["high"])),
             "error": predicted_s / measured.value - 1,
         }  # fmt: skip
-
-
-def _measured_level(factor: str, level: Any) -> dict[str, Any]:
-    return {} if level is None else {"factor": factor, "level": level}
 
 
 def _geometric_mean(ratios: Sequence[float]) -> Estimate:
@@ -335,10 +317,9 @@ def predict(study: Study) -> pd.DataFrame:
 
 def in_order(rows: pd.DataFrame) -> list[str]:
     """Return the changes of all cells, grouped by question."""
-    question_of_change = rows.drop_duplicates("change").set_index("change")["question"]
-    return sorted(
-        question_of_change.index, key=lambda change: questions.NAMES.index(question_of_change[change])
-    )
+    changes = rows.drop_duplicates("change")
+    order = changes["question"].map(questions.NAMES.index)
+    return changes.loc[order.sort_values(kind="stable").index, "change"].tolist()
 
 
 def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -365,23 +346,10 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     columns["what if"] = rows["change"]
     columns["predicted (s)"] = tables.interval_texts(rows, "predicted_s")
     columns["saves (%)"] = [tables.interval(Estimate(*row)) for row in predicted.itertuples(index=False)]
-    has_measurement = rows["to_cell"].notna()
-    if has_measurement.any():
-        columns["measured (s)"] = [
-            text if is_measured else tables.DASH
-            for text, is_measured in zip(
-                tables.interval_texts(rows, "measured_s"), has_measurement, strict=True
-            )
-        ]
-        saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
-        columns["saved (%)"] = [
-            text if is_measured else tables.DASH
-            for text, is_measured in zip(saved, has_measurement, strict=True)
-        ]
-        columns["error (%)"] = [
-            _signed_percent(error) if pd.notna(error) else tables.DASH
-            for error in rows["error"].astype(float)
-        ]
+    if rows["to_cell"].notna().any():
+        columns["measured (s)"] = tables.interval_texts(rows, "measured_s")
+        columns["saved (%)"] = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
+        columns["error (%)"] = rows["error"].astype(float).map(_signed_percent)
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     all_notes = [*notes(rows), *note_list, conditions.setting_note(timing_runs(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(columns), all_notes, ["cell", "what if"], cell_starts[1:])
@@ -389,7 +357,7 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
 
 def _signed_percent(share: float) -> str:
     """Return a share in per cent with its sign."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
+    return tables.DASH if pd.isna(share) else f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
