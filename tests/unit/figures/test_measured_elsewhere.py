@@ -67,8 +67,8 @@ def test_order_is_drawn_where_it_is_known(folder: object, panels: int) -> None:
 def test_titles_of_panels_beside_long_row_labels_do_not_overlap() -> None:
     files = records(MLPERF)
     runs = files.runs[files.runs["nodes"] == files.runs["nodes"].min()]
-    other = runs.assign(sync_every=4, cell=runs["cell"] + ".s4", run_id=runs["run_id"] + ".s4")
-    every = pd.concat([runs, other], ignore_index=True).assign(custom_system="eight nodes of a system")
+    accumulated = runs.assign(sync_every=4, cell=runs["cell"] + ".s4", run_id=runs["run_id"] + ".s4")
+    every = pd.concat([runs, accumulated], ignore_index=True).assign(custom_system="eight nodes of a system")
     every.loc[every.index[::2], "custom_system"] = "eight nodes of another system"
     files.__dict__["every_run"] = every
     files.__dict__.pop("runs")

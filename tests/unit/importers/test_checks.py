@@ -128,9 +128,9 @@ def test_series_that_stands_twice_in_a_report_is_found() -> None:
 
 
 def test_runs_on_other_devices_are_not_the_same() -> None:
-    same = {"seconds": 0.51234, "samples_per_s": 125.0, "started_at": 1.7e9}
+    values = {"seconds": 0.51234, "samples_per_s": 125.0, "started_at": 1.7e9}
     for names in (("seconds", "samples_per_s"), ("seconds", "started_at")):
-        times = {name: same[name] for name in names}
+        times = {name: values[name] for name in names}
         assert codes([run("a", **times), run("b", **times)]) == ["same-run-twice"]
         assert (
             codes([run("a", **times), run("b", nodes=2, local_batch=4.0, **{**times, "global_batch": 64.0})])
@@ -210,8 +210,8 @@ def test_batch_that_is_not_the_product_is_found() -> None:
     content = {**BASE, "nodes": 1, "global_batch": 300.0, "seconds": 0.5}
     del content["sync_every"]
     assert codes([complete_run(Measurement("a", content), STATED, "step")]) == ["step-count"]
-    told = Statement(source="s", licence="l", levels={"sync_every": 4})
-    runs = [complete_run(Measurement("a", content | {"global_batch": 64.0}), told, "step")]
+    statement = Statement(source="s", licence="l", levels={"sync_every": 4})
+    runs = [complete_run(Measurement("a", content | {"global_batch": 64.0}), statement, "step")]
     assert codes(runs) == ["step-count"], "what is stated contradicts the file"
     pipeline = run(local_batch=1.0, sync_every=64, pipeline_parallel=8, seconds=0.5)
     assert codes([pipeline]) == []

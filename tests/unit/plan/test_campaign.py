@@ -460,7 +460,7 @@ def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> No
     assert loaded.published and loaded.published.name == "mlperf"
 
 
-def test_measurements_made_elsewhere_have_a_network_between_their_nodes(imported: Study) -> None:
+def test_imported_campaigns_have_a_network_between_nodes(imported: Study) -> None:
     loaded = load_campaign({**CONFIG, "study": imported.name})
     assert loaded.site.placement == "emulated", "that of the site on which they are drawn"
     assert campaign_traits(loaded, CollectiveBenchmarks(loaded), Timings(loaded)).nodes_have_network

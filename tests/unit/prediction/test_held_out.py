@@ -75,10 +75,12 @@ def test_the_folds_are_those_that_the_design_allows(study):
 
 def test_the_only_strategy_is_not_left_out(study):
     cells, network = study
-    one = cells.assign(is_mesh=True, parallelism="data-tensor4")
-    assert "strategy" not in {fold.kind for fold in make_folds(one, network)}
-    two = one.assign(parallelism=["data", "data-tensor4"] * (len(one) // 2) + ["data"] * (len(one) % 2))
-    assert [fold.kind for fold in make_folds(two, network)].count("strategy") == 2
+    meshes = cells.assign(is_mesh=True, parallelism="data-tensor4")
+    assert "strategy" not in {fold.kind for fold in make_folds(meshes, network)}
+    strategies = meshes.assign(
+        parallelism=["data", "data-tensor4"] * (len(meshes) // 2) + ["data"] * (len(meshes) % 2)
+    )
+    assert [fold.kind for fold in make_folds(strategies, network)].count("strategy") == 2
 
 
 def test_what_is_left_out_is_seen_by_nobody(study):

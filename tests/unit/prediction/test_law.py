@@ -152,7 +152,7 @@ def test_links_are_not_guessed_from_one_node():
     assert np.isnan(predicted.seconds).all() and np.isnan(predicted.low).all()
 
 
-def test_rates_say_nothing_if_those_of_measured_links_are_unknown():
+def test_rates_say_nothing_if_measured_links_have_none():
     table = cells(PLACES, rate_out=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:3]
     slow, fast = (predict_steps(measured, cells([(16, 8)], rate_out=rate)).seconds[0] for rate in (1e8, 1e11))
@@ -160,15 +160,15 @@ def test_rates_say_nothing_if_those_of_measured_links_are_unknown():
     assert predict_steps(measured, table[4:]).seconds[0] > 0.5, "at the rate of the measured links"
 
 
-def test_links_of_other_rates_take_their_share_of_an_unknown_size():
+def test_links_take_their_share_of_an_unknown_size():
     table = cells(PLACES, gradient_bytes=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
-    slow, same, fast = (
+    slow, equal, fast = (
         predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate_out=rate)).seconds[0]
         for rate in (5e9, 1e10, 1e11)
     )
     assert slow == pytest.approx(0.5 + 2 * hierarchical(16), rel=0.05)
-    assert same == pytest.approx(0.5 + hierarchical(16), rel=0.01) and fast < 0.56
+    assert equal == pytest.approx(0.5 + hierarchical(16), rel=0.01) and fast < 0.56
 
 
 def test_model_parallel_groups_of_a_node_share_its_link():
@@ -180,8 +180,8 @@ def test_model_parallel_groups_of_a_node_share_its_link():
 
 def test_waiting_grows_with_the_root_of_accumulation():
     terms = law.step_terms(cells([(4, 8), (4, 8)], accumulation=[1, 4]))
-    once, four_times = terms.columns((law.WAITING,), 0.01)[:, 6]
-    assert four_times == pytest.approx(2 * once) and once == pytest.approx(2 * 0.08)
+    single, four_times = terms.columns((law.WAITING,), 0.01)[:, 6]
+    assert four_times == pytest.approx(2 * single) and single == pytest.approx(2 * 0.08)
 
 
 def test_scatter_widens_the_uncertainty_of_coefficients():

@@ -76,9 +76,9 @@ def test_what_happens_at_once_is_found_and_other_rates_follow(way):
 def test_bytes_keep_others_from_the_link_and_latency_does_not():
     size_and_place = np.array([[4e6], [3], [3], [125e6]])
     for way, expected in ((PIPELINED, 1e-3), (LARGEST, 0.0)):
-        taken, occupied = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).times(*size_and_place)
+        seconds, occupied = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).times(*size_and_place)
         assert occupied == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
-        assert taken - occupied == pytest.approx(expected)
+        assert seconds - occupied == pytest.approx(expected)
 
 
 def test_one_rate_is_all_of_links_and_no_rate_all_of_processors():

@@ -256,7 +256,7 @@ def test_no_benchmark_is_needed(tmp_path):
     assert set(ask(tmp_path, "--from", str(tmp_path))["batch_size"]) == {32, 64, 128}
 
 
-def test_measurements_made_elsewhere_are_extrapolated_beyond_their_largest_batch():
+def test_imports_are_extrapolated_beyond_their_largest_batch():
     answer = answered("--from", str(DLPERF), "--nodes", "4096")
     assert set(answer.rows["most_nodes"]) == {4096} and "limited-by-data" not in codes(answer.notes)
 

@@ -182,13 +182,13 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_torchtitan_reads_the_rank_with_most_steps_without_validation(tmp_path: Path) -> None:
+def test_torchtitan_reads_the_rank_with_most_training_steps(tmp_path: Path) -> None:
     line = "[rank{}]:2025-01-01 10:00:{:02d},000 - INFO - {}step: {:2}  loss: 1.0  tps: 128  mfu: 1%\n"
     rank_0 = line.format(0, 5, "", 10)
     rank_1 = "".join(line.format(1, index // 2, "", index) for index in (10, 20, 30))
     validation = line.format(1, 8, "validate ", 15)
-    first, *others = rank_1.splitlines(True)
-    log = read_log(write(tmp_path, "".join((rank_0, first, validation, *others))), "torchtitan")
+    first, *rest = rank_1.splitlines(True)
+    log = read_log(write(tmp_path, "".join((rank_0, first, validation, *rest))), "torchtitan")
     assert [(step.index, step.n_steps, step.seconds) for step in log.steps] == [(20, 10, 0.5), (30, 10, 0.5)]
 
 

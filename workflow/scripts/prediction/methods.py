@@ -107,8 +107,8 @@ def extra_p_method(python: Path) -> Method:
             if not used or any(targets[axis].nunique() > 1 for axis in axes if axis not in used):
                 continue
             has_few_levels = has_few_levels or any(own[axis].nunique() < MIN_LEVELS for axis in used)
-            wanted = targets[used].astype(float).to_numpy().tolist()
-            jobs.append({"parameters": used, "points": _mean_by_coordinates(own, used), "wanted": wanted})
+            places = targets[used].astype(float).to_numpy().tolist()
+            jobs.append({"parameters": used, "points": _mean_by_coordinates(own, used), "wanted": places})
             rows.append(targets["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:

@@ -101,8 +101,8 @@ class StudyLaw:
         for levels, own in alone.groupby(names, dropna=False):
             graph, (alpha, _, update) = find_graph(*own[["model", "dataset"]].iloc[0]), fit_computation(own)
             if graph and alpha and not update:
-                others = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
-                rows.append((str(others), levels, alpha, len(graph.operators), graph.parameters))
+                treatment = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
+                rows.append((str(treatment), levels, alpha, len(graph.operators), graph.parameters))
         models = pd.DataFrame(rows, columns=["others", "levels", "alpha", "operators", "parameters"])
         shares: dict[tuple[Any, ...], float] = {}
         for _, group in models.groupby("others"):
