@@ -443,7 +443,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
                 "Left out, because too few combinations of their levels have runs: "
                 f"{', '.join(aliases[''])}. Their effects cannot be separated from "
                 f"{conditions.join_names(analysis.confounded)}, whose sums, F and p hold only if the terms "
-                "left out have no effect, and which have no effect q."
+                "left out have no effect. No q is given for these."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := pooled_response(runs, response)).differ:

@@ -43,7 +43,7 @@ LATTICE_R2 = 0.9  # of time to train by number of evaluations; the median of MLP
 MIN_LATTICE_RUNS = 5
 RATES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
 TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s")
-CONDITIONS = ("device", "sequence_length", "parameters", "samples_per_epoch")
+CONDITIONS = ("device", "sequence_length", "parameters", "samples_per_epoch", "context_parallel")
 MAX_NAMED = 4
 
 
