@@ -29,6 +29,9 @@ UNSTATED = "unstated"
 GBIT_BYTES = 125e6
 WHOLE_TOLERANCE = 1e-6
 
+AXES = ("pipeline", "sharded", "tensor", "context")
+VARYING = ("nodes", "devices_per_node", "microbatches")  # along a scaling series
+
 
 @dataclass(frozen=True)
 class Run:
@@ -70,10 +73,6 @@ class Run:
         return tuple(sorted((name, str(level)) for name, level in self.levels.items() if name not in VARYING))
 
 
-AXES = ("pipeline", "sharded", "tensor", "context")
-VARYING = ("nodes", "devices_per_node", "microbatches")  # along a scaling series
-
-
 def complete_run(measurement: Measurement, statement: Statement, time: str) -> Run:
     """Return a measurement with what is stated where its file says nothing.
 
@@ -89,9 +88,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
     place = measurement.place
     nodes, per_node = _place(values, measurement)
     devices = nodes * per_node
-    parallel = {
-        axis: int(values.get(f"{axis}_parallel", 1)) for axis in ("pipeline", "sharded", "tensor", "context")
-    }
+    parallel = {axis: int(values.get(f"{axis}_parallel", 1)) for axis in AXES}
     split = parallel["pipeline"] * parallel["tensor"] * parallel["context"]
     if devices % split:
         problem = f"{devices} devices are no multiple of {split}, the product of tensor, pipeline and context"
@@ -121,25 +118,25 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         **{f"{CUSTOM}{name}": level for name, level in measurement.custom.items()},
     }
     for name in measurement.custom:
-        own = f"{CUSTOM}{name}"
-        parse(level_type(own), levels[own], Path(place), own)
+        factor = f"{CUSTOM}{name}"
+        parse(level_type(factor), levels[factor], Path(place), factor)
     for name in ("framework", "model"):
         if name not in levels:
             hint = f"state it: --{name} NAME"
             raise InputError("missing-value", f"does not say the {name}", file=place, hint=hint)
     return Run(
-        measurement,
-        levels,
-        nodes,
-        devices,
-        replicas,
-        local,
-        sync_every,
-        effective,
-        seconds,
-        epoch_s,
-        status,
-        reason,
+        measurement=measurement,
+        levels=levels,
+        nodes=nodes,
+        devices=devices,
+        replicas=replicas,
+        local_batch=local,
+        sync_every=sync_every,
+        effective_batch=effective,
+        seconds=seconds,
+        epoch_s=epoch_s,
+        status=status,
+        reason=reason,
         is_to_target=time == "run",
     )
 
@@ -210,7 +207,7 @@ def _batch(values: Mapping[str, Any], replicas: int, place: str) -> tuple[float,
         problem = f"the global batch is {effective:g} samples"
         raise InputError("out-of-range", problem, file=place, got=effective, expected="a whole number")
     effective = round(effective)
-    # The file's own local batch is kept for the check of step counts; rows need the exact product.
+    # Rows need the exact product; checks.wrong_step_counts compares the file's own local batch with it.
     return effective / (sync_every * replicas), sync_every, effective
 
 
@@ -226,7 +223,10 @@ def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
 def _times(
     measurement: Measurement, values: Mapping[str, Any], effective: int, devices: int, time: str
 ) -> tuple[float, float | None]:
-    """Return the time of an optimizer step, and of an epoch where the file says it itself."""
+    """Return the time of an optimizer step, and of an epoch where the file says it itself.
+
+    With ``time`` "run", both are the time to train.
+    """
     read = measurement.values
     if time == "run":
         if "run_s" not in read:

@@ -74,56 +74,57 @@ class StudyLaw:
             is_alike &= self.cells[name].isin([levels[name]]) | (
                 self.cells[name].isna() & pd.isna(levels[name])
             )
-        own = self.cells[is_alike & (self.cells["framework"] == levels["framework"])]
-        if (own["replicas"] == 1).any():
-            return own
+        measured = self.cells[is_alike & (self.cells["framework"] == levels["framework"])]
+        if (measured["replicas"] == 1).any():
+            return measured
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
-        return pd.concat([self.cells[is_alike & is_baseline], own], ignore_index=True)
+        return pd.concat([self.cells[is_alike & is_baseline], measured], ignore_index=True)
 
     def costs(self, levels: Mapping[str, Any]) -> Array:
         """Return alpha, beta and u of one device (`fit_computation`), NaN if it was not measured alone.
 
         It is that of the framework, or else of its baseline.
         """
-        own = self.series(levels)
-        alone = own[(own["replicas"] == 1) & ~own["is_mesh"]]
+        measured = self.series(levels)
+        alone = measured[(measured["replicas"] == 1) & ~measured["is_mesh"]]
         return fit_computation(alone) if len(alone) else np.full(3, np.nan)
 
     @functools.cached_property
     def update_shares(self) -> dict[tuple[Any, ...], float]:
-        """Share of the update in the constant part of a batch on one device, by framework, device and `keys`.
+        """Share of the update in alpha, the constant part of a batch, by framework, device and `keys`.
 
-        Without accumulation on one device, a batch's constant part contains the update. From model to model,
-        the rest grows with the number of operators, and the update with the parameters.
+        Without accumulation on one device, alpha contains the update. It is estimated across models: the
+        update grows with the parameters, the other part of alpha with the number of operators.
         """
         alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
         names, rows = ["framework", "device", *self.keys], []
-        for levels, own in alone.groupby(names, dropna=False):
-            graph, (alpha, _, update) = find_graph(*own[["model", "dataset"]].iloc[0]), fit_computation(own)
+        for levels, group in alone.groupby(names, dropna=False):
+            graph = find_graph(*group[["model", "dataset"]].iloc[0])
+            alpha, _, update = fit_computation(group)
             if graph and alpha and not update:
                 treatment = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
                 rows.append((str(treatment), levels, alpha, len(graph.operators), graph.parameters))
-        models = pd.DataFrame(rows, columns=["others", "levels", "alpha", "operators", "parameters"])
+        models = pd.DataFrame(rows, columns=["treatment", "levels", "alpha", "operators", "parameters"])
         shares: dict[tuple[Any, ...], float] = {}
-        for _, group in models.groupby("others"):
+        for _, group in models.groupby("treatment"):
             sizes, alpha = group[["operators", "parameters"]].to_numpy(float), group["alpha"].to_numpy(float)
             if len(np.unique(sizes, axis=0)) > 1:
                 _, parameter_s = nnls(sizes / alpha[:, None], np.ones(len(group)))[0]
-                own_shares = np.minimum(parameter_s * sizes[:, 1] / alpha, 1.0).tolist()
-                shares |= dict(zip(group["levels"], own_shares, strict=True))
+                of_models = np.minimum(parameter_s * sizes[:, 1] / alpha, 1.0).tolist()
+                shares |= dict(zip(group["levels"], of_models, strict=True))
         return shares
 
     def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
-        """Yield, for each series, its rows in `cells` and the `law_columns` of measured cells and of these.
+        """Yield rows of `cells` of a series, the `law_columns` of its measured cells, and those of the rows.
 
         Cells with a message of unknown time are left out, and series without measured cells.
         """
         names = ["framework", "baseline", "device", *self.keys]
         for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
             levels = cells.iloc[rows[0]].to_dict()
-            own = tuple(levels[name] for name in ["framework", "device", *self.keys])
-            baseline = (levels["baseline"], *own[1:])
-            share = self.update_shares.get(own, self.update_shares.get(baseline, 0.0))
+            key = tuple(levels[name] for name in ["framework", "device", *self.keys])
+            baseline_key = (levels["baseline"], *key[1:])
+            share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
             measured, new = (
                 law_columns(part, self.network, share) for part in (self.series(levels), cells.iloc[rows])
             )
@@ -142,7 +143,7 @@ class StudyLaw:
             notes += _notes(cells.iloc[rows], steps)
         steps = law.join_steps(len(cells), parts)
         count = cells["n_allreduces"].to_numpy(float)
-        seconds, low, high = (count * own for own in (steps.seconds, steps.low, steps.high))
+        seconds, low, high = (count * step_s for step_s in (steps.seconds, steps.low, steps.high))
         return Prediction(seconds, "", tuple(notes), low, high)
 
 
@@ -236,7 +237,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
             "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate_out": cells["rate"],
             "rate_in": cells["inside_rate"],
-            "message_s": _allreduce_s(cells, network),
+            "message_s": _message_s(cells, network),
             "hierarchical_s": np.nan,
             "is_mesh": cells["is_mesh"],
         }
@@ -248,7 +249,7 @@ def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
     divided = [
-        own | (_mesh_columns(row, network, update_share) if row["is_mesh"] else {}) for row, own in rows
+        plain | (_mesh_columns(row, network, update_share) if row["is_mesh"] else {}) for row, plain in rows
     ]
     return pd.DataFrame(divided, index=cells.index)
 
@@ -259,7 +260,7 @@ def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
     return (columns["is_mesh"] & unknown).to_numpy(bool)
 
 
-def _allreduce_s(cells: pd.DataFrame, network: Network) -> Array:
+def _message_s(cells: pd.DataFrame, network: Network) -> Array:
     """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
     seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
     for carrier, rows in cells.groupby(["framework", "device"]).indices.items():
@@ -274,7 +275,7 @@ def _allreduce_s(cells: pd.DataFrame, network: Network) -> Array:
         batches = (group["steps"] / group["n_allreduces"]).to_numpy(float)
         shards = [network.seconds(carrier, kind, place, sizes) for kind in (ALL_GATHER, REDUCE_SCATTER)]
         reduced = network.seconds(carrier, ALL_REDUCE, place, sizes)
-        if rule.messages == "units" and not any(np.isnan(own).any() for own in shards):
+        if rule.messages == "units" and not any(np.isnan(shard_s).any() for shard_s in shards):
             # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
             reduced = (batches + 1) * shards[0] + shards[1]
         extra = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)

@@ -66,7 +66,8 @@ class CommandTraining(Training):
     def train(self, timer: EpochTimer) -> None:  # noqa: ARG002 (the supervisor times)
         """Run the command to its end, and end this process if it fails."""
         if status := self._run(fill(self._command["command"], self._values)):
-            # Without a traceback, so that the last error in the log is the command's own.
+            # Without a traceback, so that the last error in the log is the command's own. UNSEEN_STATUS would
+            # be read as that of a node without the checkout, and the run would be lost.
             os._exit(1 if status == UNSEEN_STATUS else status)
 
     def _run(self, command: str) -> int:
