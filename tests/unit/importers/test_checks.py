@@ -245,6 +245,11 @@ def test_replicates_of_two_systems_are_found() -> None:
     assert (
         codes([run("a", device="A100-80GB", seconds=0.5), run("b", device="A100-80GB", seconds=0.51)]) == []
     )
+    contexts = [
+        run(path, nodes=2, context_parallel=size, global_batch=64.0, local_batch=4.0 * size, seconds=seconds)
+        for path, size, seconds in (("a", 1, 0.5), ("b", 2, 0.6))
+    ]
+    assert "mixed-cell" in codes(contexts)
 
 
 @pytest.mark.parametrize(
