@@ -159,17 +159,18 @@ def predict(question: Question, out: Path | None = None) -> None:
     """
     projection = answer(question)
     answers = [note for note in projection.notes if note in set(projection.rows.get("answer", ()))]
-    shown = [projection.table]
+    answer_tables = [projection.table]
     is_single = len(projection.rows) == 1
-    counts = question.at or (2 ** np.arange(int(question.nodes).bit_length()) if is_single else ())
-    if len(counts) and len(projection.rows):
-        shown.append(counts_table(projection.curves, counts, question.price))
-    printed = replace(shown[0], notes=[note for note in projection.notes if note not in answers])
-    print("\n\n".join([*answers, *map(tables.markdown, [printed, *shown[1:]])]))
+    powers = [2**power for power in range(question.nodes.bit_length())]
+    counts = question.at or (powers if is_single else ())
+    if counts and len(projection.rows):
+        answer_tables.append(counts_table(projection.curves, counts, question.price))
+    printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
+    print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
     if out:
         figure, caption = draw_curves(projection.curves, projection.rows, projection.notes)
         with system_faults(out):
-            for table, suffix in zip(shown, ("", "_counts"), strict=False):
+            for table, suffix in zip(answer_tables, ("", "_counts"), strict=False):
                 tables.write(table, out.with_name(f"{out.name}{suffix}"))
             style.save(figure, out)
             write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

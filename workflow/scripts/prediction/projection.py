@@ -263,7 +263,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
         own_notes = [_number_note(args)] if args.places else law.predict(cases).notes
         study_notes = _study_notes(study) if study else []
         limit = LIMITED_BY_DATA if is_epoch_known else ""
-        explained = [_unanswered_note(cases, rows), _worth_note(args.share), EXTRAPOLATED, limit]
+        explained = [_unanswered_note(cases, rows), _worth_note(args.min_gain), EXTRAPOLATED, limit]
         notes = [*sentences, *explained, *own_notes, *study_notes]
     return Answer(curves, rows, list(filter(None, notes)))
 
@@ -293,14 +293,14 @@ def summarize(law: StudyLaw, curves: pd.DataFrame, args: Question) -> tuple[pd.D
     for names, curve in curves.groupby(CURVE, sort=False, dropna=False):
         case = dict(zip(CURVE, names, strict=True))
         scaling = worth.predict_scaling(law, curve)
-        knee = worth.knee(scaling, args.share)
+        knee = worth.knee(scaling, args.min_gain)
         is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
         is_open = is_measured and not knee.low == knee.high < math.inf
         target = int(min(2 * knee.high, knee.considered))
         design = worth.next_counts(scaling, target, args.measurable) if is_open else None
         answer = ""
         if is_measured:
-            answer = worth.explain(knee, design, args.share, _case_clause(case, curves))
+            answer = worth.explain(knee, design, args.min_gain, _case_clause(case, curves))
             measure_next = design.counts if design else ()
             facts = {**case, "worth_nodes": knee.nodes, "measure_next": measure_next}
             sentences.append(Note("worth-it", answer, **facts))
@@ -314,8 +314,8 @@ def summarize(law: StudyLaw, curves: pd.DataFrame, args: Question) -> tuple[pd.D
 
 def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
     """Return the first clause of a sentence on a case, with what distinguishes it."""
-    shown = [name for name in FACTORS if curves[name].nunique() > 1]
-    texts = [f"batches of {case[name]}" if name == "batch_size" else str(case[name]) for name in shown]
+    names = [name for name in FACTORS if curves[name].nunique() > 1]
+    texts = [f"batches of {case[name]}" if name == "batch_size" else str(case[name]) for name in names]
     return f"With {', '.join([*texts, 'links of ' + rate_text(case['rate'])])}"
 
 
@@ -343,13 +343,13 @@ def forecast(
     """
     considered = max(MAX_NODES, 2 * nodes)
     question = replace(
-        ask(from_=Path(), nodes=considered, epochs=epochs, share=share, measurable=measurable), at=(nodes,)
+        ask(from_=Path(), nodes=considered, epochs=epochs, min_gain=share, measurable=measurable), at=(nodes,)
     )
-    given = answer(question, study)
-    if given.rows.empty:
-        return given.rows
+    projected = answer(question, study)
+    if projected.rows.empty:
+        return projected.rows
     columns = [*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]
-    return given.curves.loc[given.curves["nodes"] == nodes, columns].merge(given.rows, on=CURVE)
+    return projected.curves.loc[projected.curves["nodes"] == nodes, columns].merge(projected.rows, on=CURVE)
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:

@@ -28,12 +28,12 @@ STEP_DEFAULTS: dict[str, Any] = {
     "batch_size": 32, "samples": 1281167, "dataset": "synthetic-224x224x3-1000", "sync_every": 1,
     "framework": None, "inside_rate": None,
 }  # fmt: skip
-DEFAULTS: dict[str, Any] = {**STEP_DEFAULTS, "epochs": 1.0, "share": SHARE}
+DEFAULTS: dict[str, Any] = {**STEP_DEFAULTS, "epochs": 1.0, "min_gain": SHARE}
 LIMITS: dict[str, tuple[float, float]] = {
     "step_time": (1e-9, 1e6), "batch_size": (1, MAX_COUNT), "samples": (1, MAX_SAMPLES),
     "parameters": (1, MAX_GRADIENT_BYTES / BYTES), "gradient_bytes": (1, MAX_GRADIENT_BYTES),
     "sync_every": (1, MAX_COUNT), "rate": (1e-6, 1e6), "inside_rate": (1e-6, 1e6), "nodes": (1, MAX_COUNT),
-    "at": (1, MAX_COUNT), "epochs": (1e-9, MAX_COUNT), "price": (0, 1e9), "share": (0.01, 1.0),
+    "at": (1, MAX_COUNT), "epochs": (1e-9, MAX_COUNT), "price": (0, 1e9), "min_gain": (0.01, 1.0),
     "measurable": (1, MAX_COUNT),
 }  # fmt: skip
 _PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
@@ -46,7 +46,7 @@ class Question:
     `study` is the folder of a measured study; without places, the question is about this study alone.
     `places` are nodes, devices of a node and seconds of a step. Places on several nodes have links of the
     first rate. `at` are numbers of nodes that the answer tells one by one, `epochs` what node hours are for,
-    `price` is that of a node hour, and a doubling that gains less than `share` of the ideal is not worth it.
+    `price` is that of a node hour, and a doubling that gains less than `min_gain` of the ideal is not worth it.
     `measurable` is the largest number of nodes that can be measured next.
     """
 
@@ -66,7 +66,7 @@ class Question:
     at: tuple[int, ...]
     epochs: float
     price: float | None
-    share: float
+    min_gain: float
     measurable: int | None
 
 
@@ -89,7 +89,7 @@ def ask(
     at: Sequence[int] = (),
     epochs: float | None = None,
     price: float | None = None,
-    share: float | None = None,
+    min_gain: float | None = None,
     measurable: int | None = None,
 ) -> Question:
     """Return the question that these options make; None stands for an option that was not given.
@@ -101,7 +101,7 @@ def ask(
         "batch_size": batch_size, "samples": samples, "model": model, "dataset": dataset,
         "parameters": parameters, "gradient_bytes": gradient_bytes, "sync_every": sync_every,
         "inside_rate": inside_rate, "framework": framework, "nodes": nodes, "epochs": epochs, "price": price,
-        "share": share, "measurable": measurable,
+        "min_gain": min_gain, "measurable": measurable,
     }  # fmt: skip
     rates = tuple(rate) or RATES
     places = [(1, 1, step_time)] if step_time is not None else []

@@ -112,8 +112,10 @@ class Design:
 def predict_scaling(law: StudyLaw, curve: pd.DataFrame) -> Scaling:
     """Return the joint predictions of one curve of `curves.predict_curves`."""
     curve = curve.sort_values("nodes").reset_index(drop=True)
-    columns = (curve[name].to_numpy(float) for name in ("nodes", "epoch_time_s", "n_allreduces"))
-    return Scaling(*columns, *law.joint_law(curve))
+    nodes, epoch_s, n_updates = (
+        curve[name].to_numpy(float) for name in ("nodes", "epoch_time_s", "n_allreduces")
+    )
+    return Scaling(nodes, epoch_s, n_updates, *law.joint_law(curve))
 
 
 def knee(scaling: Scaling, share: float = SHARE) -> Knee:
@@ -122,7 +124,8 @@ def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     considered = int(nodes[-1])
     starts = np.flatnonzero(2 * nodes <= considered)
     if not len(starts):
-        return Knee(*3 * [math.inf], *3 * [math.nan], math.inf, {}, considered)
+        unknown, beyond = math.nan, math.inf
+        return Knee(beyond, beyond, beyond, unknown, unknown, unknown, beyond, {}, considered)
     between = np.array(
         [np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in np.eye(len(nodes))]
     )
@@ -171,15 +174,15 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
     limit = measurable or MEASURABLE_FACTOR * max(scaling.measured)
     powers = [2**power for power in range(limit.bit_length())]
     counts = [count for count in powers if count in scaling.nodes and count not in scaling.measured]
-    asked = scaling.cells.iloc[[int(np.abs(np.log(scaling.nodes / target)).argmin())]]
-    now = scaling.law.predict(asked).log_sd[0]
+    target_cell = scaling.cells.iloc[[int(np.abs(np.log(scaling.nodes / target)).argmin())]]
+    now = scaling.law.predict(target_cell).log_sd[0]
     n = max(1.0, float(scaling.law.cells["n"].median()))
     widths = {}
     for chosen in _sets(counts[-MAX_CANDIDATES:]):
         cells = scaling.cells[np.isin(scaling.nodes, chosen)]
         agreeing = cells.assign(step_s=scaling.law.predict(cells).seconds, n=n, sd=math.nan)
         extended = Law(pd.concat([scaling.law.cells, agreeing], ignore_index=True))
-        widths[chosen] = float(extended.predict(asked).log_sd[0])
+        widths[chosen] = float(extended.predict(target_cell).log_sd[0])
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
         return Design((), target, _half_width(now), _half_width(now))

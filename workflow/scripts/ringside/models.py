@@ -100,7 +100,7 @@ def predict(
         float | None, option("Epochs that node hours and cost are for (default 1).", metavar="N")
     ] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
-    share: Annotated[
+    min_gain: Annotated[
         float | None,
         option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X"),
     ] = None,
@@ -138,7 +138,7 @@ def predict(
         at=at or (),
         epochs=epochs,
         price=price,
-        share=share,
+        min_gain=min_gain,
         measurable=measurable,
     )
     projection.predict(question, out)
