@@ -46,8 +46,8 @@ class Question:
     `study` is the folder of a measured study; without places, the question is about this study alone.
     `places` are nodes, devices of a node and seconds of a step. Places on several nodes have links of the
     first rate. `at` are numbers of nodes that the answer tells one by one, `epochs` what node hours are for,
-    `price` is that of a node hour, and a doubling that gains less than `min_gain` of the ideal is not worth it.
-    `measurable` is the largest number of nodes that can be measured next.
+    and `price` is that of a node hour. A doubling that gains less than `min_gain` of the ideal is not worth
+    it. `measurable` is the largest number of nodes that can be measured next.
     """
 
     study: Path | None
