@@ -262,10 +262,16 @@ def test_imports_are_extrapolated_beyond_their_largest_batch():
 
 
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
-    synthetic.runs(folder=tmp_path, nodes=(1,))
-    rows = ask(tmp_path, "--from", str(tmp_path))
-    assert rows.empty
+    synthetic.written(synthetic.runs(nodes=(1, 2)).assign(model="theirs", steps=None), "runs", tmp_path)
+    assert ask(tmp_path, "--from", str(tmp_path)).empty
     _told_alone(tmp_path, projection.NOTHING_TO_PREDICT)
+
+
+def test_runs_on_one_node_are_enough(tmp_path):
+    synthetic.runs(folder=tmp_path, nodes=(1,))
+    rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "8")
+    assert rows["rate"].nunique() == 4 and set(rows["batch_size"]) == {32, 64, 128}
+    assert rows.groupby("batch_size")["greatest_speedup"].apply(lambda own: own.is_monotonic_increasing).all()
 
 
 def _told_alone(folder, why, *options):
@@ -340,9 +346,9 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
         {name: tmp_path / f"{name}.csv" for name in ("projection", "projection_curves")},
     )
     drawn, caption = figure.draw(records, Declared("projection", "projection"))
-    assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
+    assert len([ax for ax in drawn.axes if ax.axison]) == 2 * 3, "two panels for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
-    assert find_note(caption.below, "heading").facts == {"efficiencies": [50, 80]}
+    assert find_note(caption.below, "heading").facts == {"quantities": ["speedup", "efficiency"]}
     setting = conditions.setting_note(records.runs)
     assert caption.count(setting) + caption.count(setting.facts["brief"]) == 1
     assert conditions.run_counts_note(records.runs, False) in caption

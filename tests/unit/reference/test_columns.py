@@ -33,9 +33,10 @@ from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
-from prediction import crossover, curves, held_out, hybrid, methods, projection, what_if
+from prediction import crossover, held_out, hybrid, methods, projection, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import Network, benchmark_points
+from prediction.question import ask
 from reference import products
 from strategies import costs_table, found
 from support.known_heterogeneous import heterogeneous_runs
@@ -99,9 +100,7 @@ def table_data(
     prepared, benchmarks = measured_cells(runs), Network(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
-    cases = curves.study_cases(study.law.cells)
-    drawn = curves.predict_curves(study.law, curves.hypothetical_cells(cases, [projection.GIGABIT], 8))
-    answers = curves.summarize_curves(drawn)
+    projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
@@ -128,10 +127,10 @@ def table_data(
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
-        "projection": answers,
+        "projection": projected.rows,
         "crossover": crossover.rank_strategies(runs, benchmarks),
         "hybrid": hybrid.predict(*heterogeneous_runs()),
-        "projection_curves": projection.curve_columns(drawn),
+        "projection_curves": projection.curve_columns(projected.curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.build_rows(pd.DataFrame(columns=[*schema("costs")["properties"]])),

@@ -180,7 +180,12 @@ def wide_columns(n_panels: int) -> int:
 
 
 def create_axes(
-    figure: Figure, shape: tuple[int, int], n_panels: int, *, share_x: bool = True, share_y: bool = True
+    figure: Figure,
+    shape: tuple[int, int],
+    n_panels: int,
+    *,
+    share_x: bool = True,
+    share_y: bool | Literal["row"] = True,
 ) -> list[Axes]:
     """Return the panels' axes, row by row; tick labels stand only at the left and at the bottom."""
     axes = figure.subplots(*shape, squeeze=False, sharex=share_x, sharey=share_y)
@@ -195,8 +200,8 @@ def create_axes(
 def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -> str:
     """Return the levels of a panel, in lines that fit above it."""
     lines: list[str] = []
-    for name, level in levels.items():
-        part = _break_name(treatment_text({name: level}))
+    texts = (treatment_text({name: level}) for name, level in levels.items())
+    for part in (_break_name(part) for text in texts for part in text.split(", ")):
         if lines and len(f"{lines[-1]}, {part}") <= characters:
             lines[-1] = f"{lines[-1]}, {part}"
         else:

@@ -1,9 +1,10 @@
-"""Draw efficiency over nodes at link rates that may not have been measured: a line and a band per rate.
+"""Draw speed-up and efficiency over nodes at link rates that may not have been measured, a line per rate.
 
 `predict` answers a question of `prediction.question` and draws the answer.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +21,18 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.curves import FACTORS, LEVELS
+from prediction.curves import ENDS, FACTORS
 from prediction.message_times import rate_text
-from prediction.projection import answer
+from prediction.projection import answer, counts_table
 from prediction.question import Question
 
 PANEL_INCHES = 1.7
 MAX_PANELS = 6
-COLUMN_PREFIX = "nodes_at_"
-LEVEL_LINE = (0, (1, 1.5))
+MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
+BAR_GAP = 0.045  # between the bars of two rates, in the logarithm of nodes
 HEADING = (
-    "Efficiency over nodes, extrapolated by the law of prediction. Lines: link rates; bands: 90 %; markers: "
-    "most nodes at {}."
+    "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: up "
+    "to how many nodes are worth it; triangles: counts to measure next."
 )
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
@@ -56,58 +57,50 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
 def draw_curves(
     projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]
 ) -> tuple[Figure, panels.Caption]:
-    """Return the figure and its caption.
-
-    `projected` and `rows` are the curves and answers of prediction.curves, with or without bands.
-    """
-    efficiencies = sorted(round(100 * level) for level in LEVELS)
+    """Return the figure and its caption; `projected` and `rows` are `Answer.curves` and `Answer.rows`."""
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
-    heading = Note(
-        "heading",
-        HEADING.format(" and ".join(f"{efficiency} %" for efficiency in efficiencies)),
-        efficiencies=efficiencies,
-    )
     panel_factors = [name for name in FACTORS if projected[name].nunique() > 1]
     all_panels = panels.level_combinations(projected, panel_factors)
-    extremes = {projected["batch_size"].min(), projected["batch_size"].max()}
-    panel_levels = (
-        all_panels
-        if len(all_panels) <= MAX_PANELS
-        else [panel for panel in all_panels if panel.get("batch_size") in {None, *extremes}]
-    )
-    n_left_out = len(all_panels) - len(panel_levels[:MAX_PANELS])
+    panel_levels = all_panels
+    if len(all_panels) > MAX_PANELS:  # one batch size of each case
+        largest = projected.groupby([name for name in FACTORS if name != "batch_size"])[
+            "batch_size"
+        ].transform("max")
+        panel_levels = panels.level_combinations(projected[projected["batch_size"] == largest], panel_factors)
     panel_levels = panel_levels[:MAX_PANELS]
+    n_left_out = len(all_panels) - len(panel_levels)
+    quantities = ["speedup", "efficiency"] if len(panel_levels) <= MAX_SPEEDUP_PANELS else ["efficiency"]
     rates = sorted(projected["rate"].unique())
     all_series = [
         Series(rate_text(rate), {"rate": rate}, series_style)
         for rate, series_style in zip(rates, style.TREATMENT_STYLES, strict=False)
     ]
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
+    n_rows *= len(quantities)
     above_in = panels.legend_height(len(all_series), width)
     figure = style.new_figure(
         width, n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     )
-    axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels))
-    for ax, levels in zip(axes, panel_levels, strict=True):
-        panel_curves = panels.rows_at(projected, levels)
-        for panel in all_series:
-            _draw_curve(
-                ax,
-                panel,
-                panel.select(panel_curves),
-                panel.select(panels.rows_at(rows, levels)),
-                efficiencies,
-            )
-        for efficiency in efficiencies:
-            ax.axhline(efficiency, color=style.MUTED, linewidth=0.7, linestyle=LEVEL_LINE, zorder=1)
-        ax.set_title(panels.panel_title(levels))
-        _set_axes(ax, int(projected["nodes"].max()))
-    for ax in axes[::columns]:
-        ax.set_ylabel("efficiency (%)")
+    drawn = [(quantity, levels) for quantity in quantities for levels in panel_levels]
+    axes = panels.create_axes(figure, (n_rows, columns), len(drawn), share_y="row")
+    for ax, (quantity, levels) in zip(axes, drawn, strict=True):
+        curves, own_rows = panels.rows_at(projected, levels), panels.rows_at(rows, levels)
+        for at, series in enumerate(all_series):
+            curve = series.select(curves)
+            if len(curve):
+                offset = np.exp(BAR_GAP * (at - (len(all_series) - 1) / 2))
+                _draw_curve(ax, quantity, series, curve, series.select(own_rows).iloc[0], offset)
+        if quantity == quantities[0]:
+            ax.set_title(panels.panel_title(levels))
+        _set_axes(ax, quantity, int(projected["nodes"].max()))
+    for ax, (quantity, _) in list(zip(axes, drawn, strict=True))[::columns]:
+        ax.set_ylabel("efficiency (%)" if quantity == "efficiency" else "speed-up")
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, all_series)
+    names = " and ".join({"speedup": "Speed-up", "efficiency": "efficiency"}[name] for name in quantities)
+    heading = Note("heading", HEADING.format(names[0].upper() + names[1:]), quantities=quantities)
     text = f"{n_left_out} of the {len(all_panels)} cases are not drawn; the table has them."
     left_out = (
         Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels)) if n_left_out else ""
@@ -116,34 +109,44 @@ def draw_curves(
 
 
 def _draw_curve(
-    ax: Axes, series: Series, curve: pd.DataFrame, row: pd.DataFrame, efficiencies: Sequence[int]
+    ax: Axes, quantity: str, series: Series, curve: pd.DataFrame, row: pd.Series, offset: float
 ) -> None:
-    nodes, percent = curve["nodes"].to_numpy(float), 100 * curve["efficiency"].to_numpy()
-    ax.plot(nodes, percent, color=series.style.colour, linestyle=series.style.line, zorder=3)
-    if "efficiency_low" in curve:
-        low, high = (100 * curve[f"efficiency_{end}"].to_numpy() for end in ("low", "high"))
-        ax.fill_between(
-            nodes, low, high, color=series.style.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2
+    """Draw one rate: its line, bars at ticks moved by the factor `offset`, its knee and counts to measure."""
+    factor, colour = 100 if quantity == "efficiency" else 1, series.style.colour
+    nodes = curve["nodes"].to_numpy(float)
+    value, low, high = (factor * curve[f"{quantity}{end}"].to_numpy() for end in ENDS)
+    ax.plot(nodes, value, color=colour, linestyle=series.style.line, zorder=3)
+    has_bar = np.isin(nodes, _ticks(int(nodes[-1]))[1:])
+    ax.vlines(nodes[has_bar] * offset, low[has_bar], high[has_bar], color=colour, linewidth=0.9, zorder=2)
+    if row["worth_nodes"] <= nodes[-1]:
+        at = np.flatnonzero(nodes == row["worth_nodes"])
+        ax.plot(nodes[at], value[at], zorder=4, **panels.marker_style(series.style))
+    counts = str(row["measure_next"]).split() if pd.notna(row["measure_next"]) else []
+    if quantity == "efficiency" and counts:
+        ax.plot(
+            [float(count) * offset for count in counts], [3.0] * len(counts), "^", color=colour, markersize=4
         )
-    for efficiency in efficiencies:
-        max_nodes = float(row[f"{COLUMN_PREFIX}{efficiency}"].iloc[0])
-        if 1 < max_nodes <= nodes[-1]:
-            ax.plot(
-                [max_nodes],
-                [np.interp(np.log(max_nodes), np.log(nodes), percent)],
-                zorder=4,
-                **panels.marker_style(series.style),
-            )
 
 
-def _set_axes(ax: Axes, max_nodes: int) -> None:
+def _ticks(max_nodes: int) -> list[int]:
+    return [2**power for power in range(0, max_nodes.bit_length(), 2 if max_nodes > 64 else 1)]
+
+
+def _set_axes(ax: Axes, quantity: str, max_nodes: int) -> None:
+    ticks = _ticks(max_nodes)
     ax.set_xscale("log", base=2)
-    ticks = [2**power for power in range(0, max_nodes.bit_length(), 2 if max_nodes > 64 else 1)]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlim(0.9, 1.1 * max_nodes)
-    ax.set_ylim(0, 104)
-    ax.set_yticks([0, 25, 50, 75, 100])
+    ax.set_xlim(0.9, 1.25 * max_nodes)
+    if quantity == "efficiency":
+        ax.set_ylim(0, 104)
+        ax.set_yticks([0, 25, 50, 75, 100])
+    else:
+        ax.set_yscale("log", base=2)
+        ax.plot([1, max_nodes], [1, max_nodes], color=style.MUTED, linewidth=0.7, zorder=1)
+        ax.set_ylim(0.5, 1.25 * max_nodes)
+        ax.set_yticks(ticks, [str(tick) for tick in ticks])
+        ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(True)
 
 
@@ -155,10 +158,19 @@ def predict(question: Question, out: Path | None = None) -> None:
         out: Files to write, without their suffix; None prints the table alone.
     """
     projection = answer(question)
-    print(tables.markdown(projection.table))
+    answers = [note for note in projection.notes if note in set(projection.rows.get("answer", ()))]
+    answer_tables = [projection.table]
+    is_single = len(projection.rows) == 1
+    powers = [2**power for power in range(question.nodes.bit_length())]
+    counts = question.at or (powers if is_single else ())
+    if counts and len(projection.rows):
+        answer_tables.append(counts_table(projection.curves, counts, question.price))
+    printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
+    print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
     if out:
         figure, caption = draw_curves(projection.curves, projection.rows, projection.notes)
         with system_faults(out):
-            tables.write(projection.table, out)
+            for table, suffix in zip(answer_tables, ("", "_counts"), strict=False):
+                tables.write(table, out.with_name(f"{out.name}{suffix}"))
             style.save(figure, out)
             write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

@@ -11,7 +11,8 @@ from analysis.measured import count_devices_as_replicas, count_steps, factors, s
 from common.notes import Note
 from declared.factors import OF_STRATEGIES
 from declared.frameworks import has_strategies
-from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
+from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of, sizes_of
+from declared.mesh import is_mesh as may_be_mesh
 from declared.models import find_graph
 from models.graph import BYTES
 
@@ -144,6 +145,20 @@ def is_mesh(runs: pd.DataFrame) -> pd.Series:
     return pd.Series(
         [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
     )
+
+
+def is_evenly_divided(cells: pd.DataFrame) -> pd.Series:
+    """Return which cells have model parallelism that the law knows on any number of nodes.
+
+    Their model is not registered, and so taken as divided evenly; more nodes add replicas or shards.
+    """
+    evenly = []
+    for level, model, dataset in zip(cells["parallelism"], cells["model"], cells["dataset"], strict=True):
+        sizes = sizes_of(level) if may_be_mesh(level) else {}
+        evenly.append(
+            None in (sizes.get("data", 0), sizes.get("sharded", 0)) and not find_graph(model, dataset)
+        )
+    return cells["is_mesh"] & pd.Series(evenly, index=cells.index, dtype=bool)
 
 
 def has_strategy(runs: pd.DataFrame) -> pd.Series:

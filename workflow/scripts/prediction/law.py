@@ -31,7 +31,7 @@ predicted from whole nodes, as measured.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -63,6 +63,19 @@ FORMS: dict[tuple[str, ...], float] = {
     (WAITING_OF_REPLICAS,): 0.5,
     (HIERARCHICAL, TREE, WAITING, START_UPS): 1.0,
     **{(name, WAITING, START_UPS): 1.0 for name in MESSAGES},
+}
+# What a term of the law is part of, as tables and sentences name it.
+COMMON_PARTS = ("calls", "samples", "updates", "bubble", "inside", "blocking")
+PARTS = {
+    "calls": "constant time of a batch",
+    "samples": "computation",
+    "updates": "updates",
+    "bubble": "pipeline bubble",
+    "inside": "communication inside nodes",
+    "blocking": "messages within layers",
+    **dict.fromkeys((FLAT, HIERARCHICAL, TREE, *MESSAGES), "communication between nodes"),
+    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), "waiting for the slowest rank"),
+    START_UPS: "latency of messages",
 }
 BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
 
@@ -193,12 +206,19 @@ class Form:
     coefficients: Array
     covariance: Array
 
-    def predict(self, terms: Terms) -> tuple[Array, Array]:
-        """Return seconds, and their relative standard deviation by that of the coefficients, [cells] each."""
-        columns = terms.columns(self.names, self.sample_s)
-        seconds = columns @ self.coefficients
-        variance = np.einsum("ij,jk,ik->i", columns, self.covariance, columns)
-        return seconds, np.sqrt(np.maximum(variance, 0.0)) / seconds
+    def columns(self, terms: Terms) -> Array:
+        """Return the seconds of each of COMMON_PARTS and of `names`, [cells, 6 + terms]."""
+        return terms.columns(self.names, self.sample_s) * self.coefficients
+
+    def predict(self, terms: Terms) -> Array:
+        """Return seconds, [cells]."""
+        return terms.columns(self.names, self.sample_s) @ self.coefficients
+
+    def log_covariance(self, terms: Terms) -> Array:
+        """Return the covariance of the logarithms of seconds by that of the coefficients, [cells, cells]."""
+        shares = terms.columns(self.names, self.sample_s) / self.predict(terms)[:, None]
+        covariance: Array = shares @ self.covariance @ shares.T
+        return covariance
 
 
 def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array) -> Form:
@@ -252,14 +272,12 @@ class Steps:
         seconds: NaN where there is no prediction.
         log_sd: Standard deviation of the logarithm, of which the band is Z to both sides.
         unseen_batch: Not predicted: the batch was not measured, and fewer than MIN_BATCHES others were.
-        by_form: Seconds by each form.
         misfit: Root mean square of the relative errors of the law at its own cells.
     """
 
     seconds: Array
     log_sd: Array
     unseen_batch: NDArray[np.bool_]
-    by_form: Mapping[tuple[str, ...], Array]
     misfit: float = 0.0
 
     @property
@@ -323,7 +341,7 @@ class Law:
             is_kept = np.arange(len(ranks)) != cell
             rest, seconds, error = self.terms[is_kept], self.seconds[is_kept], self.error[is_kept]
             for row, form in enumerate(self.forms):
-                predicted, _ = fit_form(form.names, rest, seconds, error).predict(self.terms[~is_kept])
+                predicted = fit_form(form.names, rest, seconds, error).predict(self.terms[~is_kept])
                 errors[row, column] = math.log(predicted[0] / self.seconds[cell])
         return np.sqrt(np.mean(errors**2, axis=1))
 
@@ -339,17 +357,16 @@ class Law:
     @cached_property
     def misfit(self) -> float:
         """Root mean square of the relative errors at the measured cells themselves."""
-        seconds, _ = self._average(self.terms)
-        return float(np.sqrt(np.mean((seconds / self.seconds - 1) ** 2)))
+        logs, weights = self._weigh(self.terms)
+        return float(np.sqrt(np.mean((np.exp(_average(logs, weights)) / self.seconds - 1) ** 2)))
 
-    def _average(self, terms: Terms) -> tuple[Array, Array]:
-        """Return the weighted geometric mean of the forms, and the variance of its logarithm.
+    def _weigh(self, terms: Terms) -> tuple[Array, Array]:
+        """Return the logarithm of the seconds of each form, and its weight, [forms, cells] both.
 
         Before any place on several nodes is measured, messages that were benchmarked count alone there, or
         else forms with links.
         """
-        seconds, fitted = np.array([form.predict(terms) for form in self.forms]).transpose(1, 0, 2)
-        logs = np.log(seconds)
+        logs = np.log([form.predict(terms) for form in self.forms])
         weights = self.weights[:, None] * ~np.isnan(logs)
         if not (self.cells["nodes"] > 1).any():
             timed, linked = (
@@ -359,22 +376,54 @@ class Law:
             chosen = np.where(timed.any(axis=0), timed, linked) | (terms.costs[WAITING] == 0)
             weights = weights * chosen
         total = weights.sum(axis=0)
-        weights = weights / np.where(total > 0, total, math.nan)
-        mean = np.sum(np.where(weights > 0, weights * logs, 0.0), axis=0) + 0 * weights.sum(axis=0)
-        left_out = self.left_out_errors[:, None]
-        variance = np.nansum(weights * ((logs - mean) ** 2 + left_out**2 + fitted**2), axis=0)
-        return np.exp(mean), variance
+        return logs, weights / np.where(total > 0, total, math.nan)
+
+    def covariance(self, cells: pd.DataFrame) -> Array:
+        """Return the covariance of the logarithms of predicted steps but for BAND_FLOOR, [cells, cells].
+
+        Forms and coefficients err alike at all places. A form's left-out error is shared by places next to
+        each other, half of it by places a doubling apart.
+        """
+        terms = step_terms(cells)
+        logs, weights = self._weigh(terms)
+        distances = np.abs(np.subtract.outer(np.log2(terms.ranks), np.log2(terms.ranks)))
+        deviations = logs - _average(logs, weights)
+        doublings = np.maximum(np.log2(terms.ranks / self.terms.ranks.max()), 0.0)
+        covariance = BAND_DOUBLING**2 * np.outer(doublings, doublings)
+        for form, own, deviation, error in zip(
+            self.forms, np.sqrt(weights), deviations, self.left_out_errors, strict=True
+        ):
+            shared = np.outer(deviation, deviation) + error**2 * 2.0 ** -(distances**2)
+            spread = shared + form.log_covariance(terms)
+            covariance += np.nan_to_num(np.outer(own, own) * spread)
+        return covariance
+
+    def parts(self, cells: pd.DataFrame) -> pd.DataFrame:
+        """Return the seconds of each of PARTS in predicted steps, averaged over forms, [cells, parts]."""
+        terms = step_terms(cells)
+        logs, weights = self._weigh(terms)
+        seconds = pd.DataFrame(0.0, index=cells.index, columns=sorted(set(PARTS.values())))
+        for form, own in zip(self.forms, weights, strict=True):
+            names = [*COMMON_PARTS, *form.names]
+            for name, column in zip(names, form.columns(terms).T, strict=True):
+                seconds[PARTS[name]] += np.nan_to_num(own * column)
+        return seconds.mul(np.exp(_average(logs, weights)) / seconds.sum(axis=1), axis=0)
 
     def predict(self, cells: pd.DataFrame) -> Steps:
         """Return the steps of cells with COLUMNS, except those of measurements."""
         terms = step_terms(cells)
-        seconds, variance = self._average(terms)
-        doublings = np.maximum(np.log2(terms.ranks / self.terms.ranks.max()), 0.0)
-        log_sd = np.sqrt(variance + BAND_FLOOR**2 + (BAND_DOUBLING * doublings) ** 2)
+        logs, weights = self._weigh(terms)
+        log_sd = np.sqrt(np.diag(self.covariance(cells)) + BAND_FLOOR**2)
         seen = np.unique(self.terms.batch)
         unseen = ~np.isin(terms.batch, seen) & (len(seen) < MIN_BATCHES)
-        by_form = {form.names: form.predict(terms)[0] for form in self.forms}
-        return Steps(np.where(unseen, np.nan, seconds), log_sd, unseen, by_form, self.misfit)
+        seconds = np.where(unseen, np.nan, np.exp(_average(logs, weights)))
+        return Steps(seconds, log_sd, unseen, self.misfit)
+
+
+def _average(logs: Array, weights: Array) -> Array:
+    """Return the weighted mean of [forms, cells] over forms; NaN where no form has a weight."""
+    mean: Array = np.sum(np.where(weights > 0, weights * logs, 0.0), axis=0) + 0 * weights.sum(axis=0)
+    return mean
 
 
 def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> Steps:
@@ -385,13 +434,19 @@ def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> Steps:
     and places on several nodes are predicted only if another one was measured.
     """
     is_blind = _is_blind(measured, cells)
-    measured, cells = _fill_unknown_links(measured, cells)
-    parts: list[tuple[NDArray[np.intp], Steps]] = []
-    for devices, rows in cells.groupby("devices_per_node").indices.items():
-        own = measured[measured["devices_per_node"] == devices]
-        parts.append((rows, Law(own if len(own) else measured).predict(cells.iloc[rows])))
+    parts = [(rows, law.predict(own)) for rows, law, own in split_places(measured, cells)]
     steps = join_steps(len(cells), parts)
     return replace(steps, seconds=np.where(is_blind, np.nan, steps.seconds))
+
+
+def split_places(
+    measured: pd.DataFrame, cells: pd.DataFrame
+) -> Iterator[tuple[NDArray[np.intp], Law, pd.DataFrame]]:
+    """Yield rows of `cells` whose nodes have as many devices, their law, and their cells, all links known."""
+    measured, cells = _fill_unknown_links(measured, cells)
+    for devices, rows in cells.groupby("devices_per_node").indices.items():
+        own = measured[measured["devices_per_node"] == devices]
+        yield rows, Law(own if len(own) else measured), cells.iloc[rows]
 
 
 def _is_blind(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[np.bool_]:
@@ -421,9 +476,8 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
 
 def join_steps(count: int, parts: Sequence[tuple[NDArray[np.intp], Steps]]) -> Steps:
     """Return the steps of `count` cells from those of some of their rows; NaN for all others."""
-    joined = Steps(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool), {})
+    joined = Steps(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool))
     for rows, steps in parts:
         joined.seconds[rows], joined.log_sd[rows] = steps.seconds, steps.log_sd
         joined.unseen_batch[rows] = steps.unseen_batch
-    by_form = parts[0][1].by_form if len(parts) == 1 else {}
-    return replace(joined, by_form=by_form, misfit=max((steps.misfit for _, steps in parts), default=0.0))
+    return replace(joined, misfit=max((steps.misfit for _, steps in parts), default=0.0))

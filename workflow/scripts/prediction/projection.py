@@ -4,9 +4,10 @@ The projection uses a study's cells and collective benchmark, if there is one, o
 prediction.question). figures.projection draws it.
 """
 
+import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,29 @@ from common.text import alternatives
 from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.graph import BYTES
-from prediction.cells import heterogeneous_note, is_heterogeneous, left_out_note, measured_cells
+from prediction import worth
+from prediction.cells import (
+    heterogeneous_note,
+    is_evenly_divided,
+    is_heterogeneous,
+    is_mesh,
+    left_out_note,
+    measured_cells,
+)
 from prediction.curves import (
     BANDS,
+    CURVE,
     ENDS,
     FACTORS,
     LEVELS,
     hypothetical_cells,
+    node_counts,
     predict_curves,
     study_cases,
-    summarize_curves,
+    summarize_curve,
 )
 from prediction.message_times import Network, rate_text, read_benchmark
-from prediction.question import DEFAULT_FRAMEWORK, GIGABIT, RATES, Question, ask
+from prediction.question import DEFAULT_FRAMEWORK, GIGABIT, MAX_NODES, RATES, Question, ask
 from prediction.study import StudyLaw
 
 NOTHING_TO_PREDICT = Note(
@@ -65,35 +76,70 @@ WHAT_TO_DO = Note(
     ),
 )
 TITLE = "How many nodes are worth it, by the rate of the links"
+COUNTS_TITLE = "What numbers of nodes give, with 90 % bands"
+TITLES = {"treatment": "treatment", "rate": "links"}  # of columns that are no factors
+QUANTITIES = {
+    "epoch_time_s": "epoch (s)", "speedup": "speed-up", "throughput_samples_s": "samples/s",
+    "efficiency": "efficiency (%)", "node_hours": "node hours",
+}  # fmt: skip
+MAX_SENTENCES = 6
 EXTRAPOLATED = Note(
     "extrapolated",
     "Extrapolated by the law of the table of predictions. Efficiency is speed-up divided by nodes; the "
-    "baseline is the same model on one node with the same local batch. The columns of nodes have the largest "
-    "number of nodes up to which efficiency stays at that level. Brackets have 90 % bands, which were set on "
-    "public measurements of GPU clusters.",
+    "baseline is the same model on one node with the same local batch, predicted where it was not measured. "
+    "Nodes at an efficiency: the largest number up to which it stays at that level. Brackets have 90 % "
+    "bands, which were set on public measurements of GPU clusters.",
 )
 LIMITED_BY_DATA = Note("limited-by-data", "There are at most as many replicas as batches in an epoch.")
 
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
-    """Return the table of `curves.summarize_curves`."""
-    shown_factors = [name for name in FACTORS if name != "device" or rows[name].nunique() > 1]
-    columns: dict[str, Any] = {title(name): rows[name].map(str) for name in shown_factors}
+    """Return the table of `summarize`."""
+    if rows.empty:
+        return tables.Table(TITLE, rows, pd.DataFrame(), list(notes))
+    shown_factors = _shown_factors(rows)
+    columns: dict[str, Any] = {TITLES.get(name) or title(name): rows[name].map(str) for name in shown_factors}
     columns["links"] = rows["rate"].map(rate_text)
+    columns["nodes worth it"] = _band_texts(rows, "worth_nodes")
+    columns["next doubling gains (%)"] = [tables.number(100 * gain, 2) for gain in rows["next_gain"]]
+    columns["limited by"] = rows["limit"].where(rows["limit"] != "", tables.DASH)
     for level in LEVELS:
         columns[f"nodes at {100 * level:.0f} % efficiency"] = _band_texts(rows, f"nodes_at_{100 * level:.0f}")
     columns["greatest speed-up"] = _band_texts(rows, "greatest_speedup")
-    columns["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
+    if (rows["measure_next"] != "").any():
+        columns["measure next"] = rows["measure_next"].where(rows["measure_next"] != "", tables.DASH)
     group_starts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
-    text_columns = [title(name) for name in shown_factors if name != "batch_size"]
-    return tables.Table(TITLE, rows, pd.DataFrame(columns), list(notes), text_columns, group_starts[1:])
+    text_columns = [TITLES.get(name) or title(name) for name in shown_factors if name != "batch_size"]
+    return tables.Table(
+        TITLE, rows, pd.DataFrame(columns), list(notes), [*text_columns, "limited by"], group_starts[1:]
+    )
 
 
-def _band_texts(rows: pd.DataFrame, name: str) -> list[str]:
+def _shown_factors(rows: pd.DataFrame) -> list[str]:
+    return [name for name in FACTORS if name not in ("device", "treatment") or rows[name].nunique() > 1]
+
+
+def counts_table(curves: pd.DataFrame, counts: Sequence[int], price: float | None) -> tables.Table:
+    """Return what some numbers of nodes give, by case and link rate; `price` is that of a node hour."""
+    rows = curves[curves["nodes"].isin(counts)].reset_index(drop=True)
+    factors_shown = [name for name in CURVE if rows[name].nunique(dropna=False) > 1]
+    columns: dict[str, Any] = {
+        TITLES.get(name) or title(name): rows[name].map(rate_text if name == "rate" else str)
+        for name in factors_shown
+    }
+    columns["nodes"] = rows["nodes"].map("{:.0f}".format)
+    for name, heading in QUANTITIES.items():
+        columns[heading] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
+    if price is not None:
+        columns["cost"] = _band_texts(rows, "node_hours", price)
+    return tables.Table(COUNTS_TITLE, rows, pd.DataFrame(columns), [])
+
+
+def _band_texts(rows: pd.DataFrame, name: str, factor: float = 1.0) -> list[str]:
     """Return a column with its band as text; node counts at the end of the curve as "≥n"."""
-    values = rows[[f"{name}{end}" for end in ENDS]]
+    values = factor * rows[[f"{name}{end}" for end in ENDS]]
     texts = values.map(tables.number)
-    if name.startswith("nodes"):
+    if "nodes" in name:
         ends = "≥" + rows["most_nodes"].map("{:.0f}".format)
         texts = values.map("{:.0f}".format).mask(values.ge(rows["most_nodes"], axis=0), ends, axis=0)
     return [f"{value} [{low}, {high}]" for value, low, high in texts.itertuples(index=False)]
@@ -106,6 +152,12 @@ class Study:
     runs: pd.DataFrame
     law: StudyLaw
 
+    @property
+    def left_out_note(self) -> str:
+        """A note of the cells that the law does not use, "" if there are none."""
+        is_used_mesh = is_mesh(self.runs) & self.runs["cell"].isin(self.law.cells["cell"])
+        return left_out_note(self.runs[~is_used_mesh])
+
 
 def load_study(folder: Path) -> Study:
     """Return the study whose records are in `folder`."""
@@ -116,7 +168,8 @@ def load_study(folder: Path) -> Study:
 def load_records(runs_csv: Path, network_csv: Path | None) -> Study:
     """Return the study of these runs and benchmarks."""
     runs = with_batch_numbers(read_timing_runs(runs_csv))
-    cells = measured_cells(runs[~is_heterogeneous(runs)])
+    cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
+    cells = cells[~cells["is_mesh"] | is_evenly_divided(cells)].reset_index(drop=True)
     return Study(runs, StudyLaw(cells, read_benchmark(network_csv, cells).smooth()))
 
 
@@ -140,7 +193,7 @@ def law_of_numbers(args: Question, study: Study | None) -> tuple[StudyLaw, pd.Da
         "computes": "data", "batch_size": args.batch_size, "sync_every": args.sync_every,
         "samples": args.samples, "batch_scope": "local", "training_loop": "custom", "is_mesh": False,
         "local_batch": float(args.batch_size), "gradient_bytes": size, "n": 1, "sd": np.nan,
-        "inside_rate": np.nan if args.inside_rate is None else GIGABIT * args.inside_rate,
+        "treatment": "", "inside_rate": np.nan if args.inside_rate is None else GIGABIT * args.inside_rate,
     }  # fmt: skip
     places = pd.DataFrame(args.places, columns=["nodes", "per_node", "step_s"])
     replicas = places["nodes"] * places["per_node"]
@@ -196,27 +249,112 @@ def answer(args: Question, study: Study | None = None) -> Answer:
         law, cases = law_of_numbers(args, study)
     if study and conditions.is_emulated(study.runs):
         cases = cases[:0]
-    rates = [GIGABIT * rate for rate in dict.fromkeys(args.rate)]
-    if study and not args.places and args.rate == RATES and law.cells["rate"].notna().any():
-        rates = sorted({*rates, law.cells["rate"].max()})
-    is_epoch_known = bool(args.places) or study is None or not measured_elsewhere(study.runs)
-    cells = hypothetical_cells(cases, rates, args.nodes, is_epoch_known=is_epoch_known)
+    is_elsewhere = study is not None and measured_elsewhere(study.runs)
+    is_epoch_known = bool(args.places) or not is_elsewhere
+    counts = np.union1d(node_counts(args.nodes), args.at).astype(int)
+    rates = _link_rates(args, law, cases, is_elsewhere)
+    cells = hypothetical_cells(cases, rates, counts, is_epoch_known=is_epoch_known)
     curves = predict_curves(law, cells)
-    rows = summarize_curves(curves)
+    curves[[f"node_hours{end}" for end in ENDS]] *= args.epochs
+    rows, sentences = summarize(law, curves, args)
     if rows.empty:
         notes = _no_answer_notes(study)
     else:
         own_notes = [_number_note(args)] if args.places else law.predict(cases).notes
         study_notes = _study_notes(study) if study else []
         limit = LIMITED_BY_DATA if is_epoch_known else ""
-        notes = [_unanswered_note(cases, rows), EXTRAPOLATED, limit, *own_notes, *study_notes]
+        explained = [_unanswered_note(cases, rows), _worth_note(args.min_gain), EXTRAPOLATED, limit]
+        notes = [*sentences, *explained, *own_notes, *study_notes]
     return Answer(curves, rows, list(filter(None, notes)))
+
+
+def _link_rates(args: Question, law: StudyLaw, cases: pd.DataFrame, is_elsewhere: bool) -> list[float]:
+    """Return the rates of links in question, none where each case is asked at its own.
+
+    They are those that the question names. Without any, a study is asked at the usual ones and its fastest,
+    and measurements made elsewhere at their own.
+    """
+    rates = [GIGABIT * rate for rate in dict.fromkeys(args.rate)]
+    if args.study is None or args.places or args.rate != RATES:
+        return rates
+    if is_elsewhere and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
+        return []
+    return sorted({*rates, *law.cells["rate"].dropna().nlargest(1)})
+
+
+def summarize(law: StudyLaw, curves: pd.DataFrame, args: Question) -> tuple[pd.DataFrame, list[Note]]:
+    """Return a row of the table for each curve, and the answers in sentences.
+
+    What to measure next, and a sentence, are for the links that were measured; for all, where one node alone
+    was.
+    """
+    rows, sentences = [], []
+    linked = law.cells.loc[law.cells["nodes"] > 1, "rate"]
+    for names, curve in curves.groupby(CURVE, sort=False, dropna=False):
+        case = dict(zip(CURVE, names, strict=True))
+        scaling = worth.predict_scaling(law, curve)
+        knee = worth.knee(scaling, args.min_gain)
+        is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
+        is_open = is_measured and not knee.low == knee.high < math.inf
+        target = int(min(2 * knee.high, knee.considered))
+        design = worth.next_counts(scaling, target, args.measurable) if is_open else None
+        answer = ""
+        if is_measured:
+            answer = worth.explain(knee, design, args.min_gain, _case_clause(case, curves))
+            measure_next = design.counts if design else ()
+            facts = {**case, "worth_nodes": knee.nodes, "measure_next": measure_next}
+            sentences.append(Note("worth-it", answer, **facts))
+        rows.append(case | summarize_curve(curve) | worth.describe(knee, design) | {"answer": answer})
+    omitted = len(sentences) - MAX_SENTENCES
+    if omitted > 0:
+        text = f"The table has {omitted} more cases, its CSV their answers in the column `answer`."
+        sentences[MAX_SENTENCES:] = [Note("answers-left-out", text)]
+    return pd.DataFrame(rows, columns=None if rows else CURVE), sentences
+
+
+def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
+    """Return the first clause of a sentence on a case, with what distinguishes it."""
+    names = [name for name in FACTORS if curves[name].nunique() > 1]
+    texts = [f"batches of {case[name]}" if name == "batch_size" else str(case[name]) for name in names]
+    return f"With {', '.join([*texts, 'links of ' + rate_text(case['rate'])])}"
+
+
+def forecast(
+    study: Study,
+    nodes: int,
+    *,
+    epochs: float = 1.0,
+    share: float = worth.SHARE,
+    measurable: int | None = None,
+) -> pd.DataFrame:
+    """Return what a study's cases give on a number of nodes, with the links that were measured.
+
+    Args:
+        study: What was measured (`load_study`).
+        nodes: The number of nodes in question.
+        epochs: Epochs that `node_hours` are for.
+        share: Of the ideal gain of a doubling, below which more nodes are not worth it.
+        measurable: The largest number of nodes that can be measured next.
+
+    Returns:
+        A row for each case: `curves.CURVE`, the quantities of `curves.BANDS` with their 90 % bands, the
+        columns of the table `projection` (`worth_nodes`, `limit`, ...), and `answer`, the same in sentences,
+        "" for links that were not measured. Without rows, nothing can be predicted.
+    """
+    considered = max(MAX_NODES, 2 * nodes)
+    question = replace(
+        ask(from_=Path(), nodes=considered, epochs=epochs, min_gain=share, measurable=measurable), at=(nodes,)
+    )
+    projected = answer(question, study)
+    if projected.rows.empty:
+        return projected.rows
+    columns = [*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]
+    return projected.curves.loc[projected.curves["nodes"] == nodes, columns].merge(projected.rows, on=CURVE)
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of projection_curves.csv."""
-    bands = [name for name in curves if name.startswith(tuple(BANDS))]
-    return curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
+    return curves[[*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]]
 
 
 def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
@@ -239,7 +377,7 @@ def _no_answer_notes(study: Study | None) -> list[str]:
     if successful(study.runs).empty:
         return [conditions.run_counts_note(study.runs), conditions.setting_note(study.runs)]
     is_emulated = conditions.is_emulated(study.runs)
-    reasons = [EMULATED, WHAT_TO_DO] if is_emulated else [NOTHING_TO_PREDICT, left_out_note(study.runs)]
+    reasons = [EMULATED, WHAT_TO_DO] if is_emulated else [NOTHING_TO_PREDICT, study.left_out_note]
     return [*reasons, conditions.setting_note(study.runs)]
 
 
@@ -248,6 +386,16 @@ def _unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
     unanswered = sorted(set(cases["framework"]) - set(rows["framework"]))
     text = f"Not answered, because one node was not measured: {conditions.join_names(unanswered)}."
     return Note("not-answered", text, frameworks=unanswered) if unanswered else ""
+
+
+def _worth_note(share: float) -> Note:
+    """Return what the columns of nodes that are worth it mean, as a note."""
+    text = (
+        f"Nodes worth it: up to how many a doubling gains {100 * share:.0f} % or more of the ideal, which is "
+        "the throughput of as many single nodes as it adds. Limited by: the part of a step that takes most "
+        "of the node time that the next doubling adds."
+    )
+    return Note("worth", text, share=share)
 
 
 def _number_note(args: Question) -> Note:
@@ -283,7 +431,7 @@ def _study_notes(study: Study) -> list[str]:
         notes.append(Note("virtual-nodes", text, cores=shares))
     return [
         *notes,
-        left_out_note(study.runs),
+        study.left_out_note,
         heterogeneous_note(study.runs),
         conditions.setting_note(study.runs),
     ]

@@ -17,6 +17,7 @@ from common.errors import InputError
 from common.text import alternatives
 from models.graph import BYTES
 from prediction.message_times import described_frameworks
+from prediction.worth import SHARE
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 GIGABIT = 1e9 / 8
@@ -27,10 +28,13 @@ STEP_DEFAULTS: dict[str, Any] = {
     "batch_size": 32, "samples": 1281167, "dataset": "synthetic-224x224x3-1000", "sync_every": 1,
     "framework": None, "inside_rate": None,
 }  # fmt: skip
+DEFAULTS: dict[str, Any] = {**STEP_DEFAULTS, "epochs": 1.0, "min_gain": SHARE}
 LIMITS: dict[str, tuple[float, float]] = {
     "step_time": (1e-9, 1e6), "batch_size": (1, MAX_COUNT), "samples": (1, MAX_SAMPLES),
     "parameters": (1, MAX_GRADIENT_BYTES / BYTES), "gradient_bytes": (1, MAX_GRADIENT_BYTES),
     "sync_every": (1, MAX_COUNT), "rate": (1e-6, 1e6), "inside_rate": (1e-6, 1e6), "nodes": (1, MAX_COUNT),
+    "at": (1, MAX_COUNT), "epochs": (1e-9, MAX_COUNT), "price": (0, 1e9), "min_gain": (0.01, 1.0),
+    "measurable": (1, MAX_COUNT),
 }  # fmt: skip
 _PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
@@ -41,7 +45,9 @@ class Question:
 
     `study` is the folder of a measured study; without places, the question is about this study alone.
     `places` are nodes, devices of a node and seconds of a step. Places on several nodes have links of the
-    first rate.
+    first rate. `at` are numbers of nodes that the answer tells one by one, `epochs` what node hours are for,
+    and `price` is that of a node hour. A doubling that gains less than `min_gain` of the ideal is not worth
+    it. `measurable` is the largest number of nodes that can be measured next.
     """
 
     study: Path | None
@@ -57,6 +63,11 @@ class Question:
     inside_rate: float | None
     framework: str | None
     nodes: int
+    at: tuple[int, ...]
+    epochs: float
+    price: float | None
+    min_gain: float
+    measurable: int | None
 
 
 def ask(
@@ -75,6 +86,11 @@ def ask(
     inside_rate: float | None = None,
     framework: str | None = None,
     nodes: int = MAX_NODES,
+    at: Sequence[int] = (),
+    epochs: float | None = None,
+    price: float | None = None,
+    min_gain: float | None = None,
+    measurable: int | None = None,
 ) -> Question:
     """Return the question that these options make; None stands for an option that was not given.
 
@@ -84,12 +100,14 @@ def ask(
     options: dict[str, Any] = {
         "batch_size": batch_size, "samples": samples, "model": model, "dataset": dataset,
         "parameters": parameters, "gradient_bytes": gradient_bytes, "sync_every": sync_every,
-        "inside_rate": inside_rate, "framework": framework, "nodes": nodes,
+        "inside_rate": inside_rate, "framework": framework, "nodes": nodes, "epochs": epochs, "price": price,
+        "min_gain": min_gain, "measurable": measurable,
     }  # fmt: skip
     rates = tuple(rate) or RATES
     places = [(1, 1, step_time)] if step_time is not None else []
     places += map(_parse_place, measured)
-    named = [*options.items(), *(("rate", own) for own in rates), *(("step_time", own[2]) for own in places)]
+    named = [*options.items(), *(("step_time", own[2]) for own in places)]
+    named += [(name, own) for name, values in (("rate", rates), ("at", at)) for own in values]
     for name, value in named:
         if name in LIMITS and value is not None:
             _check_range(name, value)
@@ -100,9 +118,11 @@ def ask(
         )
     _check_combination(options, from_, has_step=bool(places))
     values: dict[str, Any] = {
-        name: STEP_DEFAULTS.get(name) if value is None else value for name, value in options.items()
+        name: DEFAULTS.get(name) if value is None else value for name, value in options.items()
     }
-    question = Question(study=from_, places=tuple(sorted(places)), rate=rates, **values)
+    question = Question(
+        study=from_, places=tuple(sorted(places)), rate=rates, at=tuple(sorted(set(at))), **values
+    )
     if question.samples < question.batch_size:
         problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
         raise InputError("out-of-range", problem, file="--samples", got=samples, expected=expected)

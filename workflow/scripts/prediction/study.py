@@ -17,7 +17,7 @@ from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
-from prediction.law import Array, Steps
+from prediction.law import Array, Law, Steps
 from prediction.message_times import Network, benchmark_points, ideal_seconds, message_limits, message_rule
 from prediction.strategies import MeshStep, Place, Timer, describe_step
 
@@ -132,6 +132,12 @@ class StudyLaw:
             measured = measured[~_is_unknown_mesh(measured)]
             if len(measured) and not unknown.all():
                 yield rows[~unknown], measured, new[~unknown]
+
+    def joint_law(self, cells: pd.DataFrame) -> tuple[Law, pd.DataFrame]:
+        """Return the law of cells of one series whose nodes have as many devices, and its columns of them."""
+        _, measured, new = next(self.split_series(cells))
+        _, fitted, prepared = next(law.split_places(measured, new))
+        return fitted, prepared
 
     def predict(self, cells: pd.DataFrame) -> Prediction:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""

@@ -95,6 +95,19 @@ def predict(
         str | None, option("Whose messages (default pytorch-ddp, or the study's one).")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
+    at: Annotated[list[int] | None, option("Tell what N nodes give; repeat it.", metavar="N")] = None,
+    epochs: Annotated[
+        float | None, option("Epochs that node hours and cost are for (default 1).", metavar="N")
+    ] = None,
+    price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
+    min_gain: Annotated[
+        float | None,
+        option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X"),
+    ] = None,
+    measurable: Annotated[
+        int | None,
+        option("Most nodes that you can measure (default: 4 times the measured ones).", metavar="N"),
+    ] = None,
     out: Stem = None,
 ) -> None:
     """Predict how many nodes are worth it, without a campaign or from a measured study.
@@ -122,6 +135,11 @@ def predict(
         inside_rate=inside_rate,
         framework=framework,
         nodes=nodes,
+        at=at or (),
+        epochs=epochs,
+        price=price,
+        min_gain=min_gain,
+        measurable=measurable,
     )
     projection.predict(question, out)
 

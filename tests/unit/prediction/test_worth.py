@@ -1,0 +1,159 @@
+"""How many nodes are worth it: the knee, what limits it, what to measure next, and forecasts of a study."""
+
+import math
+
+import numpy as np
+import pytest
+
+from common.options import parse_arguments
+from prediction import law, projection, question, worth
+from prediction.curves import hypothetical_cells, node_counts, predict_curves
+
+SIZE = ["--batch-size", "8", "--rate", "100"]
+ONE_PLACE = ["--measured", "1x8=1.0"]
+FOUR_PLACES = [*ONE_PLACE, "2x8=1.05", "4x8=1.15", "8x8=1.3"]
+
+
+def ask(*options, parameters="1e9"):
+    return question.ask(**parse_arguments(question.ask, [*SIZE, "--parameters", parameters, *options]))
+
+
+def scaling(*options, nodes=256, parameters="1e9"):
+    options_read = ask(*options, parameters=parameters)
+    study_law, cases = projection.law_of_numbers(options_read, None)
+    cells = hypothetical_cells(cases, [projection.GIGABIT * 100], node_counts(nodes))
+    return worth.predict_scaling(study_law, predict_curves(study_law, cells))
+
+
+@pytest.fixture(scope="module")
+def informed():
+    return scaling(*FOUR_PLACES)
+
+
+def gain(own, count):
+    """The definition, for numbers of nodes that the curve has."""
+    speedup = {n: own.epoch_s[0] / s for n, s in zip(own.nodes, own.epoch_s, strict=True)}
+    return (speedup[2 * count] - speedup[count]) / count
+
+
+def test_knee_is_the_first_doubling_below_the_share(informed):
+    gains = {count: gain(informed, count) for count in (1, 2, 4, 8)}
+    share = (gains[2] + gains[4]) / 2
+    assert gains[1] > gains[2] > gains[4], "this curve has to bend"
+    knee = worth.knee(informed, share)
+    assert 2 < knee.nodes <= 4 and knee.gain == pytest.approx(gain(informed, knee.nodes))
+    assert knee.gain < share <= gain(informed, knee.nodes - 1)
+    assert knee.low <= knee.nodes <= knee.high and knee.gain_low < knee.gain < knee.gain_high <= 1 + 1e-9
+    assert worth.knee(informed, gains[1] + 0.01).nodes == 1
+
+
+def test_knee_beyond_all_counts_is_infinite(informed):
+    knee = worth.knee(informed, 0.01)
+    assert knee.nodes == knee.low == knee.high == math.inf and knee.considered == 256
+    assert knee.gain == pytest.approx(gain(informed, 128))
+    one_place = worth.knee(scaling(*FOUR_PLACES, nodes=1))
+    assert one_place.nodes == math.inf and math.isnan(one_place.gain) and one_place.considered == 1
+
+
+def test_measurements_narrow_the_band_of_a_gain(informed):
+    one_place, many_places = (worth.knee(own, 0.99) for own in (scaling(*ONE_PLACE), informed))
+    assert one_place.nodes == many_places.nodes == 1
+    assert many_places.gain_high - many_places.gain_low < 0.6 * (one_place.gain_high - one_place.gain_low)
+
+
+def test_covariance_has_the_band_on_its_diagonal(informed):
+    covariance = informed.law.covariance(informed.cells)
+    band = informed.law.predict(informed.cells).log_sd ** 2 - law.BAND_FLOOR**2
+    assert np.diag(covariance) == pytest.approx(band)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-12
+    correlation = covariance / np.sqrt(np.outer(band, band))
+    assert correlation[-1, -2] > correlation[-1, 1], "predictions next to each other err alike"
+
+
+def test_parts_add_up_to_the_step(informed):
+    parts = informed.law.parts(informed.cells)
+    assert parts.sum(axis=1).to_numpy() == pytest.approx(informed.law.predict(informed.cells).seconds)
+    assert set(parts) == set(law.PARTS.values())
+    assert parts["communication between nodes"].iloc[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "step_s", "limit"),
+    [
+        ("1e9", (3.0, 4.0, 4.5), "communication between nodes"),
+        ("1e5", (1.05, 1.12, 1.19), "waiting for the slowest rank"),
+    ],
+)
+def test_what_grows_most_is_named(parameters, step_s, limit):
+    places = [f"{nodes}x8={seconds}" for nodes, seconds in zip((2, 4, 8), step_s, strict=True)]
+    knee = worth.knee(scaling(*ONE_PLACE, *places, parameters=parameters), 0.8)
+    assert knee.limit == limit
+    assert sum(knee.parts.values()) == pytest.approx(1) and knee.parts[limit] > 0.5
+
+
+def test_proposed_counts_narrow_as_much_as_they_say(informed):
+    design = worth.next_counts(informed, 256)
+    assert design.counts and design.then < design.now
+    assert set(design.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
+    predicted = dict(zip(informed.nodes, informed.law.predict(informed.cells).seconds, strict=True))
+    extended = scaling(*FOUR_PLACES, *(f"{n}x8={float(predicted[n])!r}" for n in design.counts))
+    log_sd = extended.law.predict(extended.cells).log_sd[-1]
+    assert math.expm1(law.Z * log_sd) == pytest.approx(design.then, rel=0.01)
+
+
+def test_proposed_counts_can_be_measured(informed):
+    assert worth.next_counts(informed, 256, measurable=8).counts == ()
+    assert max(worth.next_counts(informed, 256, measurable=100).counts) <= 64
+    assert max(worth.next_counts(scaling(*ONE_PLACE), 64).counts) <= 4
+
+
+def test_share_and_limits_of_the_question_reach_the_answer():
+    rows = {
+        share: projection.answer(ask(*FOUR_PLACES, "--min-gain", share)).rows.iloc[0]
+        for share in ("0.5", "0.9")
+    }
+    assert rows["0.5"]["worth_nodes"] > rows["0.9"]["worth_nodes"]
+    narrow = projection.answer(ask(*FOUR_PLACES, "--measurable", "16", "--nodes", "64")).rows.iloc[0]
+    assert narrow["measure_next"] in ("", "16")
+
+
+def test_counts_have_cost_and_node_hours_of_all_epochs(capsys):
+    options_read = ask(*FOUR_PLACES, "--at", "48", "--epochs", "10", "--price", "2.5", "--nodes", "64")
+    projected = projection.answer(options_read)
+    row = projected.curves[projected.curves["nodes"] == 48].iloc[0]
+    assert row["node_hours"] == pytest.approx(10 * 48 * row["epoch_time_s"] / 3600)
+    assert row["throughput_samples_s"] == pytest.approx(1281167 / row["epoch_time_s"])
+    assert row["node_hours_low"] < row["node_hours"] < row["node_hours_high"]
+    assert row["epoch_time_s_low"] >= projected.curves["epoch_time_s"].iloc[0] / 48 * (1 - 1e-9), (
+        "ideal at best"
+    )
+    table = projection.counts_table(projected.curves, options_read.at, options_read.price)
+    assert table.display["cost"].iloc[0].startswith(f"{2.5 * row['node_hours']:.3g}"[:3])
+
+
+def test_forecast_of_a_campaign(campaigns):
+    study = projection.load_study(campaigns / "prediction-virtual")
+    rows = projection.forecast(study, 24, epochs=2)
+    own = rows[rows["answer"] != ""]
+    assert set(own["batch_size"]) == {32, 64, 128} and set(own["rate"]) == {1.25e8}
+    assert (own["node_hours"] / (2 * 24 * own["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
+    assert (own["efficiency_low"] < own["efficiency"]).all() and (own["nodes"] == 24).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "n_cases", "treatment"),
+    [("public-mpt-fsdp", 17, "gpu h100-80gb"), ("public-mlperf-llama", 8, "parallelism data-tensor4")],
+)
+def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treatment):
+    """Shards and tensor parallelism of models that are not registered scale at the links they had."""
+    study = projection.load_study(campaigns / "public" / name)
+    rows = projection.forecast(study, 64)
+    assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
+    assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())
+    cells = study.law.cells[(study.law.cells["nodes"] == 64) & (study.law.cells["batch_size"] == 16)]
+    for cell in cells.to_dict("records"):
+        is_case = (
+            (rows["model"] == cell["model"]) & (rows["batch_size"] == 16) & (rows["rate"] == cell["rate"])
+        )
+        predicted = rows.loc[is_case, "epoch_time_s"].iloc[0]
+        assert predicted == pytest.approx(cell["epoch_time_s"], rel=0.03)
