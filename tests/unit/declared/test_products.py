@@ -20,12 +20,14 @@ def conditions() -> list[tuple[str, str]]:
     of_tables = [(table.name, name) for table in TABLES.values() for name in table.when]
     of_programs = [(program.name, name) for program in PROGRAMS.values() for name in program.when]
     of_figures = [(kind.name, name) for kind in KINDS.values() for name in kind.when]
-    usual = [(kind.name, kind.usual) for kind in KINDS.values() if isinstance(kind.usual, str)]
+    usual = [
+        (kind.name, kind.default_figures) for kind in KINDS.values() if isinstance(kind.default_figures, str)
+    ]
     entries = [
         (kind.name, entry)
         for kind in KINDS.values()
-        if not isinstance(kind.usual, str)
-        for entry in kind.usual
+        if not isinstance(kind.default_figures, str)
+        for entry in kind.default_figures
     ]
     of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
     of_records = [(record, name) for record, table in RECORD_TABLES.items() for name in table.when]

@@ -106,7 +106,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
-    monkeypatch.setattr(supervise, "train_once", attempt)
+    monkeypatch.setattr(supervise, "run_attempt", attempt)
     monkeypatch.setattr(benchmarking, "KIND", replace(benchmarking.KIND, attempt=attempt))
     return bound_states
 

@@ -61,9 +61,9 @@ class _Mistake(Exception):
         self.code, self.key, self.problem, self.fields = code, key, problem, fields
 
 
-def usual(traits: Traits) -> list[Declared]:
+def default_figures(traits: Traits) -> list[Declared]:
     """Return the figures of a study that declares none, in the order of the kinds."""
-    return [_read(name, entry) for name, kind in KINDS.items() for entry in kind.usual_entries(traits)]
+    return [_read(name, entry) for name, kind in KINDS.items() for entry in kind.default_entries(traits)]
 
 
 def read_figures(
@@ -124,15 +124,15 @@ def from_json(text: str) -> Declared:
 def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
     """Return a figure from a valid entry, in which one factor or level may replace a list of one."""
     x, y = entry.get("x"), entry.get("y")
-    name = [kind, y] if KINDS[kind].of_response else [y or kind]
+    stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
     return Declared(
-        name=entry.get("name", "-".join(filter(None, [*name, x]))),
+        name=entry.get("name", "-".join(filter(None, [*stem, x]))),
         kind=kind,
         x=x,
         y=y,
         colour=_as_tuple(entry.get("colour")),
         facet=_as_tuple(entry.get("facet")),
-        filter={name: list(_as_tuple(levels) or ()) for name, levels in entry.get("filter", {}).items()},
+        filter={factor: list(_as_tuple(levels) or ()) for factor, levels in entry.get("filter", {}).items()},
         target=entry.get("target"),
     )
 
@@ -156,7 +156,7 @@ def _checked(
     if kind not in KINDS:
         raise _Mistake("unknown-name", "kind", f"'{kind}' is unknown", got=kind, **alternatives(kind, KINDS))
     figure_kind = KINDS[kind]
-    if figure_kind.of_traces and not any(is_traced(levels) for levels in cells):
+    if figure_kind.shows_traces and not any(is_traced(levels) for levels in cells):
         problem, hint = (
             f"{kind} draws traced runs, and the study has none",
             "add trace: [none, phases] to its factors",
@@ -179,7 +179,7 @@ def _checked(
         problem = f"'{figure.name}' is figures.{names.index(figure.name)} already"
         raise _Mistake("duplicate", "name", problem, got=figure.name, hint="give one of them another name")
     _check_y(figure, figure_kind, traits)
-    figure = of_response(figure, figure.y, traits.target_accuracy)
+    figure = choose_response(figure, figure.y, traits.target_accuracy)
     _check_filter(figure, cells)
     left = [levels for levels in cells if matches(levels, figure.filter)]
     _check_places(figure, figure_kind, _varied(left))
@@ -195,7 +195,7 @@ def _checked(
 
 def _drawn(kind: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
     """Return the cells that a kind of figure draws: traced or untraced ones, all if there are none."""
-    return [levels for levels in cells if is_traced(levels) == kind.of_traces] or list(cells)
+    return [levels for levels in cells if is_traced(levels) == kind.shows_traces] or list(cells)
 
 
 def _allowed_keys(kind: str) -> list[str]:
@@ -226,7 +226,7 @@ def _check_y(figure: Declared, kind: FigureKind, traits: Traits) -> None:
     if figure.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
-    if kind.of_response and figure.y and not traits.hold_all(RESPONSES[figure.y].when):
+    if kind.shows_response and figure.y and not traits.hold_all(RESPONSES[figure.y].when):
         raise _Mistake("not-possible-here", "y", **impossible_response(figure.y))
 
 
@@ -235,7 +235,7 @@ def impossible_response(name: str) -> dict[str, Any]:
     return {"problem": f"the study records no {name}", "got": name, "hint": RESPONSES[name].hint}
 
 
-def of_response(figure: Declared, response: str | None, target: float | None) -> Declared:
+def choose_response(figure: Declared, response: str | None, target: float | None) -> Declared:
     """Return a figure that shows a response of the study unless it names its own y.
 
     Args:
@@ -243,7 +243,7 @@ def of_response(figure: Declared, response: str | None, target: float | None) ->
         response: The study's response; None or epoch_time leaves the figure as it is.
         target: The study's target accuracy.
     """
-    if not KINDS[figure.kind].of_response or response in (None, EPOCH_TIME.name):
+    if not KINDS[figure.kind].shows_response or response in (None, EPOCH_TIME.name):
         return figure
     figure = replace(figure, y=figure.y or response)
     return replace(figure, target=target) if figure.y == TIME_TO_ACCURACY else figure

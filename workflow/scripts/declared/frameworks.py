@@ -41,8 +41,6 @@ class CommunicationKeys(Keys):
     limits_mib: Maybe[
         Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]
     ] = optional("of the first message and of all others, MiB")
-    cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
-    channels: int = key("messages under way at once", default=1, ge=1)
     extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
         "messages of a few bytes beside the gradients in each all-reduce, by training loop",
         default_factory=dict,

@@ -36,7 +36,7 @@ from declared.factors import (
     scale_of,
     with_devices,
 )
-from declared.figures import Declared, impossible_response, of_response, read_figures, usual
+from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import Imported, load_imported
@@ -437,8 +437,8 @@ class Study(StudyKeys):
 
     def drawn(self, traits: Traits | None = None) -> list[Declared]:
         """Return the figures that it declares, or those of every study with its traits."""
-        figures = self.figures or usual(traits or self.traits())
-        return [of_response(figure, self.response, self.target_accuracy) for figure in figures]
+        figures = self.figures or default_figures(traits or self.traits())
+        return [choose_response(figure, self.response, self.target_accuracy) for figure in figures]
 
     @property
     def searches_strategies(self) -> bool:

@@ -94,7 +94,7 @@ def figures_page() -> str:
                     [
                         f"[`{example.kind.name}`](#{example.kind.name})",
                         example.kind.question,
-                        escaped(example.kind.default),
+                        escaped(example.kind.drawn_by_default),
                     ]
                     for example in examples
                 ],
@@ -168,7 +168,7 @@ def _figure(example: gallery.Example) -> Iterator[str]:
     yield kind.reading
     words = {
         "x": codes(kind.x) if kind.x else "a factor",
-        "y": "a [response](#responses)" if kind.of_response else codes(kind.y or ()),
+        "y": "a [response](#responses)" if kind.shows_response else codes(kind.y or ()),
         "colour": "one factor" if kind.one_colour else "factors",
         "facet": "factors",
         "filter": "levels",

@@ -77,12 +77,12 @@ def supervise(
             with attempts.new_attempt(run_folder) as attempt:
                 setup = environment.get("setup", ())
                 launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
-                record = train_once(planned, environment, launcher, results, attempt, session)
+                record = run_attempt(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
         return attempts.publish(attempt)
 
 
-def train_once(
+def run_attempt(
     planned: Planned,
     environment: BuiltEnvironment,
     launcher: launch.Launcher,
@@ -90,7 +90,7 @@ def train_once(
     folder: Path,
     session: str,
 ) -> dict[str, Any]:
-    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
+    """Run all ranks once in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework = planned.site, planned.spec, planned.framework
     idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned.graph.to_json() if planned.graph else None

@@ -21,7 +21,7 @@ class FigureKind:
     question: str
     shows: str
     reading: str
-    default: str
+    drawn_by_default: str
     example: Mapping[str, Any]
     alt: str = ""
     inputs: Sequence[str] = ()
@@ -32,22 +32,24 @@ class FigureKind:
     along: Sequence[str] = ()
     along_scale: bool = False
     one_colour: bool = False
-    of_response: bool = False
-    of_traces: bool = False
+    shows_response: bool = False
+    shows_traces: bool = False
     in_supplement: bool = False
     when: Sequence[str] = ()
-    usual: str | Sequence[Mapping[str, Any]] = ({},)
+    default_figures: str | Sequence[Mapping[str, Any]] = ({},)
 
     @property
     def module(self) -> str:
         """Return the module that draws it."""
         return f"figures.{self.name}"
 
-    def usual_entries(self, traits: Traits) -> list[dict[str, Any]]:
+    def default_entries(self, traits: Traits) -> list[dict[str, Any]]:
         """Return the figures of this kind that a study has which declares none, as it would declare them."""
         if not traits.hold_all(self.when):
             return []
-        entries = getattr(traits, self.usual) if isinstance(self.usual, str) else self.usual
+        entries = self.default_figures
+        if isinstance(entries, str):
+            entries = getattr(traits, entries)
         chosen = [dict(entry) for entry in entries if traits.hold_all(entry.get("when", ()))]
         target = {"target": traits.target_accuracy} if "target" in self.takes else {}
         return [target | {key: value for key, value in entry.items() if key != "when"} for entry in chosen]
@@ -58,7 +60,7 @@ def _kind(name: str, entry: Mapping[str, Any]) -> FigureKind:
         key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
     }
     if entry.get("y") == OF_RESPONSE:
-        frozen |= {"y": tuple(RESPONSES), "of_response": True}
+        frozen |= {"y": tuple(RESPONSES), "shows_response": True}
     return FigureKind(name=name, **frozen)
 
 
