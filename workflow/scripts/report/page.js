@@ -132,7 +132,7 @@ async function table_of_runs() {
 function levels_of(column) {
   const at = place[column.name];
   const found = [...new Set(data.rows.map((row) => row[at]))];
-  return found.sort((one, other) => (typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other))));
+  return found.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
 }
 
 function filters(table, changed) {
@@ -179,7 +179,7 @@ function grouped(name) {
   });
   const names = [...groups.keys()].filter((group) => group !== NOT_OK);
   const order = name === "series" ? Object.keys(data.colours) : levels_of(column ?? {}).map((level) => shown(level, column));
-  names.sort((one, other) => order.indexOf(one) - order.indexOf(other));
+  names.sort((a, b) => order.indexOf(a) - order.indexOf(b));
   const colour = (group, index) => (name === "series" && data.colours[group]) || data.palette[index % data.palette.length];
   const made = names.map((group, index) => ({ group, colour: colour(group, index), marker: "circle", rows: groups.get(group) }));
   if (groups.has(NOT_OK)) made.push({ group: NOT_OK, colour: data.other_colour, marker: "x", rows: groups.get(NOT_OK) });
@@ -281,7 +281,7 @@ async function chart_of_runs(table) {
     by_id("chart").textContent = "No run has an epoch time.";
     return { refresh() {} };
   }
-  const [low, high] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
+  const [low, high] = [times.reduce((a, b) => Math.min(a, b)), times.reduce((a, b) => Math.max(a, b))];
   const log = high > data.log_from * low;
   const options = [["series", data.series_title], ...data.columns.filter((column) => column.choose && column.title !== data.series_title).map((column) => [column.name, column.title])];
   by_id("colour").append(...options.map(([value, textContent]) => make("option", { value, textContent })));

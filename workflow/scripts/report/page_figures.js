@@ -43,7 +43,7 @@ function range_of(panels, quantity, logarithmic) {
   const points = own.flatMap((panel) => panel.points);
   const values = points.flatMap(({ value, runs }) => [value, ...runs.map((run) => run[2])]);
   const [least, most] = [Math.min(...values), Math.max(...values)];
-  const bounds = (name, start, pick) => points.reduce((one, point) => (point[name] === null ? one : pick(one, point[name])), start);
+  const bounds = (name, start, pick) => points.reduce((bound, point) => (point[name] === null ? bound : pick(bound, point[name])), start);
   const ideal = own.flatMap((panel) => panel.ideal.map((pair) => pair[1]));
   const reach = Math.min(bounds("high", most, Math.max), MAX_REACH * most);
   if (!logarithmic) return [0, Math.max(1.06 * reach, ...own.map((panel) => panel.top ?? 0))];
@@ -116,7 +116,7 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
     glyphs.push(figure.segment({ field: "x" }, { field: "y" }, { field: "x1" }, { field: "y1" }, { source: bars, line_color: colour, line_width: 1.8, line_dash: { value: single ? "dashed" : "solid" } }));
   }
   if (chart.joined && points.length > 1) {
-    const along = [...points].sort((one, other) => one.place - other.place);
+    const along = [...points].sort((a, b) => a.place - b.place);
     const line = source({ x: along.map((point) => point.place), y: along.map((point) => point.value) });
     glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
   }
@@ -172,12 +172,12 @@ function draw_heat_map(box, map) {
   function field_button(field) {
     if (field.value === null) return make("span", { textContent: field.label, title: field.cell });
     const at = Math.round(share_of(field.value) * (map.palette.length - 1));
-    const one = make("button", { type: "button" }, make("b", { textContent: field.label }), make("span", { textContent: field.bounds }));
-    one.setAttribute("aria-label", `${field.cell}: ${field.text}`);
-    one.style.background = map.palette[at];
-    one.style.color = at < map.n_dark ? "#fff" : "#000";
-    ["mouseenter", "focus", "click"].forEach((event) => one.addEventListener(event, () => show_detail(field)));
-    return one;
+    const button = make("button", { type: "button" }, make("b", { textContent: field.label }), make("span", { textContent: field.bounds }));
+    button.setAttribute("aria-label", `${field.cell}: ${field.text}`);
+    button.style.background = map.palette[at];
+    button.style.color = at < map.n_dark ? "#fff" : "#000";
+    ["mouseenter", "focus", "click"].forEach((event) => button.addEventListener(event, () => show_detail(field)));
+    return button;
   }
 
   function table_of(panel) {

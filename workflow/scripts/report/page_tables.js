@@ -89,10 +89,10 @@ function printing(table_of_all_runs) {
     const folded = [...document.querySelectorAll("main details:not([open]):not(.source)")];
     folded.forEach((fold) => { fold.open = true; });
     restore = folded.map((fold) => () => { fold.open = false; });
-    for (const one of [table_of_all_runs, ...drawn_tables.values()]) {
-      const length = one.page.len();
-      one.page.len(-1).draw(false);
-      restore.push(() => one.page.len(length).draw(false));
+    for (const table of [table_of_all_runs, ...drawn_tables.values()]) {
+      const length = table.page.len();
+      table.page.len(-1).draw(false);
+      restore.push(() => table.page.len(length).draw(false));
     }
   });
   window.addEventListener("afterprint", () => {
