@@ -1,6 +1,7 @@
 """Answers of a study have the numbers of its tables and call nothing equal."""
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,21 @@ def test_fastest_level_is_counted_over_configurations(runs: pd.DataFrame) -> Non
     facts = answer(runs, "framework").opening[0].facts
     assert facts["wins"] == fastest.value_counts().to_dict() and facts["configurations"] == len(fastest)
     assert set(facts["levels"]) == set(fastest.mode())
+
+
+def test_fewest_and_most_nodes_have_slower_frameworks(runs: pd.DataFrame) -> None:
+    data, means = effects.table(runs).data, pooled(runs).cell_statistics["mean"]
+    notes = answer(runs, "framework").opening[0].facts["by_scale"]
+    cells = runs.drop_duplicates("cell").set_index("cell")
+    slower: dict[int, Counter[str]] = {1: Counter(), 2: Counter()}
+    for (nodes, *_), group in cells.groupby(["nodes", "batch_size", "sync_every"]):
+        fastest = means[group.index].idxmin()
+        for cell in group.index:
+            row = data[(data["from_cell"].isin([fastest, cell])) & data["to_cell"].isin([fastest, cell])]
+            slower[nodes][group["framework"][cell]] += int(cell != fastest and row["p_holm"].iloc[0] < 0.05)
+    expected = [((nodes, "nodes"), dict(+counts)) for nodes, counts in slower.items()]
+    assert [(note.facts["scale"], note.facts["worse"]) for note in notes] == expected
+    assert any(worse for _, worse in expected)
 
 
 def test_lead_is_over_the_next_framework_of_the_table(runs: pd.DataFrame) -> None:
@@ -116,7 +132,7 @@ def test_second_asked_factor_is_in_place_of_the_strongest(runs: pd.DataFrame) ->
     data = effects.table(runs).data
     own = data[(data["factor"] == "sync_every") & data["ratio"].notna()]
     significant = own[own["p_holm"] < 0.05]
-    opening, further = answer(runs, "framework", "sync_every")
+    opening, further, _ = answer(runs, "framework", "sync_every")
     assert codes(opening) == ["fastest-level", "effect-by-context", "not-told-apart"]
     assert {note.facts["factor"] for note in further} == {"framework", "nodes", "batch_size"}
     facts = opening[1].facts
@@ -147,7 +163,7 @@ def test_effect_overall_without_significant_pair_is_told(runs: pd.DataFrame) -> 
 
 
 def test_every_factor_has_a_sentence(runs: pd.DataFrame) -> None:
-    opening, further = answer(runs, "framework")
+    opening, further, _ = answer(runs, "framework")
     assert codes(opening) == ["fastest-level", "effect", "not-told-apart"]
     described = {note.facts["factor"] for note in (*opening[:2], *further)}
     assert described == {"framework", "nodes", "sync_every", "batch_size"} and len(further) == 3
@@ -175,7 +191,7 @@ def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
     two = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"]) & alone]
     row = effects.table(two).data.iloc[0]
     assert row["p_holm"] >= 0.05, "or this test says nothing"
-    (first, last), further = answer(two)
+    (first, last), further, _ = answer(two)
     assert not further and first.facts["configurations"] == 1 and first.facts["significant"] == 0
     largest = max(row["ratio_high_simultaneous"], 1 / row["ratio_low_simultaneous"]) - 1
     assert (last.facts["open"], last.facts["slowdowns"]) == (1, [largest, largest])
@@ -202,7 +218,7 @@ def test_a_margin_within_which_nothing_is_equal_is_spoken_of(runs: pd.DataFrame)
 
 def test_a_fraction_is_told_by_its_main_effects() -> None:
     runs = designed_campaign("screening", "local")[0]
-    opening, further = answer(runs, "nodes")
+    opening, further, _ = answer(runs, "nodes")
     table = anova.table(runs).data.set_index("term")
     effect_of = {note.facts["factor"]: note.facts["least"] for note in (*opening[:-1], *further)}
     assert opening[0].facts["factor"] == "nodes"
@@ -268,7 +284,7 @@ def test_levels_that_ran_out_of_memory_are_named(runs: pd.DataFrame) -> None:
 
 
 def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
-    opening, further = answer(runs[runs["replicate"] == 1])
+    opening, further, _ = answer(runs[runs["replicate"] == 1])
     *notes, last = opening
     assert last == answers.NOTHING_TESTED
     assert all(note.facts["significant"] == 0 for note in (*notes, *further))

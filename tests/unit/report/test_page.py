@@ -258,7 +258,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
     material = campaign_files.material()
-    first, further = answers.answer_sentences(
+    first, further, _ = answers.answer_sentences(
         read_table(campaign_files.runs_csv, "runs"),
         effects,
         anova,

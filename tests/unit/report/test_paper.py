@@ -371,7 +371,7 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")
     }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    first, further = answers.answer_sentences(
+    first, further, _ = answers.answer_sentences(
         facts.runs, data["effects"], data["anova"], study_of.answer, study_of.margin
     )
     usable = conditions.usable_runs_note(facts.runs)

@@ -38,7 +38,7 @@ from analysis.measured import (
 from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
 from common.text import number_of
-from declared.factors import WORK, is_numeric
+from declared.factors import WORK, is_numeric, scale_of
 from declared.mesh import NEEDS
 from declared.responses import EPOCH_TIME, Response
 
@@ -67,11 +67,33 @@ _NOUNS = {
 }
 
 
-def reading_note(runs: pd.DataFrame) -> str:
-    """Return how to read the answer; "" if no factor varies."""
-    if not varying(runs):
-        return ""
-    return NOTE_ELSEWHERE if measured_elsewhere(runs) else NOTE
+def _reading_note(runs: pd.DataFrame, contrasts: Sequence["Contrast"], response: Response) -> str:
+    """Return how to read the answer.
+
+    Two means can have disjoint intervals of their own without a significant difference: the note says how
+    often, and why.
+    """
+    text = NOTE_ELSEWHERE if measured_elsewhere(runs) else NOTE
+    undecided = [
+        contrast.cells for contrast in contrasts if contrast.cells and contrast.p >= SIGNIFICANCE_LEVEL
+    ]
+    if not undecided:
+        return text
+    pooling = pooled_response(runs, response)
+    before, after = (list(cells) for cells in zip(*undecided, strict=True))
+    low, high = (pooling.cell_statistics[end] for end in ("low", "high"))
+    is_apart = (low[before].to_numpy() > high[after].to_numpy()) | (
+        low[after].to_numpy() > high[before].to_numpy()
+    )
+    pairs = pooling.ratios(before, after)[is_apart]
+    if pairs.empty:
+        return text
+    are, blocks, df = ("is", "are")[len(pairs) > 1], pairs["within_blocks"].max(), pairs["df"].median()
+    paired = f" Comparing within {blocks:.0f} blocks leaves {df:.0f} degrees of freedom." if blocks else ""
+    return (
+        f"{text} {number_of(len(pairs), 'comparison')} {are} not significant although the own intervals of "
+        f"both means do not overlap: the correction counts all comparisons of a factor.{paired}"
+    )
 
 
 class FTest(NamedTuple):
@@ -88,10 +110,14 @@ class FTest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a study: at most three opening notes, one more if memory ran out, and further ones."""
+    """The answer of a study: at most three opening notes, one more if memory ran out, and further ones.
+
+    `reading` says how to read them; it is empty if nothing is compared.
+    """
 
     opening: list[Note]
     further: list[Note]
+    reading: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,12 +188,16 @@ class Ranking:
         cells: Their cells.
         lead: The best level in place of the next one, or of the first one to which it was compared; None if
             it was not compared.
+        slower: The levels to which the best one is superior by a significant margin.
+        scale: Its number of nodes, devices per node or replicas, and that factor's name; None if it is fixed.
     """
 
     context: str
     levels: Sequence[Any]
     cells: Sequence[str]
     lead: Contrast | None
+    slower: Sequence[Any] = ()
+    scale: tuple[int, str] | None = None
 
 
 def answer_sentences(
@@ -227,7 +257,8 @@ def answer_sentences(
     if undecided := _undecided_note(every_contrast, margin, response):
         opening.append(undecided)
     opening += _shortage_notes(runs, [first, *more_factors])
-    return Answer(opening, [note for name, note in effects_of.items() if name not in described])
+    further = [note for name, note in effects_of.items() if name not in described]
+    return Answer(opening, further, _reading_note(runs, every_contrast, response))
 
 
 def contrasts_by_factor(
@@ -256,18 +287,28 @@ def rank_levels(
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
     rankings = []
+    scale_factor = scale_of(other_factors)
     groups = rows.groupby(other_factors, dropna=False, sort=False) if other_factors else [((), rows)]
     for _, group in groups:
         order = means[group.index].sort_values(kind="stable", ascending=not response.is_rate)
         cells = order.index.tolist()
         if group[factor].nunique() > 1:
-            leads = (by_cells.get((rival, cells[0])) for rival in cells[1:])
+            leads = [by_cells.get((rival, cells[0])) for rival in cells[1:]]
+            levels = group.loc[cells, factor].tolist()
             rankings.append(
                 Ranking(
                     _context(group.iloc[0], other_factors),
-                    group.loc[cells, factor].tolist(),
+                    levels,
                     cells,
                     next(filter(None, leads), None),
+                    [
+                        level
+                        for level, lead in zip(levels[1:], leads, strict=True)
+                        if lead and lead.is_significant
+                    ],
+                    (int(group[scale_factor].iloc[0]), scale_factor)
+                    if scale_factor in other_factors
+                    else None,
                 )
             )
     return rankings
@@ -387,6 +428,7 @@ def _best_note(
     extent = f" in all {n} configurations" if count == n else f" in {count} of {n} configurations{shared}"
     fastest = _best_words(factor, winners, bool(significant), response)
     text = f"{fastest}{extent if n > 1 else ''}"
+    by_scale = _scale_notes(factor, rankings, response) if factor == "framework" and count < n else []
     if best:
         rival = _rival_words(won)
         if significant and len(leads) > 1:
@@ -398,16 +440,17 @@ def _best_note(
             # What is not resolved comes first: a reader takes the first name for the winner.
             nowhere = f" in any of {n} configurations" if n > 1 else ""
             extent = " in all of them" if count == n else f" in {count} of them{shared}"
-            text = (
-                f"No {_noun(factor)} {_nobody_words(response)}{nowhere}; "
-                f"{fastest if factor == 'framework' else f'{fastest[0].lower()}{fastest[1:]}'}"
-                f"{extent if n > 1 else ''}"
-            )
+            text = f"No {_noun(factor)} {_nobody_words(response)}{nowhere}"
+            if not by_scale:
+                text += (
+                    f"; {fastest if factor == 'framework' else f'{fastest[0].lower()}{fastest[1:]}'}"
+                    f"{extent if n > 1 else ''}"
+                )
         elif _tested(leads) and not significant:
             text += f", but {'not' if len(leads) == 1 else 'never'} by a significant margin{rival}"
         qualifier = "at best, " if len(leads) > 1 else "in the only comparison, " if len(won) > 1 else ""
-        size = f"{qualifier}{_lead_words(best, len(winners) == 1, response)}"
-        text += f". {size[0].upper()}{size[1:]}"
+        size = f"{qualifier}{_lead_words(best, len(winners) == 1 and not by_scale, response)}"
+        text = f"{'. '.join([text, *by_scale])}. {size[0].upper()}{size[1:]}"
     if overall:
         subject = "Frameworks differ" if factor == "framework" else f"The {_noun(factor)} has an effect"
         text += (
@@ -424,7 +467,38 @@ def _best_note(
         significant=len(significant),
         lead=best,
         overall=overall,
+        by_scale=by_scale,
     )
+
+
+def _scale_notes(factor: str, rankings: Sequence[Ranking], response: Response) -> list[Note]:
+    """Say which levels are significantly worse than the best on the fewest and on the most nodes.
+
+    Returns:
+        Sentences without their full stops; none if the scale does not vary.
+    """
+    scales = sorted({ranking.scale for ranking in rankings if ranking.scale is not None})
+    worse_words = "slower than the fastest" if response == EPOCH_TIME else "worse than the best"
+    notes = []
+    for scale in (scales[0], scales[-1]) if len(scales) > 1 else ():
+        own = [ranking for ranking in rankings if ranking.scale == scale]
+        (winner, n_wins), *further = Counter(level_text(ranking.levels[0]) for ranking in own).most_common()
+        worse = Counter(level_text(level) for ranking in own for level in ranking.slower).most_common()
+        is_one, unit = len(own) == 1, " configurations"
+        named = []
+        for level, count in worse:
+            named.append(level if is_one else f"{level} ({count} of {len(own)}{unit})")
+            unit = ""
+        place = _place_words({scale[1]: scale[0]})
+        text = (
+            f"{place[0].upper()}{place[1:]}, {', '.join(named) or f'no {_noun(factor)}'} "
+            f"{'are' if len(named) > 1 else 'is'} significantly {worse_words}"
+        )
+        if not further or further[0][1] < n_wins:
+            extent = "" if is_one else f" in {n_wins} of {len(own)}"
+            text += f"; {_best_words(factor, [winner], False, response)}{extent}"
+        notes.append(Note("worse-at-scale", text, scale=scale, worse=dict(worse), winner=winner))
+    return notes
 
 
 def _nobody_words(response: Response) -> str:

@@ -1,7 +1,8 @@
 """Say whether a study scales weakly or strongly: which batch stays the same over nodes or devices.
 
 Strong scaling keeps the samples of an optimizer step (the global batch), weak scaling those of a replica (the
-local batch). An epoch has the same samples in both.
+local batch). An epoch has the same samples in both, so only its steps scale weakly: on more replicas an ideal
+epoch takes less time.
 """
 
 import pandas as pd
@@ -10,12 +11,12 @@ from analysis.measured import level_text, varying, with_batch_numbers
 from common.notes import Note
 
 KIND_TITLES = {
-    "weak scaling": "weak scaling (fixed batch per replica)",
-    "strong scaling": "strong scaling (fixed global batch)",
+    "weak scaling": "fixed batch per replica (weak scaling of a step)",
+    "strong scaling": "fixed global batch (strong scaling)",
 }
 FIXED_BATCHES = (
     ("effective_batch", "strong", "global batch size {}"),
-    ("local_batch", "weak", "batch size {} per replica"),
+    ("local_batch", "weak", "batch size {} per replica, and the same samples in an epoch"),
 )
 
 

@@ -390,9 +390,7 @@ def _correction_note(data: pd.DataFrame) -> Note:
     compared = conditions.comparison_note(data["within_blocks"])
     text = (
         f"{compared} Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 "
-        "only if "
-        "p is below 0.05 after Holm correction. A round bracket marks a bound that excludes 1 and rounds "
-        "to it."
+        "only if p is below 0.05 after Holm correction."
     )
     return Note("intervals-simultaneous", text.strip(), notes=[compared])
 

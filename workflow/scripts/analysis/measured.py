@@ -159,10 +159,19 @@ def title_with_unit(factor: str) -> str:
 
 def axis_label(runs: pd.DataFrame, factor: str) -> str:
     """Return the title of a factor with its unit; of a batch size, also whose batch it is."""
+    if factor == DEVICES:
+        return device_axis_label(runs)
     scopes = set(runs["batch_scope"].dropna()) if factor == "batch_size" else set()
     if scopes == {"local"}:
         return f"{title(factor)} (samples per replica)"
     return f"global {title_with_unit(factor)}" if scopes == {"global"} else title_with_unit(factor)
+
+
+def device_axis_label(runs: pd.DataFrame) -> str:
+    """Return what an axis of replicas counts: nodes of one device, GPUs, or replicas on other devices."""
+    if (runs["replicas"] == runs["nodes"]).all():
+        return "nodes"
+    return "GPUs" if set(runs.get("device", ())) == {"cuda"} else "replicas"
 
 
 def level_text(level: Any) -> str:

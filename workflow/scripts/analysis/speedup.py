@@ -25,6 +25,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.notes import Note
+from common.text import number_of
 from declared.factors import NODES_AND_DEVICES
 
 WITHOUT_EFFECT_ON_ONE_REPLICA = (
@@ -156,6 +157,27 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else names)
 
 
+def accumulates_as_baseline(data: pd.DataFrame) -> pd.Series:
+    """Return whether each row of the table has as many gradient accumulation steps as its baseline.
+
+    A row without a baseline counts as equal. Otherwise its speed-up contains what accumulation saves.
+    """
+    if "sync_every" not in data:
+        return pd.Series(True, index=data.index)
+    steps = dict(zip(data["cell"], data["sync_every"], strict=True))
+    return data["baseline_cell"].map(steps).fillna(data["sync_every"]) == data["sync_every"]
+
+
+def accumulation_note(data: pd.DataFrame) -> str:
+    """Return how many rows have another gradient accumulation than their baseline; "" for none."""
+    count = int((~accumulates_as_baseline(data)).sum())
+    text = (
+        f"{number_of(count, 'cell')} with gradient accumulation {'is' if count == 1 else 'are'} compared "
+        "with a baseline without it: the speed-up includes what accumulation saves."
+    )
+    return Note("other-accumulation-than-baseline", text, cells=count) if count else ""
+
+
 def _divide(estimate: Estimate, by: float) -> Estimate:
     return Estimate(estimate.value / by, estimate.low / by, estimate.high / by)
 
@@ -196,6 +218,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "shrink with the replicas, also communication and the cost of the framework. Above 1, replicas slow "
         "the epoch down; below 0, the speed-up is more than p.",
         f"{base} A row that is its own baseline has speed-up 1 by definition, without an interval.",
+        accumulation_note(data),
         conditions.device_count_note(runs),
         conditions.setting_note(runs),
     ]

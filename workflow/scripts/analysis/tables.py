@@ -39,6 +39,7 @@ NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
 MAX_TWO_DIGITS = 3.54  # an error from 1 to this has two digits at least, a larger one one digit
 MAX_DIGITS = 8  # of a value, however narrow its interval is
+MAX_BOUND_DECIMALS = 5  # more do not matter to a reader
 MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond have an exponent
 MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
 RULE = "---"  # in Markdown, separates the notes below a table from the others
@@ -467,7 +468,7 @@ def _with_decimals(value: float, decimals: int) -> str:
 
 
 def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
-    """Return `interval` of a ratio, with a round bracket at a bound that excludes 1 but rounds to it.
+    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it.
 
     Args:
         estimate: The ratio.
@@ -478,10 +479,18 @@ def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
-    low, high = (float(bound.replace("−", "-")) for bound in bounds.split(", "))
-    left = "(" if estimate.low > 1 and low <= unit else "["
-    right = ")" if estimate.high < 1 and high >= unit else "]"
-    return f"{value} {left}{bounds}{right}"
+    low, high = bounds.split(", ")
+    if estimate.low > 1 and float(low) <= unit:
+        low = _unlike_one(estimate.low, unit)
+    if estimate.high < 1 and float(high) >= unit:
+        high = _unlike_one(estimate.high, unit)
+    return f"{value} [{low}, {high}]"
+
+
+def _unlike_one(bound: float, unit: float) -> str:
+    """Return a bound times `unit` with the fewest decimals that differ from `unit`, or as `<1` or `>1`."""
+    texts = (f"{unit * bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
+    return next((text for text in texts if float(text) != unit), f"{'<' if bound < 1 else '>'}{unit:g}")
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:

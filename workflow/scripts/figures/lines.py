@@ -38,7 +38,8 @@ TICK_CHARACTER_INCHES = 0.062  # of a tick label
 TICKS_SHARE = 0.72  # of a panel, for the labels of all ticks
 TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
 BOUND_LINE = (0, (1, 1.5))
-IDEAL_LINE = (0, (6, 2))
+# Thin, pale and solid: dashes tell series apart.
+IDEAL_LINE: Mapping[str, Any] = {"linewidth": 0.6, "linestyle": "-", "alpha": 0.55}
 IDEAL_POINTS = 50  # of a line
 MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
@@ -105,7 +106,7 @@ class Scale:
         )
 
 
-IDEAL_DRAWN = Note("baselines-drawn", "Long dashes: ideal.")
+IDEAL_DRAWN = Note("baselines-drawn", "Thin pale lines: ideal.")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
 # By the power of the number of replicas to which the ideal is proportional.
 IDEALS = {
@@ -176,7 +177,7 @@ def draw(
         or set(series.select(view.runs)["cell"]) & drawn_cells & view.out_of_memory
     ]
     has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in drawn_cells)
-    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
+    ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
     extra = [ideal] if has_ideal else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     rows, columns, width = panels.layout(len(panel_levels))
@@ -424,7 +425,7 @@ def _draw_baseline(
     ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.scaling_power
     colour = series_style.colour if series_style else style.MUTED
     shift = shifts.get(owner.name, 0.0) if owner else 0.0
-    ax.plot(places + shift, ideal, color=colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
+    ax.plot(places + shift, ideal, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import conditions, tables
+from analysis import conditions
 from analysis.batch_scaling import batch_scaling, scaling_phrase
-from analysis.measured import Records, factors, size_factor_name
-from analysis.speedup import baseline_cells, build_rows
+from analysis.measured import Records, device_axis_label, factors, size_factor_name
+from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
@@ -63,7 +63,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_series = [
         series for series in view.series if len(series.select(multi_replica)) or len(series.select(ran_out))
     ]
-    extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.IDEAL_LINE, label="ideal")]
+    extra = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
     if has_estimate:
         extra.append(
@@ -100,8 +100,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
                 ax.set_ylabel(QUANTITIES[name][0])
             ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(panel_levels))
         axes[2 * band, column].set_title(panels.panel_title(levels))
-        _write_baselines(axes[2 * band, column], panel_rows)
-    x_label = "nodes" if (drawn_rows["replicas"] == drawn_rows["nodes"]).all() else "replicas"
+    x_label = device_axis_label(drawn_rows)
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, drawn_series, extra)
     baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
@@ -120,6 +119,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         notes=[
             kept_batch or "",
             _reading_note(drawn_rows),
+            accumulation_note(drawn_rows),
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
             ESTIMATE_EXPLAINED if has_estimate else "",
@@ -243,11 +243,10 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
 
 def _draw_ideals(ax: Axes, quantity: str, scale: Scale, rows: pd.DataFrame) -> None:
     """Draw the ideal of a panel from each number of replicas that its baselines have."""
-    ideal: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.IDEAL_LINE}
     for fewest in sorted(set(rows["baseline_replicas"].dropna())):
         replicas = np.linspace(max(fewest, min(scale.positions)), max(scale.positions), 50)
         y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)
-        ax.plot(scale.position(replicas), y, zorder=1, **ideal)
+        ax.plot(scale.position(replicas), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
 
 
 def _draw_series(
@@ -272,22 +271,3 @@ def _draw_series(
     ax.plot(x + shift, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
     ax.plot(x + shift, values, zorder=4, **panels.marker_style(series.style))
     ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)
-
-
-def _write_baselines(ax: Axes, rows: pd.DataFrame) -> None:
-    """Write the epoch time of the panel's baselines."""
-    ax.text(
-        0.03,
-        0.95,
-        baselines_text(rows),
-        transform=ax.transAxes,
-        va="top",
-        color=style.MUTED,
-        fontsize=style.SMALL_FONT_SIZE,
-    )
-
-
-def baselines_text(rows: pd.DataFrame) -> str:
-    """Return the epoch time of the baselines of some cells, or the range of several."""
-    seconds = [tables.number(value) for value in sorted(set(rows["baseline_epoch_time_s"].dropna()))]
-    return f"baseline {seconds[0]} s" if len(seconds) == 1 else f"baselines {seconds[0]} to {seconds[-1]} s"

@@ -11,6 +11,7 @@ import pandas as pd
 from analysis import answers, conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate
 from analysis.measured import level_text, title, varying
+from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from declared.factors import WORK
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -62,7 +63,7 @@ def find_answer(material: Material) -> Answer:
     ]
     return Answer(
         opening,
-        answers.reading_note(runs),
+        answer.reading,
         details,
         [grid for grid in grids if grid and grid.rows],
     )
@@ -174,13 +175,18 @@ def variation(material: Material) -> Note | None:
 
 
 def speedups(material: Material) -> Note | None:
-    """Return the smallest and the largest speed-up on the most devices; None without one."""
+    """Return the smallest and the largest speed-up on the most devices; None without one.
+
+    Cells that accumulate gradients more often than their baseline count only where there are no others.
+    """
     data = material.data("speedup")
     scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
     if scaled.empty:
         return None
     max_replicas = int(scaled["replicas"].max())
     largest_scale = scaled[scaled["replicas"] == max_replicas]
+    is_alike = accumulates_as_baseline(data)[largest_scale.index]
+    largest_scale = largest_scale[is_alike] if is_alike.any() else largest_scale
     smallest, largest = (
         largest_scale.loc[largest_scale["speedup"].idxmin()],
         largest_scale.loc[largest_scale["speedup"].idxmax()],

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.intervals import Estimate
-from analysis.measured import axis_label, cell_words, level_text
+from analysis.measured import axis_label, cell_words, device_axis_label, level_text
 from analysis.responses import with_response
 from declared.factors import SCALES
 from declared.figures import Declared
@@ -23,7 +23,6 @@ from figures.panels import Series
 from figures.scaling import (
     QUANTITIES,
     axis_top,
-    baselines_text,
     cell_ratios,
     replica_counts,
     replica_offsets,
@@ -93,7 +92,6 @@ class Panel:
         points: Its points.
         ideal: The ideal value by position; the first is that of one replica.
         top: The upper end of the axis of values as in the picture; None to include all points.
-        note: A text above the panel.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
@@ -102,7 +100,6 @@ class Panel:
     points: list[Point]
     ideal: list[tuple[float, float]] = field(default_factory=list)
     top: float | None = None
-    note: str = ""
     out_of_memory: list[tuple[int, float, str]] = field(default_factory=list)
 
 
@@ -344,13 +341,12 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
                 for index, one_series in enumerate(series)
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
             ]
-            note = baselines_text(panel_rows) if name == "speedup" else ""
             title, top = panels.panel_title(levels), axis_top(planned, name)
             marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", (scale, shifts), words)
-            chart_panels.append(Panel(title, quantity, points, ideal, top, note, marks))
+            chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
     return Chart(
         horizontal=False,
-        axis="nodes" if (planned["replicas"] == planned["nodes"]).all() else "replicas",
+        axis=device_axis_label(planned),
         ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
         limits=scale.limits,
         run_offset=0.0,

@@ -21,6 +21,7 @@ from analysis.measured import (
     title,
 )
 from analysis.pooling import pooled
+from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
@@ -176,7 +177,11 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
     if rows.empty:
         return None
     n_replicas = int(rows["replicas"].max())
-    rows = rows[rows["replicas"] == n_replicas].sort_values("speedup", kind="stable")
+    is_alike = accumulates_as_baseline(evidence.tables["speedup"])[rows.index] & (
+        rows["replicas"] == n_replicas
+    )
+    rows = rows[is_alike if is_alike.any() else rows["replicas"] == n_replicas]
+    rows = rows.sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
         f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "

@@ -8,7 +8,6 @@ const PANEL_PX = 230; // of a panel over levels
 const MIN_PANEL_PX = 240;
 const GAP_PX = 16;
 const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
-const IDEAL_DASH = [8, 4];
 const SVG = "http://www.w3.org/2000/svg";
 const MARKER_PATHS = {
   square: "M9 2h6v6h-6z",
@@ -248,12 +247,11 @@ async function draw_figure(box) {
       const pointed = [];
       if (panel.ideal.length) {
         const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
-        figure.line({ field: "x" }, { field: "y" }, { source, line_color: theme_colours().ideal, line_dash: IDEAL_DASH });
+        figure.line({ field: "x" }, { field: "y" }, { source, line_color: theme_colours().ideal });
       }
       mark_out_of_memory(Bokeh, figure, chart, panel, range[0]);
       chart.series.forEach((_, series_index) => glyphs[series_index].push(...series_glyphs(Bokeh, figure, chart, panel, series_index, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });
-      if (panel.note) title.append(make("span", { className: "panel-note", textContent: panel.note }));
       if (columns > 1 && first) title.style.paddingLeft = `${label_px}px`;
       const frame = make("div", { className: "panel-frame" });
       frame.addEventListener("click", () => {
@@ -283,7 +281,7 @@ async function draw_figure(box) {
       entry.setAttribute("aria-pressed", String(!hidden.has(series_index)));
       return entry;
     });
-    const ideal = { colour: theme_colours().ideal, marker: null, dash: IDEAL_DASH };
+    const ideal = { colour: theme_colours().ideal, marker: null, dash: [] };
     legend_box.replaceChildren(...buttons, ...(has_ideal ? [make("span", { className: "ideal" }, swatch_of(ideal), "ideal")] : []));
   }
 

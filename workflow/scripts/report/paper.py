@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.answers import Answer, answer_sentences, reading_note
+from analysis.answers import Answer, answer_sentences
 from analysis.measured import Records
 from analysis.pooling import measured_response
 from analysis.responses import with_response
@@ -177,7 +177,7 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
         *map(to_latex, answer.opening),
         to_latex(conditions.usable_runs_note(facts.runs))
         + facts.see(MEANS, " Means of all cells are in ", "."),
-        *([to_latex(note)] if (note := reading_note(facts.runs)) else []),
+        *([to_latex(answer.reading)] if answer.reading else []),
         *discussions[:1],
         *map(to_latex, answer.further),
         *discussions[1:],

@@ -90,7 +90,7 @@ def run_attempt(
     folder: Path,
     session: str,
 ) -> dict[str, Any]:
-    """Run all ranks once in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
+    """Start all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework = planned.site, planned.spec, planned.framework
     idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned.graph.to_json() if planned.graph else None
