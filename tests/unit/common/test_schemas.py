@@ -36,6 +36,8 @@ CASES: list[Case] = [
      "key.names: second value 'B' does not look right; expected letters a to z"),
     (KEYS, {"nodes": 1, "names": [*["a"] * 10, "B"]}, "bad-pattern", "key.names", {"got": "B"},
      "key.names: value 11, 'B' does not look right; expected letters a to z"),
+    ({"type": "string", "pattern": "^largest\\Z"}, "largets", "bad-pattern", "key",
+     {"got": "largets", "suggestion": "largest"}, "key: 'largets' does not look right; expected ^largest\\Z; did you mean 'largest'?"),
     ({"enum": ["local", "slurm"]}, "slrum", "not-one-of", "key",
      {"got": "slrum", "expected": ["local", "slurm"], "suggestion": "slurm"},
      "key: 'slrum' is not allowed; expected one of local, slurm; did you mean 'slurm'?"),

@@ -480,6 +480,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
         (f"timing {name}", ["a-node"], None)
     ]
     assert "timings" in names(standing) and "benchmarks" in names(standing)
+    assert [problem.reason.split()[0] for problem in standing.problems] == ["timing"], "it is no run"
 
 
 def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:

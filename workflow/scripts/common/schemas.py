@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
+_ONE_WORD = re.compile(r"\^([a-z]+)\\Z")  # a pattern that only one text has
 NUMEROUS_FILES = ("record",)  # read by the thousand
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 TYPES = {
@@ -211,8 +212,10 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
         case "maxLength":
             return "too-long", f"{value} is too long", {"expected": f"at most {rule} characters"}
         case "pattern":
-            expected = parent.get("description", rule)
-            return "bad-pattern", f"{value} does not look right", {"expected": expected}
+            word = _ONE_WORD.fullmatch(rule)
+            fields = alternatives(instance, word.groups()) if word else {}
+            fields["expected"] = parent.get("description", rule)
+            return "bad-pattern", f"{value} does not look right", fields
     return "bad-value", " ".join(error.message.split()), {}
 
 

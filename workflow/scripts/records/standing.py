@@ -203,11 +203,7 @@ def read_standing(
         elif (reason := attempts.absence_reason(published)) != attempts.NOT_RUN:
             stopped.append(("to run", reason.removeprefix("absent: "), name))
     arguments = arguments_for(campaign.study.name, campaign.site.name)
-    measurements = [
-        (f"{labels[name]}{name}", record)
-        for name, record in (*benchmark_records.items(), *timing_records.items())
-    ]
-    not_ok = [*records.items(), *measurements]
+    measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
     return Standing(
         study=campaign.study.name,
@@ -227,15 +223,19 @@ def read_standing(
         problems=group_problems(
             [
                 *(
-                    (record["status"], record["reason"] or "", name)
-                    for name, record in not_ok
+                    (
+                        record["status"],
+                        f"{(kind := labels.get(name, ''))}{record['reason'] or ''}",
+                        f"{kind}{name}",
+                    )
+                    for name, record in measured
                     if record["status"] != "ok"
                 ),
                 *stopped,
                 *(("not here", campaign.unsupported_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat=repeat_commands([record["status"] for _, record in not_ok], arguments),
+        repeat=repeat_commands([record["status"] for _, record in measured], arguments),
         run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or run_command(arguments),
         collective_benchmarks=count_measurements(len(benchmarks.outputs), benchmark_records),
