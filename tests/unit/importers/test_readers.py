@@ -50,6 +50,12 @@ def test_unit_is_that_which_ends_the_column(tmp_path: Path, column: str, unit: s
     assert runs[0].values["seconds"] == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("other", "seconds"), [("t_max", 410.0), ("t_mean", 410.0), ("items", 24600.0)])
+def test_min_beside_a_maximum_is_no_minute(tmp_path: Path, other: str, seconds: float) -> None:
+    runs, _ = read_run_table(table(tmp_path, f"t_min,{other}\n410,500\n"), {"seconds": "t_min"}, {}, {})
+    assert runs[0].values["seconds"] == pytest.approx(seconds)
+
+
 def test_objects_may_have_other_columns_than_the_first(tmp_path: Path) -> None:
     text = '[{"framework": "a", "seconds": 1}, {"framework": "a", "seconds": 2, "sync_every": 4}]'
     runs, _ = read_run_table(table(tmp_path, text), {}, {}, {})

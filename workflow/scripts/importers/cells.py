@@ -86,7 +86,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
     """
     values = {**_stated_values(statement), **measurement.values}
     place = measurement.place
-    nodes, per_node = _place(values, measurement)
+    nodes, per_node = _nodes_and_devices(values, measurement)
     devices = nodes * per_node
     parallel = {axis: int(values.get(f"{axis}_parallel", 1)) for axis in AXES}
     split = parallel["pipeline"] * parallel["tensor"] * parallel["context"]
@@ -105,28 +105,15 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         microbatches, local, sync_every = sync_every, local * sync_every, 1
     else:
         microbatches = 1
-    levels: dict[str, Any] = {
-        **{name: rules["default"] for name, rules in factor_table().items() if "default" in rules},
-        **USUAL_LEVELS,
-        "dataset": UNSTATED,
-        **statement.levels,
-        **{name: measurement.values[name] for name in NAMED_LEVELS if name in measurement.values},
+    scale = {
         "parallelism": _parallelism(parallel, int(values.get("data_parallel", 1))),
         "microbatches": microbatches,
         "nodes": nodes,
         "devices_per_node": per_node,
-        **{f"{CUSTOM}{name}": level for name, level in measurement.custom.items()},
     }
-    for name in measurement.custom:
-        factor = f"{CUSTOM}{name}"
-        parse(level_type(factor), levels[factor], Path(place), factor)
-    for name in ("framework", "model"):
-        if name not in levels:
-            hint = f"state it: --{name} NAME"
-            raise InputError("missing-value", f"does not say the {name}", file=place, hint=hint)
     return Run(
         measurement=measurement,
-        levels=levels,
+        levels=_levels(measurement, statement, scale),
         nodes=nodes,
         devices=devices,
         replicas=replicas,
@@ -139,6 +126,34 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         reason=reason,
         is_to_target=time == "run",
     )
+
+
+def _levels(measurement: Measurement, statement: Statement, scale: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the levels of a run but those of its batch; what its file says comes before what is stated.
+
+    `scale` has those that follow from the numbers of devices.
+
+    Raises:
+        InputError: If framework or model are not said, or a level of a user's factor is none.
+    """
+    values, place = measurement.values, measurement.place
+    levels: dict[str, Any] = {
+        **{name: rules["default"] for name, rules in factor_table().items() if "default" in rules},
+        **USUAL_LEVELS,
+        "dataset": UNSTATED,
+        **statement.levels,
+        **{name: values[name] for name in NAMED_LEVELS if name in values},
+        **scale,
+        **{f"{CUSTOM}{name}": level for name, level in measurement.custom.items()},
+    }
+    for name in measurement.custom:
+        factor = f"{CUSTOM}{name}"
+        parse(level_type(factor), levels[factor], Path(place), factor)
+    for name in ("framework", "model"):
+        if name not in levels:
+            hint = f"state it: --{name} NAME"
+            raise InputError("missing-value", f"does not say the {name}", file=place, hint=hint)
+    return levels
 
 
 def _stated_values(statement: Statement) -> dict[str, Any]:
@@ -154,7 +169,7 @@ def _stated_values(statement: Statement) -> dict[str, Any]:
     return stated
 
 
-def _place(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:
+def _nodes_and_devices(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:
     """Return numbers of nodes and of devices of a node; what is stated completes what the file says."""
     in_file = measurement.values
     nodes, per_node = in_file.get("nodes"), in_file.get("devices_per_node")

@@ -66,7 +66,7 @@ def read_run_table(
             place = f"{display_path(path)}, line {line}"
             if all(_text(row.get(column)) == text for column, text in row_texts.items()):
                 values = {
-                    name: _parse(name, column, _text(row.get(column)), place, unit)
+                    name: _parse(name, column, row, place, unit)
                     for name, column in names.items()
                     if _text(row.get(column))
                 }
@@ -126,8 +126,8 @@ def check_columns(row: Row, names: Sequence[str], place: str) -> None:
             raise InputError("unknown-name", problem, file=place, got=name, **alternatives(name, row))
 
 
-def _parse(name: str, column: str, text: str, place: str, unit: str) -> Any:
-    value = VALUES[name]
+def _parse(name: str, column: str, row: Row, place: str, unit: str) -> Any:
+    value, text = VALUES[name], _text(row.get(column))
     try:
         parsed = value.parse(text)
     except ValueError as error:
@@ -139,7 +139,7 @@ def _parse(name: str, column: str, text: str, place: str, unit: str) -> Any:
             got=text,
             expected=f"{error}{', without a separator of thousands' * is_thousands(text)}",
         ) from None
-    return parsed * unit_of(column, unit) if value.time else parsed
+    return parsed * unit_of(column, unit, row) if value.time else parsed
 
 
 def _level(text: str, column: str, place: str) -> Any:

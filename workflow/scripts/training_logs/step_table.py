@@ -28,6 +28,7 @@ UNIT_NAMES = {
     "sec": "s", "secs": "s", "seconds": "s", "msec": "ms", "millis": "ms", "milliseconds": "ms", "usec": "us",
     "microseconds": "us", "minutes": "min", "hours": "h",
 }  # fmt: skip
+STATISTICS = ("max", "mean", "avg", "median", "std", "p95")  # beside a minimum
 _UNIT = re.compile(rf".*[^a-z]({'|'.join(UNIT_NAMES)})[\])]?", re.DOTALL)
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "seconds": (
@@ -93,10 +94,16 @@ def find_columns(row: Row, columns: Mapping[str, str], number: int = 0) -> dict[
     return {value: name for value, name in {**usual_columns, **columns}.items() if name is not None}
 
 
-def unit_of(column: str, unit: str) -> float:
-    """Return the seconds of a unit: that which ends a column's name, as in step_ms or t(ms), else `unit`."""
-    match = _UNIT.fullmatch(column.strip().lower())
-    return UNITS[UNIT_NAMES[match[1]] if match else unit]
+def unit_of(column: str, unit: str, header: Iterable[str] = ()) -> float:
+    """Return the seconds of a unit: that which ends a column's name, as in step_ms or t(ms), else `unit`.
+
+    An ending `min` means minutes, or a minimum if `header` has a column of a like maximum or mean.
+    """
+    name = column.strip().lower()
+    match = _UNIT.fullmatch(name)
+    stem = name.removesuffix("min")
+    is_minimum = stem != name and any(stem + end in map(str.lower, header) for end in STATISTICS)
+    return UNITS[UNIT_NAMES[match[1]] if match and not is_minimum else unit]
 
 
 def _step(row: Row, names: dict[str, str], place: int, number: int, unit: str, clocks: bool) -> Step | None:
@@ -108,7 +115,7 @@ def _step(row: Row, names: dict[str, str], place: int, number: int, unit: str, c
             raise LogError(number, problem, "a number without a separator of thousands")
         if time is None:
             return None
-        seconds = time * unit_of(names["seconds"], unit)
+        seconds = time * unit_of(names["seconds"], unit, row)
         if not 0 < seconds < float("inf"):
             problem = f"{names['seconds']} is {row[names['seconds']]}"
             raise LogError(number, problem, "a time above 0")
