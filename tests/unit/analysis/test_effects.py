@@ -177,15 +177,15 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
     ("estimate", "unit", "text"),
     [
         (Estimate(0.75, 0.66, 0.86), 1, "0.75 [0.66, 0.86]"),
-        (Estimate(0.75, 0.56, 0.999), 1, "0.75 [0.56, 1.00)"),
+        (Estimate(0.75, 0.56, 0.999), 1, "0.75 [0.56, 0.999]"),
         (Estimate(0.75, 0.56, 1.001), 1, "0.75 [0.56, 1.00]"),
-        (Estimate(1.4, np.nextafter(1, 2), 1.9), 1, "1.40 (1.00, 1.90]"),
+        (Estimate(1.4, np.nextafter(1, 2), 1.9), 1, "1.40 [>1, 1.90]"),
         (Estimate(0.512, 0.451, 0.578), 100, "51.2 [45.1, 57.8]"),
-        (Estimate(0.75, 0.56, 0.9999), 100, "75 [56, 100)"),
+        (Estimate(0.75, 0.56, 0.9999), 100, "75 [56, 99.99]"),
         (Estimate(0.75), 1, "0.750"),
     ],
 )
-def test_round_bracket_marks_a_bound_that_excludes_1(estimate, unit, text):
+def test_a_bound_that_excludes_1_shows_it(estimate, unit, text):
     assert tables.ratio(estimate, unit=unit) == text
 
 

@@ -50,9 +50,9 @@ def test_unit_is_that_which_ends_the_column(tmp_path: Path, column: str, unit: s
     assert runs[0].values["seconds"] == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("other", "seconds"), [("t_max", 410.0), ("t_mean", 410.0), ("items", 24600.0)])
-def test_min_beside_a_maximum_is_no_minute(tmp_path: Path, other: str, seconds: float) -> None:
-    runs, _ = read_run_table(table(tmp_path, f"t_min,{other}\n410,500\n"), {"seconds": "t_min"}, {}, {})
+@pytest.mark.parametrize(("column", "seconds"), [("t_max", 410.0), ("t_mean", 410.0), ("items", 24600.0)])
+def test_min_beside_a_maximum_is_no_minute(tmp_path: Path, column: str, seconds: float) -> None:
+    runs, _ = read_run_table(table(tmp_path, f"t_min,{column}\n410,500\n"), {"seconds": "t_min"}, {}, {})
     assert runs[0].values["seconds"] == pytest.approx(seconds)
 
 
