@@ -42,10 +42,10 @@ figures:  ## install and run what is missing, then make all figures and tables o
 test %-test check: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
-	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not long and not every_framework and not simulation and not starters and not versions and not thorough" tests/unit tests/gpu $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not long and not every_framework and not simulation and not versions and not thorough" tests/unit tests/gpu $(ARGS)
 
 test: venv  ## run the tests that need no root and take less than 4 s each (the first time they build the environments that they need)
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not long and not every_framework and not every_study and not simulation and not starters and not versions and not thorough" $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not long and not every_framework and not every_study and not simulation and not versions and not thorough" $(ARGS)
 
 optimum-test: venv  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (2 min)
 	@$(BENCH_PYTHON) tests/checks/planner_optimum.py $(ARGS)
@@ -59,9 +59,6 @@ long-test: venv  ## run the tests that make test leaves out because they take lo
 thorough-test: venv  ## run more cases of what quicker tests cover: mutated inputs, figures of unusual campaigns, campaigns
 	@RINGSIDE_MUTATIONS=4 $(BIN)/python -m pytest tests/unit/common/test_bad_input.py
 	@$(BIN)/python -m pytest $(PARALLEL) -m thorough $(ARGS)
-
-starters-test: venv  ## run explore.R and explore.ipynb by R and Jupyter, which it installs (Debian, as root; 2 min the first time)
-	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: venv  ## train and benchmark every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
 	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_devices.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/ranks/test_command_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py tests/unit/models/test_attention.py tests/unit/ranks/test_shortage.py tests/gpu/test_deepspeed.py $(ARGS)

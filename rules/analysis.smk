@@ -1,13 +1,6 @@
 # Analysis: the tables of a study, made from its records. workflow/scripts/declared/products/tables.yaml declares them, and the programs that make them.
 #   in:  RUNS_CSV, EPOCHS_CSV, and other tables of records where a program reads them
 #   out: RESULTS/tables/<table>.csv, .md and .tex; some as CSV alone
-#        RESULTS/explore.ipynb and explore.R, starts of an analysis of one's own
-
-STARTERS = [f"{RESULTS}/explore.ipynb", f"{RESULTS}/explore.R"]
-
-
-localrules:
-    starters,
 
 
 rule tables:
@@ -40,27 +33,3 @@ for program in PRODUCTS.programs:
             arguments=PRODUCTS.arguments(program),
         shell:
             "{PREFORKED} {params.program} {params.arguments:q} 2>&1 | tee -p {log:q}"
-
-
-rule starters:
-    """Write two starts of a reader's own analysis, in Python and in R."""
-    input:
-        runs=RUNS_CSV,
-        changed=changed("starters", code("analysis.starters.write")),
-    output:
-        STARTERS,
-    log:
-        f"{RESULTS}/logs/starters.log",
-    params:
-        title=lambda _: CAMPAIGN.study.title,  # a text is no pattern: it may hold braces
-        question=lambda _: CAMPAIGN.study.question,
-        folder=subpath(output[0], parent=True),
-    shell:
-        """
-        {PREFORKED} analysis.starters.write \
-            --title {params.title:q} \
-            --question {params.question:q} \
-            --runs {input.runs:q} \
-            --out {params.folder:q} \
-            2>&1 | tee -p {log:q}
-        """

@@ -1,4 +1,4 @@
-# Provenance: what figures, tables and starters were made of, and the archive that makes them again.
+# Provenance: what figures and tables were made of, and the archive that makes them again.
 #   in:  all figures and tables; what stands behind them: study, site, locks, code, data, records
 #   out: RESULTS/manifest.json (config/schemas/manifest.schema.yaml); RESULTS/<study>.tar.gz
 
@@ -18,7 +18,6 @@ MAKING = [
         (PRODUCTS.files(program), [*code(*program.modules), *PRODUCTS.descriptions(program)])
         for program in PRODUCTS.programs
     ),
-    (STARTERS, code("analysis.starters.write")),
 ]
 MADE = {}
 for files, _ in MAKING:

@@ -88,7 +88,7 @@ def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
     content = json.loads(file.read_text())
     edit(file, json.dumps({**content, "status": "failed", "reason": "it fell", "measured": None}), age_s)
     shutil.rmtree(campaign.path(".snakemake"))  # Snakemake's metadata is not used
-    assert rebuild(campaign) == {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}
+    assert rebuild(campaign) == {"aggregate": 1, "analysis": 1, "figure": 4}
     assert "failed,it fell" in (campaign.results / "runs.csv").read_text()
     assert rebuild(campaign) == {}
 
@@ -96,8 +96,8 @@ def test_a_record_that_is_another(campaign: Checkout, age_s: float) -> None:
 @pytest.mark.parametrize(
     ("names", "rules"),
     [
-        (["runs.csv"], {"aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}),
-        (["design.csv"], {"design": 1, "aggregate": 1, "analysis": 1, "starters": 1, "figure": 4}),
+        (["runs.csv"], {"aggregate": 1, "analysis": 1, "figure": 4}),
+        (["design.csv"], {"design": 1, "aggregate": 1, "analysis": 1, "figure": 4}),
         (["tables/cells.md", "figures/overview.svg"], {"analysis": 1, "figure": 1}),
     ],
 )

@@ -216,7 +216,7 @@ def test_clone_with_published_tables_only_draws_and_analyses(
         for name in environment:
             del os.environ[name]
     assert done.status == 0, done.output
-    assert set(done.jobs) <= {"figure", "analysis", "starters"}
+    assert set(done.jobs) <= {"figure", "analysis"}
     assert {path.stem for path in (clone.results / "figures").glob("*.pdf")} == set(FIGURES)
     for name in (path.name for path in (finished_campaign.results / "tables").glob("*.csv")):
         assert (clone.results / "tables" / name).read_bytes() == (

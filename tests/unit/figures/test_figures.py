@@ -25,7 +25,7 @@ from common.options import run_program
 from common.tables import write_table
 from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS, Declared, from_json
-from figures import accuracy, draw, panels, projection, residuals, scaling, style
+from figures import draw, panels, projection, residuals, scaling, style
 from figures.network import NO_BENCHMARK
 from figures.prediction import NOTHING_PREDICTED
 from figures.view import build_view
@@ -858,48 +858,6 @@ def test_accuracy_has_bands_from_three_runs_on(replicates, n_bands, treated, tmp
         dots = [line for line in ax.lines if line.get_linestyle() == "None"]
         assert sum(len(line.get_xdata()) for line in dots) == (0 if n_bands else 3 * 3 * replicates)
     assert ("single-runs-drawn" in codes(caption.notes)) == (n_bands == 0)
-
-
-def agreeing(runs, epochs):
-    """Return epochs in which a replicate has the same accuracy in every framework."""
-    names = ["train_accuracy", "validation_accuracy"]
-    placed = epochs.merge(runs[["run_id", "batch_size", "nodes", "sync_every", "replicate"]], on="run_id")
-    by = placed.groupby(["batch_size", "nodes", "sync_every", "replicate", "epoch"])
-    return epochs.assign(**{name: by[name].transform("first").to_numpy() for name in names})
-
-
-@pytest.mark.parametrize("name", ["accuracy", "accuracy-updates"])
-def test_series_that_agree_share_a_colour_in_one_pair_of_panels(name, tmp_path):
-    runs, epochs = campaign(failures={})
-    differing, _ = drawn_by(name, Records(*write_frames(tmp_path, runs, epochs)))
-    assert len([ax for ax in differing.axes if ax.axison]) == 2 * 8
-    records = Records(*write_frames(tmp_path, runs, agreeing(runs, epochs)))
-    figure, caption = drawn_by(name, records)
-    assert [ax.get_title() for ax in figure.axes] == ["training", "validation"]
-    note = find_note(caption.below, "series-agree")
-    assert note.facts == {"factors": ["framework"], "largest": 0}
-    for ax in figure.axes:
-        assert len(ax.lines) == runs["cell"].nunique()
-        assert len({line.get_color() for line in ax.lines}) == len(figure.legends[0].get_texts()) == 8
-    low = 100 * records.epochs["train_accuracy"].min()
-    assert 0 < low - figure.axes[0].get_ylim()[0] < 10, "the axis fits the data"
-
-
-def test_coinciding_curves_share_a_legend_entry(tmp_path):
-    runs, epochs = campaign(failures={})
-    epochs = agreeing(runs.assign(sync_every=1), epochs)
-    own = epochs["run_id"].str.startswith("horovod-pytorch.small-cnn.digits.b32.n2.s4")
-    assert accuracy.MAX_COINCIDING_DIFFERENCE < 0.01 < accuracy.MAX_DIFFERENCE
-    for difference, groups in ((0.0, [2, 2]), (0.01, [2])):
-        changed = epochs.assign(train_accuracy=epochs["train_accuracy"] - difference * own)
-        figure, caption = drawn_by("accuracy", Records(*write_frames(tmp_path, runs, changed)))
-        coinciding = find_note(caption.notes_elsewhere, "curves-coincide").facts["groups"]
-        assert [len(group) for group in coinciding] == groups
-        n_marked = int(difference > 0)
-        names = names_in(figure.legends[0])
-        assert len(names) == 8 - len(groups) + n_marked and ("horovod-pytorch" in names) == bool(n_marked)
-        for ax in figure.axes:
-            assert sum(line.get_markerfacecolor() == "white" for line in ax.lines) == n_marked
 
 
 @pytest.mark.parametrize("name", OF_ACCURACY)

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, successful, title, treatment_text
+from analysis.measured import Records, successful
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
@@ -22,7 +21,6 @@ from figures.view import View, build_view
 
 PANEL_INCHES = 1.2
 SMALL_PANEL_INCHES = 1.0  # if there are more panels than LARGE_PANELS
-JOINT_PANEL_INCHES = 1.6
 LARGE_PANELS = 12
 SMALL_GRID_COLUMNS = 6
 SMALL_TITLE_CHARACTERS = 16
@@ -35,19 +33,8 @@ NOTABLE_START_RATIO = 2  # of the ends of first epochs in one panel, over wall t
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel; more have bars, because their bands would cover each other
 MAX_BARS = 10  # of a series
-MAX_DIFFERENCE = 0.02  # between runs that count as equal, of an accuracy
-MIN_AGREEING_SHARE = 0.9  # of epochs, between series that share a colour
-MAX_COINCIDING_DIFFERENCE = 0.005  # of an accuracy, between curves that are drawn as one: a line's width
-MAX_LABEL_CHARACTERS = 90  # of a legend entry, as wide as a page
-LOG_FROM_RATIO = 5  # of the ends of lines in one panel
+MIN_AXIS_SPAN = 0.02  # of an accuracy
 DOT_SIZE = 1.4
-DIFFERING_MARKER: dict[str, Any] = {  # of curves that visibly differ from the others of their colour
-    "marker": "o",
-    "markersize": 2.6,
-    "markerfacecolor": "white",
-    "markeredgewidth": 0.6,
-    "linewidth": 0.7,
-}
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
 
 
@@ -129,7 +116,6 @@ AXES = {
     ),
 }
 HEADING = "{} in {} over {}. Lines: means; {}: 95 % t intervals."
-JOINT_HEADING = "{} in {} over {}. Lines: means of cells."
 HEADING_WITHOUT_INTERVALS = "{} in {} over {}. Lines: means."
 WARM_UP_NOTE = Note(
     "first-epoch-warms-up", "Lines start at different times because the first epoch includes warm-up."
@@ -138,11 +124,7 @@ DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, training above validation for each combination of factors, and its caption.
-
-    If the series of every panel agree, a line has the colour of its panel instead, and all lines share one
-    panel for training and one for validation.
-    """
+    """Return the figure, training above validation for each combination of factors, and its caption."""
     view, x_axis, quantity = (
         build_view(records.runs, declaration),
         AXES[declaration.x or "epochs"],
@@ -170,23 +152,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
     recorded_runs = recorded_runs[recorded_runs > 0]
-    spread = _replicate_spread(view, epochs, responses, x_axis, quantity)
-    if (spread <= MAX_DIFFERENCE).mean() >= MIN_AGREEING_SHARE:
-        joint_series = [
-            Series(treatment_text(levels), levels, series_style)
-            for levels, series_style in zip(view.panels, style.TREATMENT_STYLES, strict=False)
-        ]
-        curves = {cell: _curve(rows, responses) for cell, rows in epochs.groupby("cell")}
-        groups = _coinciding_groups(view, joint_series, curves)
-        differing = _differing_cells(view, joint_series, curves)
-        figure = _draw_joint_panels(responses, (x_axis, quantity), (view, epochs), groups, differing)
-        caption = view.caption(
-            [_heading_note(JOINT_HEADING, quantity, responses, x_axis), _agreement_note(view, spread)],
-            notes=[_agreeing_share_note(spread), _coinciding_note(groups), *notes],
-            with_intervals=False,
-            counted=recorded_runs,
-        )
-        return figure, caption
     n_series = max(len(_drawn_series(view, levels)) for levels in view.panels)
     interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
     figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
@@ -206,188 +171,11 @@ def _drawn_series(view: View, levels: Mapping[str, Any]) -> list[Series]:
     return [series for series in view.series if len(series.select(panel_runs))]
 
 
-def _replicate_spread(
-    view: View, epochs: pd.DataFrame, responses: list[str], x_axis: Axis, quantity: Quantity
-) -> pd.Series:
-    """Return how far the series of a panel differ in each epoch of each replicate.
-
-    Runs of one replicate begin with the same weights and see the same batches in every framework, so they
-    differ little. Empty if series cannot share a colour: a single panel, too many panels, or a panel in which
-    they have different positions on the axis.
-    """
-    none = pd.Series(dtype=float)
-    if (
-        not x_axis.integer
-        or not math.isfinite(quantity.maximum)
-        or not 1 < len(view.panels) <= len(style.TREATMENT_STYLES)
-    ):
-        return none
-    columns = ["run_id", "replicate", *view.facet]
-    placed = epochs[["run_id", "epoch", "x", *responses]].merge(view.ok[columns], on="run_id")
-    grouped = placed.groupby([*view.facet, "replicate", "epoch"], dropna=False)[["x", *responses]]
-    spread = (grouped.max() - grouped.min())[grouped.size() > 1]
-    return none if spread["x"].any() else spread[responses].max(axis=1)
-
-
 def _starts_differ(view: View, epochs: pd.DataFrame) -> bool:
     """Return whether the first epochs of a panel end at times that differ by NOTABLE_START_RATIO."""
     starts = epochs[epochs["epoch"] == epochs["epoch"].min()].groupby("cell")["x"].mean()
     ends = [starts[starts.index.isin(panels.rows_at(view.ok, levels)["cell"])] for levels in view.panels]
     return any(of_panel.max() > NOTABLE_START_RATIO * of_panel.min() for of_panel in ends)
-
-
-def _agreement_note(view: View, spread: pd.Series) -> Note:
-    """Say which series share a colour, because they agree."""
-    names = " and ".join(title(name) for name in view.colour)
-    largest = float(spread.max())
-    text = f"One colour for all levels of {names}, which differ by {100 * largest:.2g} points at most."
-    return Note("series-agree", text, factors=view.colour, largest=largest)
-
-
-def _agreeing_share_note(spread: pd.Series) -> Note:
-    """Say how often the series that share a colour agree, replicate by replicate."""
-    share = float((spread <= MAX_DIFFERENCE).mean())
-    text = (
-        f"Runs of one replicate differ by at most {100 * MAX_DIFFERENCE:g} points in {100 * share:.0f} % of "
-        "epochs, so their series share a colour."
-    )
-    return Note("agreeing-share", text, share=share, limit=MAX_DIFFERENCE)
-
-
-def _curve(rows: pd.DataFrame, responses: Sequence[str]) -> pd.DataFrame:
-    """Return the means of a cell by epoch: its position `x`, and its responses."""
-    return rows.groupby("epoch")[["x", *responses]].mean()
-
-
-def _coincide(curve: pd.DataFrame, other_curve: pd.DataFrame) -> bool:
-    """Return whether two curves have the same positions and nowhere differ by more than a line's width."""
-    if not curve.index.equals(other_curve.index) or not np.allclose(curve["x"], other_curve["x"]):
-        return False
-    return bool(
-        ((curve - other_curve).drop(columns="x").abs().fillna(0) <= MAX_COINCIDING_DIFFERENCE).all(None)
-    )
-
-
-def _panel_cells(view: View, panel: Series, curves: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the cell of each series of `view` in a panel, if it has a curve."""
-    panel_runs = panel.select(view.ok)
-    return {
-        series.name: cell
-        for series in view.series
-        for cell in series.select(panel_runs)["cell"].unique()
-        if cell in curves
-    }
-
-
-def _coinciding_groups(
-    view: View, joint_series: Sequence[Series], curves: Mapping[str, pd.DataFrame]
-) -> list[list[Series]]:
-    """Return the panels whose curves coincide, series by series; each group has one legend entry."""
-    groups: list[list[Series]] = []
-    for panel in joint_series:
-        cells = _panel_cells(view, panel, curves)
-        for group in groups:
-            first_cells = _panel_cells(view, group[0], curves)
-            shared = cells.keys() & first_cells.keys()
-            if shared and all(_coincide(curves[cells[name]], curves[first_cells[name]]) for name in shared):
-                group.append(panel)
-                break
-        else:
-            groups.append([panel])
-    return groups
-
-
-def _differing_cells(
-    view: View, joint_series: Sequence[Series], curves: Mapping[str, pd.DataFrame]
-) -> dict[str, str]:
-    """Return the cells whose curve is visibly another one than that of most series of the panel.
-
-    The value is the name of the series.
-    """
-    differing: dict[str, str] = {}
-    for panel in joint_series:
-        cells = _panel_cells(view, panel, curves)
-        agreeing = {
-            name: [own for own in cells if _coincide(curves[cells[own]], curves[cell])]
-            for name, cell in cells.items()
-        }
-        largest: list[str] = max(agreeing.values(), key=len, default=[])
-        differing |= {cell: name for name, cell in cells.items() if name not in largest}
-    return differing
-
-
-def _group_label(group: Sequence[Series]) -> str:
-    """Return the legend entry of panels that coincide."""
-    text = " = ".join(series.name for series in group)
-    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{group[0].name} and {len(group) - 1} more"
-
-
-def _differing_label(differing: Mapping[str, str]) -> str:
-    """Return the legend entry of the series that visibly differ from the others of their colour."""
-    names = list(dict.fromkeys(differing.values()))
-    text = ", ".join(names)
-    return text if len(text) <= MAX_LABEL_CHARACTERS else f"{names[0]} and {len(names) - 1} more"
-
-
-def _coinciding_note(groups: Sequence[Sequence[Series]]) -> str:
-    """Say which panels coincide; "" for none."""
-    names = [[series.name for series in group] for group in groups if len(group) > 1]
-    text = f"Coinciding curves, drawn as one: {'; '.join(map(' = '.join, names))}."
-    return Note("curves-coincide", text, groups=names) if names else ""
-
-
-def _draw_joint_panels(
-    responses: list[str],
-    content: tuple[Axis, Quantity],
-    data: tuple[View, pd.DataFrame],
-    groups: Sequence[Sequence[Series]],
-    differing: Mapping[str, str],
-) -> Figure:
-    """Draw a line per cell, training beside validation, with a colour per panel of the view.
-
-    Args:
-        responses: Columns of the panels.
-        content: What is on the axes.
-        data: The view and its epochs.
-        groups: Panels of the view that coincide and share a style.
-        differing: Cells that have markers, because they differ from the others of their colour.
-    """
-    (x_axis, quantity), (view, epochs) = content, data
-    width = style.PAGE_INCHES
-    entries = [Series(_group_label(group), group[0].levels, group[0].style) for group in groups]
-    marked = (
-        [Line2D([], [], label=_differing_label(differing), color=style.MUTED, **DIFFERING_MARKER)]
-        if differing
-        else []
-    )
-    names = [*(entry.name for entry in entries), *(str(handle.get_label()) for handle in marked)]
-    above_in = panels.legend_height(len(names), width, names)
-    figure = style.new_figure(width, JOINT_PANEL_INCHES + 0.3 + above_in)
-    axes = figure.subplots(1, len(responses), squeeze=False, sharey=True, sharex=True)[0]
-    ends = epochs.groupby("cell")["x"].max()
-    _set_y_axis(axes[0], quantity, epochs, responses)
-    for ax, response in zip(axes, responses, strict=True):
-        for series, drawn_style in [(series, group[0].style) for group in groups for series in group]:
-            for cell in series.select(view.ok)["cell"].unique():
-                rows = epochs[epochs["cell"] == cell]
-                curve = intervals.means(rows[response], rows["epoch"])
-                x = rows.groupby("epoch")["x"].mean().reindex(curve.index)
-                line = {"color": drawn_style.colour, "linestyle": drawn_style.line, "linewidth": 0.7}
-                marker = panels.marker_style(drawn_style) if len(curve) == 1 else {}
-                marker |= DIFFERING_MARKER if cell in differing else {}
-                ax.plot(x, quantity.scale * curve["value"], **marker | line)
-        ax.set_title(quantity.responses[response])
-        ax.grid(True)
-        if ends.max() > LOG_FROM_RATIO * ends.min():
-            ax.set_xscale("log")
-            panels.set_round_ticks(ax.xaxis)
-        else:
-            ax.set_xlim(*_axis_limits(epochs["x"], integer=x_axis.integer))
-            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=2))
-    axes[0].set_ylabel(quantity.label)
-    figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, entries, marked, markers=False)
-    return figure
 
 
 def _draw_panels(
@@ -518,7 +306,7 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: l
         panels.set_round_ticks(ax.yaxis)
         ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
         return
-    span = max(largest - smallest, MAX_DIFFERENCE)
+    span = max(largest - smallest, MIN_AXIS_SPAN)
     lows = pd.concat(
         [
             _means(rows, response, quantity)["low"]
@@ -527,7 +315,7 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: l
         ]
     )
     smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
-    margin = MARGIN * max(largest - smallest, MAX_DIFFERENCE)
+    margin = MARGIN * max(largest - smallest, MIN_AXIS_SPAN)
     low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
     ax.set_ylim(quantity.scale * low, quantity.scale * high)
 

@@ -2,7 +2,6 @@
 
     <study>/README.md, remake       how to rebuild
             figures/, tables/, records/, manifest.json    products, and what they were made from
-            explore.ipynb, explore.R    starters of an analysis
             appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    descriptions
             ringside/               the workflow as it was, with the records in results/<study>/
 
@@ -73,7 +72,6 @@ README = """\
 
 * `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` \
 (one row per run, per epoch).
-* `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starters for your own analysis.
 * `./remake` rebuilds all of them from the records of every run, without training, and compares every file. \
 It needs Linux and
   Python 3.11 or newer with venv, and installs the locked libraries into `{workflow}/.venv`. On another CPU \

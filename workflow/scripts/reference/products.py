@@ -25,9 +25,6 @@ LAYOUT = {
     "tables/TABLE.csv, .md, .tex": (
         "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes"
     ),
-    "explore.ipynb, explore.R": (
-        "two starts of your own analysis, in Python and in R; copy them before you change them"
-    ),
     "report.html": "one page with everything (`./ringside report`)",
     "paper/": "the paper in LaTeX, and its PDF (`./ringside paper`); `main.tex` is written once and is yours",
     "manifest.json": "SHA-256 of every figure and table, and of all that they were made from",
