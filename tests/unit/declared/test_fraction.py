@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from common.errors import CodedValueError, InputError
+from common.errors import InputError
 from declared.factors import factor_table
-from declared.fraction import Fraction, generated_fraction, smallest_fraction
+from declared.fraction import Fraction, smallest_fraction
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
@@ -82,30 +82,6 @@ def fraction_like(fraction: Fraction) -> list[str]:
     return [" = ".join(" x ".join(names) for names in effects) for effects in fraction.aliases()]
 
 
-def test_generators_of_a_persons_own() -> None:
-    # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB
-    # has III
-    better, worse = (generated_fraction(list("ABCD"), {"D": list(factors)}) for factors in ("ABC", "AB"))
-    assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
-    assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
-    for bad, code, sentence in (
-        ({"D": ["A", "E"]}, "factor-does-not-vary", "D: 'E' does not vary"),
-        (
-            {"D": ["A", "B"], "C": ["A", "B"]},
-            "confounded-factors",
-            "D: two factors would always change together; expected another product",
-        ),
-        (
-            {"D": ["A", "C"], "C": ["A", "B"]},
-            "generated-by-generated",
-            "D: 'C' is itself generated; expected factors without a generator",
-        ),
-    ):
-        with pytest.raises(CodedValueError) as refused:
-            generated_fraction(list("ABCD"), bad)
-        assert (refused.value.code, str(refused.value)) == (code, sentence)
-
-
 def written(folder: Path, **changes: object) -> Path:
     study = {**GOOD, **changes}
     (folder / "s.yaml").write_text(
@@ -153,9 +129,6 @@ def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
          {"got": 3}),
         ({"resolution": 6}, "not-one-of", "resolution", {"got": 6, "expected": [3, 4, 5]}),
         ({"design": "full"}, "conflicting-keys", "resolution", {}),
-        ({"generators": {"nodes": ["framework", "batch_size"]}}, "conflicting-keys", "resolution", {}),
-        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "factor-does-not-vary",
-         "generators", {"mentions": ["nodes", "model"]}),
         ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none",
                       "sync_every": 1}, "resolution": 4}, "no-such-fraction", "design",
                       {"mentions": [3, "IV"]}),

@@ -181,19 +181,6 @@ def test_alias_names_a_contrast(tmp_path: Path, contrasts: object) -> None:
     assert load_study("s", written(tmp_path, **changes)).replicates.contrasts == {"sync_every": (1, 4)}
 
 
-def test_alias_names_a_generated_factor(tmp_path: Path) -> None:
-    two = {"nodes": [1, 2], "batch_size": [16, 32], "framework": "pytorch-ddp", "sync_every": None}
-    for generators in ({ALIAS: ["nodes", "batch_size"]}, {"nodes": ["batch_size", ALIAS]}):
-        changes = {
-            "design": "fractional",
-            "generators": generators,
-            "factors": factors(**two, **{ALIAS: [1, 4]}),
-        }
-        study = load_study("s", written(tmp_path, **changes))
-        assert study.fraction is not None and len(study.cells()) == 4
-        assert {levels["sync_every"] for levels in study.cells()} == {1, 4}
-
-
 BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
 
 

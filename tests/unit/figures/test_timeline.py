@@ -165,22 +165,6 @@ def test_a_night_without_runs_is_cut_and_said(drawn_of):
     assert longest_s == pytest.approx(14 * 3600 + PAUSE_S)
 
 
-def test_blocks_and_sessions_are_strips_one_where_they_are_one(drawn_of):
-    runs, epochs = designed_campaign()
-    runs = scheduled(runs.sort_values("order_key"))
-    assert lanes(drawn_of(runs, epochs)[0])[0] == "block"
-    runs["session"] = [f"job{block}" for block in runs["block"]]
-    figure, caption = drawn_of(runs, epochs)
-    assert lanes(figure)[:2] == ["block", "custom, no accumulation"]
-    assert find_note(caption.notes, "blocks").facts == {"strips": ["block"], "blocks": 5, "sessions": 5}
-    runs.loc[runs.index[-1], "session"] = "later"
-    figure, caption = drawn_of(runs, epochs)
-    assert lanes(figure)[:2] == ["session", "block"]
-    facts = {"strips": ["session", "block"], "blocks": 5, "sessions": 6}
-    assert find_note(caption.notes, "blocks").facts == facts
-    assert {"1", "5"} <= {text.get_text() for ax in figure.axes for text in ax.texts}
-
-
 @pytest.mark.parametrize(
     ("rows", "runs", "max_runs"), [(1, 40, 90), (1, 85, 90), (3, 270, 90), (9, 2000, 300)]
 )

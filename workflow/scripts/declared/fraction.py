@@ -79,27 +79,6 @@ def smallest_fraction(names: Sequence[str], resolution: int) -> Fraction:
     raise CodedValueError("no-such-fraction", problem)
 
 
-def generated_fraction(names: Sequence[str], generators: Mapping[str, Sequence[str]]) -> Fraction:
-    """Return the fraction in which each factor of ``generators`` is the product of the basic factors named.
-
-    Raises:
-        ValueError: If the generators are invalid.
-    """
-    basic = {name: 1 << place for place, name in enumerate(name for name in names if name not in generators)}
-    for name, product in generators.items():
-        if unknown := [factor for factor in (name, *product) if factor not in names]:
-            raise CodedValueError("factor-does-not-vary", f"{name}: '{unknown[0]}' does not vary")
-        if dependent := [factor for factor in product if factor in generators]:
-            problem = f"{name}: '{dependent[0]}' is itself generated; expected factors without a generator"
-            raise CodedValueError("generated-by-generated", problem)
-    products = {name: sum(basic[factor] for factor in product) for name, product in generators.items()}
-    every = {name: (basic | products)[name] for name in names}
-    if clash := [name for name in products if list(every.values()).count(every[name]) > 1]:
-        problem = f"{clash[0]}: two factors would always change together; expected another product"
-        raise CodedValueError("confounded-factors", problem)
-    return Fraction(every, len(basic))
-
-
 def _generators(count: int, basic: int, resolution: int) -> list[int] | None:
     """Return ``count`` generators that give at least this resolution, or None if the search finds none."""
     candidates = sorted(

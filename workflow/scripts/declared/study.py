@@ -37,7 +37,7 @@ from declared.factors import (
     with_devices,
 )
 from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
-from declared.fraction import Fraction, generated_fraction, smallest_fraction
+from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import Imported, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
@@ -46,7 +46,7 @@ from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
 
-SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "answer", "figures")
+SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
 CUSTOM_KEY = "custom"  # below `factors`: factors of the user's own
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
@@ -265,14 +265,9 @@ class StudyKeys(QuestionKeys):
         "levels each"
     )
     resolution: Maybe[Literal[3, 4, 5]] = optional(
-        "least resolution of a fractional design; 4 where neither this nor generators is given. 3: main "
+        "least resolution of a fractional design; default: 4. 3: main "
         "effects are not aliased with each other; 4: nor with two-way interactions; 5: nor are two-way "
         "interactions with each other"
-    )
-    generators: Maybe[dict[str, Annotated[list[str], Rules(unique=True, min_length=2)]]] = optional(
-        "for a fractional design, instead of resolution: FACTOR: [FACTOR, FACTOR, ...]; the level of the "
-        "first is the product of the levels of the others (first level -1, second level +1)",
-        min_length=1,
     )
     replicates: Annotated[
         Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)
@@ -725,10 +720,10 @@ def _check_response(study: Study) -> None:
 def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
     """Return the fraction of a study with design: fractional, None with design: full."""
     if written.design == "full":
-        if surplus := [key for key in ("resolution", "generators") if getattr(written, key)]:
+        if written.resolution:
             problem = "only with design: fractional"
             raise InputError(
-                "conflicting-keys", problem, file=display_path(file), key=surplus[0], hint="take it out"
+                "conflicting-keys", problem, file=display_path(file), key="resolution", hint="take it out"
             )
         return None
     if written.exclude:
@@ -749,22 +744,13 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
             got=len(factors[multilevel[0]]),
             hint="with design: fractional every factor that varies has two",
         )
-    if written.generators and written.resolution:
-        raise InputError(
-            "conflicting-keys",
-            "follows from generators",
-            file=display_path(file),
-            key="resolution",
-            hint="take one of the two out",
-        )
-    key = "generators" if written.generators else "design"
     try:
-        if written.generators:
-            return generated_fraction(varied, written.generators)
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
-        hint = "" if key == "generators" else "say design: full, or a lower resolution"
-        raise InputError(error.code, error.problem, file=display_path(file), key=key, hint=hint) from None
+        hint = "say design: full, or a lower resolution"
+        raise InputError(
+            error.code, error.problem, file=display_path(file), key="design", hint=hint
+        ) from None
 
 
 def _named_factors(written: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,6 @@ CUT_FROM = 0.15  # of the time in runs: longer gaps are cut
 CUT_WIDTH = 0.03  # of a row, for a gap that is cut
 MAX_CUTS = 12
 LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
-BAND_COLOURS = ("#e4e4e4", "#c4c4c4")
 MAX_TICKS = (4, 8)  # in a figure as wide as a column, as a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
@@ -98,12 +97,12 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         )
     lanes, bars = _make_lanes(ran, view.series)
     by_host = lanes[0] != view.series[0].name
-    strips, time = _make_strips(ran), time_axis(ran)
+    time = time_axis(ran)
     is_page_wide = len(ran) > RUNS_IN_COLUMN
     width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
     handles = _legend_handles(ran, view.series if by_host else [])
     above_in = panels.handles_height(handles, width)
-    row_in = LANE_INCHES * (len(lanes) + len(strips)) + BELOW_ROW_INCHES
+    row_in = LANE_INCHES * len(lanes) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
     figure = style.new_figure(width, rows * row_in + 0.1 + above_in)
@@ -112,15 +111,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         low, high = row * length, (row + 1) * length
         ax.set_xlim(low, high)
         _draw_bars(ax, bars, time, view.series)
-        for number, bands in enumerate(strips.values()):
-            _draw_strip(ax, bands, time, number - len(strips), style.SMALL_FONT_SIZE / 72 / width * length)
         draw_cuts(ax, time, (len(lanes) - 1) / 2)
         _draw_symbols(ax, bars, time)
         ax.set_xticks(*time.ticks(low, high, MAX_TICKS[is_page_wide], unit))
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
-    axes[0].set_yticks(range(-len(strips), len(lanes)), [*strips, *lanes])
-    axes[0].set_ylim(len(lanes) - 0.45, -len(strips) - 0.55)
+    axes[0].set_yticks(range(len(lanes)), lanes)
+    axes[0].set_ylim(len(lanes) - 0.45, -0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
     panels.place_legend(figure, handles)
     return figure, view.caption(
@@ -129,7 +126,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         CUTS_NOTE if len(time.cuts) else "",
         _overlap_note(bars),
         *_not_drawn_notes(view.runs, ran),
-        notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE, _blocks_note(ran, strips)],
+        notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
         with_intervals=False,
     )
 
@@ -304,55 +301,6 @@ def _lighten(colour: np.ndarray) -> np.ndarray:
     return 1 - LIGHT_SHARE * (1 - colour)
 
 
-def _make_strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return, by name of the strip (block, session), a row per stretch of runs with hours and its number.
-
-    A strip with a single number is left out, and so are sessions that coincide with blocks.
-    """
-    session = pd.Series(pd.factorize(ran["session"])[0] + 1, index=ran.index)
-    numbers = {"session": session, "block": ran["block"].astype(int)}
-    if len(pd.DataFrame(numbers).drop_duplicates()) == ran["block"].nunique() == session.nunique():
-        del numbers["session"]
-    strips = {}
-    for name, number in numbers.items():
-        if number.nunique() > 1:
-            stretch = number.ne(number.shift()).cumsum()
-            by = ran.assign(number=number).groupby(stretch)
-            strips[name] = by.agg(
-                start_h=("start_h", "min"), end_h=("end_h", "max"), number=("number", "first")
-            )
-    return strips
-
-
-def _draw_strip(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: float) -> None:
-    """Draw a strip, light and dark in turn, with numbers where they fit; a digit is narrower than `digit`."""
-    left, right = time.position(bands["start_h"].to_numpy()), time.position(bands["end_h"].to_numpy())
-    is_visible = _is_in_panel(ax, left, right)
-    shade = np.array([to_rgb(colour) for colour in BAND_COLOURS])[np.arange(len(bands)) % 2]
-    _draw_boxes(
-        ax,
-        left[is_visible],
-        right[is_visible],
-        y,
-        facecolors=shade[is_visible],
-        rasterized=len(bands) > MAX_VECTOR_BARS,
-    )
-    low, high = ax.get_xlim()
-    for start, end, number in zip(
-        left[is_visible], right[is_visible], bands["number"][is_visible], strict=True
-    ):
-        start, end = max(start, low), min(end, high)
-        if end - start > digit * len(str(number)):
-            ax.text(
-                (start + end) / 2,
-                y,
-                str(number),
-                fontsize=style.SMALL_FONT_SIZE,
-                ha="center",
-                va="center_baseline",
-            )
-
-
 def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
     """Draw long gaps, hatched, with their duration at this height."""
     for start, end in time.cuts:
@@ -445,22 +393,6 @@ def _span_note(ran: pd.DataFrame) -> str:
         "longest_gap_s": longest_s,
     }
     return Note("campaign-span", text, runs=len(ran), **facts)
-
-
-def _blocks_note(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
-    """Return how many blocks and sessions there are."""
-    sessions = ran["session"].nunique()
-    counted = (
-        f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}"
-        if sessions
-        else ""
-    )
-    if "session" not in strips and "block" in strips and sessions > 1:
-        counted = f"{number_of(sessions, 'block')}, each in a session of its own"
-    facts = {"strips": list(strips), "blocks": ran["block"].nunique(), "sessions": sessions}
-    if not strips:
-        return Note("blocks", f"{counted}.", **facts) if counted else ""
-    return Note("blocks", f"Strips: {counted}." if counted else "Strip: blocks.", **facts)
 
 
 def _overlap_note(bars: pd.DataFrame) -> str:
