@@ -6,12 +6,9 @@ Nothing is averaged over other factors: of many comparisons the extremes are nam
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from analysis import answers, conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate
 from analysis.measured import level_text, title, varying
-from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from declared.factors import WORK
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -50,7 +47,7 @@ def find_answer(material: Material) -> Answer:
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
-    details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
+    details = [*answer.further, *filter(None, [variation(material)])]
     response = material.response
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     grids = [
@@ -171,49 +168,4 @@ def variation(material: Material) -> Note | None:
         f"Shares of the variation of log {material.response.title} (analysis of variance): "
         f"{', '.join(parts)}.",
         shares=shares,
-    )
-
-
-def speedups(material: Material) -> Note | None:
-    """Return the smallest and the largest speed-up on the most devices; None without one.
-
-    Cells that accumulate gradients more often than their baseline count only where there are no others.
-    """
-    data = material.data("speedup")
-    scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
-    if scaled.empty:
-        return None
-    max_replicas = int(scaled["replicas"].max())
-    largest_scale = scaled[scaled["replicas"] == max_replicas]
-    is_alike = accumulates_as_baseline(data)[largest_scale.index]
-    largest_scale = largest_scale[is_alike] if is_alike.any() else largest_scale
-    smallest, largest = (
-        largest_scale.loc[largest_scale["speedup"].idxmin()],
-        largest_scale.loc[largest_scale["speedup"].idxmax()],
-    )
-    words = answers.cell_contexts(material.runs)
-    extremes = [
-        f"{_speedup_text(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (smallest, largest)
-    ]
-    range_text = (
-        f"is {extremes[0]}" if len(largest_scale) == 1 else f"ranges from {extremes[0]} to {extremes[1]}"
-    )
-    return Note(
-        "speedups",
-        f"The speed-up on {max_replicas} devices over the baselines in the table speedup {range_text}.",
-        replicas=max_replicas,
-        least=float(smallest["speedup"]),
-        greatest=float(largest["speedup"]),
-        cells=[str(smallest["cell"]), str(largest["cell"])],
-    )
-
-
-def _speedup_text(row: pd.Series) -> str:
-    return tables.interval(_estimate(row, "speedup"))
-
-
-def _estimate(row: pd.Series, name: str) -> Estimate:
-    missing = float("nan")
-    return Estimate(
-        float(row[name]), float(row.get(f"{name}_low", missing)), float(row.get(f"{name}_high", missing))
     )
