@@ -29,7 +29,7 @@ BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce bel
 STEPS_ON_AXIS = 3  # of the slowest panel, which set the axis limit
 MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
-WAIT_LABEL = "all-reduce: waiting for the slowest rank"
+WAIT_LABEL = "wait for slowest (below)"
 HOW_TO_READ = (
     "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: it "
     "waits until the slowest rank starts it, then bytes are transferred. The line is the critical path. "
@@ -256,7 +256,7 @@ def _legend_handles(phases: Sequence[str], drawn_panels: Sequence[Panel]) -> lis
     handles: list[Patch | Line2D] = list(phase_styles.legend_handles(phases))
     if any(len(panel.traced.allreduces) for panel in drawn_panels):
         handles += [
-            Patch(label="all-reduce: transfer", **_lane_style(COMMUNICATION)),
+            Patch(label="transfer (below)", **_lane_style(COMMUNICATION)),
             Patch(label=WAIT_LABEL, **_lane_style(WAIT_LABEL)),
         ]
     return [*handles, Line2D([], [], color=style.INK, linewidth=0.8, label="critical path")]

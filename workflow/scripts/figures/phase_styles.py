@@ -29,8 +29,8 @@ PHASE_STYLES: dict[str, tuple[str, str]] = {
 LABELS = {
     **PHASES,
     COMMUNICATION: "all-reduce",
-    TRANSFERRING: "exposed: transfer",
-    WAITING: "exposed: waiting",
+    TRANSFERRING: "wait for transfer",
+    WAITING: "wait for slowest",
     REST: "other waiting",
 }
 _FALLBACK_COLOURS = ("#997700", "#117733", "#aa4499", "#44aa99")

@@ -114,7 +114,9 @@ def _draw_lane(ax: Axes, y: float, row: pd.Series, end: float, overlapped: pd.Se
 def _legend_handles(phases: Sequence[str]) -> list[Patch]:
     handles = phase_styles.legend_handles(phases)
     lane = (
-        [Patch(facecolor=ORANGE, linewidth=0, label="communication (lane)")] if TRANSFERRING in phases else []
+        [Patch(facecolor=ORANGE, linewidth=0, label="communication (below)")]
+        if TRANSFERRING in phases
+        else []
     )
     return [*handles, *lane]
 
