@@ -203,7 +203,7 @@ def test_very_long_lines_are_no_trouble(line):
         ),
         (["Caught signal 15 (SIGTERM)", "   7: El::blas::Gemm(char)", "----", "…"], "Caught signal 15 (SIGTERM)"),
         (["epoch 3 began", "=======", "…"], "epoch 3 began"),
-        ([], "it said nothing"),
+        ([], "it printed nothing"),
     ],
 )  # fmt: skip
 def test_the_reason_is_the_most_telling_line(lines, reason):

@@ -57,7 +57,7 @@ _BRACKETS = (
 NOTE = f"All else is equal in each comparison. {_BRACKETS}"
 NOTE_ELSEWHERE = f"All else is equal in each comparison as far as the source says. {_BRACKETS}"
 MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
-MAX_FACTOR = 100.0  # larger ones are not told apart
+MAX_FACTOR = 100.0  # larger ones are named as more than this
 MAX_PLACES = 3  # levels without an effect that a sentence names
 _NOUNS = {
     "nodes": "number of nodes",

@@ -163,7 +163,7 @@ def system_faults(path: Path) -> Iterator[None]:
 
 
 def system_error(error: OSError, path: object = "") -> InputError:
-    """Return an InputError with what the system said of a file."""
+    """Return an InputError with the system's message about a file."""
     problem = error.strerror or str(error)
     return InputError(SYSTEM_CODE, problem, file=error.filename or path, hint="correct it, then start again")
 

@@ -238,7 +238,7 @@ def _serve(number: int, preloaded: list[str]) -> None:
         try:
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
         except SystemExit as ended:
-            if isinstance(ended.code, str):  # said by Python, with status 1
+            if isinstance(ended.code, str):  # a message of Python, with status 1
                 raise
             _end(ended.code or 0)
         _end(0)

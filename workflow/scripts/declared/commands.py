@@ -96,7 +96,7 @@ class CommandKeys(Keys):
         default=(),
     )
     does: dict[str, Any] = key(
-        "levels of factors that the command has without being told, such as {precision: amp}: a level or a "
+        "levels of factors that the command has without an argument, such as {precision: amp}: a level or a "
         "list for each; a factor without placeholder that is not named here has its default level",
         default_factory=dict,
     )
@@ -124,7 +124,7 @@ class Command(CommandKeys):
         name: The name of its file.
         file: Its file.
         does: Lists of levels by factor.
-        placeholders: The names in what the command is told, without those in its expressions.
+        placeholders: The names in the command's arguments, without those in its expressions.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Command(CommandKeys):
         return frozenset(carried | ({"devices_per_node"} if self.once_per == RANK else set()))
 
     def unmet(self, levels: Mapping[str, Any]) -> list[str]:
-        """Return the factors whose level the command is not told and does not have by itself."""
+        """Return the factors whose level the command neither gets as an argument nor has by itself."""
         return [
             name
             for name in factor_names(levels)

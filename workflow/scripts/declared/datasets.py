@@ -21,7 +21,7 @@ DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
 CLASS, NEXT = "class", "next"  # what the labels of samples are
-TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: what follows a token is to be told
+TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 # The archives of format idx: images and labels.
 IDX = {
@@ -229,7 +229,7 @@ def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
     if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
         yield _unfit(entry, "vocabulary", f"{TEXT8_VOCABULARY} (a to z and the blank)", entry["vocabulary"])
     if ("classes" in entry) == of_text:
-        yield _unfit(entry, "classes", "none: what follows is told" if of_text else "some")
+        yield _unfit(entry, "classes", "none: the task is to predict the next token" if of_text else "some")
     if not of_text and isinstance(entry["classes"], list) == (entry["format"] == NAMES_CLASSES):
         yield _unfit(
             entry, "classes", "their number" if entry["format"] == NAMES_CLASSES else "a list of names"

@@ -198,7 +198,7 @@ class EnvironmentKeys(Keys):
 
 @dataclass(frozen=True)
 class InstalledKeys(Keys):
-    """What is said of an environment that is installed: by a site, or for a command of the user's own."""
+    """How a site, or a command of the user's own, describes an installed environment."""
 
     executable: Maybe[str] = optional(
         "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
@@ -498,7 +498,7 @@ def command_environments() -> dict[str, InstalledKeys]:
 
 
 def check_installed(keys: InstalledKeys, file: Path, place: str) -> None:
-    """Check that what is said of an installation names one place.
+    """Check that the description of an installation names one place.
 
     Raises:
         InputError: If it names none, or two.

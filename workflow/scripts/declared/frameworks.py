@@ -124,8 +124,10 @@ class FrameworkKeys(Keys):
         "device",
         default_factory=dict,
     )
-    why: dict[str, Text] = key("reasons that are told with a refused cell, by factor", default_factory=dict)
-    notes: tuple[Text, ...] = key("what must be said beside every figure of its numbers", default=())
+    why: dict[str, Text] = key(
+        "reasons that are printed with a refused cell, by factor", default_factory=dict
+    )
+    notes: tuple[Text, ...] = key("notes that every figure of its numbers has", default=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ class Framework(FrameworkKeys):
         """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
 
         A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry
-        names data. A command of the user's own has no entry; it misses what it is not told.
+        names data. A command of the user's own has no entry; it lacks what its arguments do not set.
         """
         if self.command:
             return [self.command.unmet(levels)]
@@ -286,7 +288,7 @@ def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputEr
 
 @functools.cache
 def describe_framework(name: str) -> Framework:
-    """Return the description of a framework, of an unregistered one what can be said of it.
+    """Return the description of a framework, of an unregistered one what is known of it.
 
     A framework is unregistered if it has no folder below workflow/scripts/ranks/frameworks/: one of
     measurements that were made elsewhere, or a command of the user's own, which config/commands/ describes.

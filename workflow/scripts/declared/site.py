@@ -566,7 +566,7 @@ def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
     if isinstance(shares, tuple):
         mistakes += [
             (launcher != "slurm", "not-possible-here", "cpu_share", launcher, (
-                f"a list needs launcher slurm, which is told the nodes of each run, not {launcher}"
+                f"a list needs launcher slurm, which knows the nodes of each run, not {launcher}"
             ), ""),
             (len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares), (
                 f"is of {len(shares)} nodes, nodes is {site.nodes}"
@@ -707,7 +707,7 @@ def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None
             refuse("bad-pattern", key, f"'{option}' is not of the form --name=value", got=option)
     for name in names:
         if name in (keys := OPTION_KEYS.get(launcher, {})):
-            refuse("duplicate", key, f"{name} is said by {keys[name]}", got=name, hint="take it out")
+            refuse("duplicate", key, f"{name} is set by {keys[name]}", got=name, hint="take it out")
 
 
 def host_names(hosts: str) -> list[str]:

@@ -134,7 +134,7 @@ def _levels(measurement: Measurement, statement: Statement, scale: Mapping[str, 
     `scale` has those that follow from the numbers of devices.
 
     Raises:
-        InputError: If framework or model are not said, or a level of a user's factor is none.
+        InputError: If framework or model are missing, or a level of a user's factor is invalid.
     """
     values, place = measurement.values, measurement.place
     levels: dict[str, Any] = {

@@ -81,7 +81,7 @@ def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geo
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """Return the specification of a run: everything its result depends on, apart from software and data."""
     levels = run.levels
-    if has_largest_batch(levels):  # Ranks are told the number.
+    if has_largest_batch(levels):  # Ranks get the number.
         levels = {**levels, "batch_size": run.geometry.local_batch}
     return {
         "run_id": run.run_id,

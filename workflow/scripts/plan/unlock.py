@@ -61,7 +61,7 @@ def name_user() -> None:
 def choose_profile() -> None:
     """Set the profile of this machine where the caller named none, as an activated .venv does.
 
-    Without a profile Snakemake refuses to start, because it is not told how many cores to use.
+    Without a profile Snakemake refuses to start, because it does not know how many cores to use.
     """
     if Path.cwd() == CHECKOUT.resolve():
         os.environ.setdefault("SNAKEMAKE_PROFILE", str(CHECKOUT / "profiles" / "local"))

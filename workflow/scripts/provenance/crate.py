@@ -189,7 +189,7 @@ def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
         properties = {
             "@type": "CreativeWork",
             "name": "No licence",
-            "description": "The authors have not said under which licence this may be used.",
+            "description": "The authors state no licence.",
         }
     return crate.add(ContextEntity(crate, address, properties=properties))
 

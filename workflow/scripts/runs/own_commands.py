@@ -51,7 +51,7 @@ UNREADABLE = "unreadable-log"
 def input_fields(
     command: Command, spec: Mapping[str, Any], data: Path | None, environment: BuiltEnvironment
 ) -> dict[str, Any]:
-    """Return what the ranks of a run are told of its command, a part of spec.json."""
+    """Return the part of spec.json that describes a run's command to its ranks."""
     image, installed = environment.get("image"), environment.get("installed")
     python = installed["executable"] if installed else environment["python"]["executable"]
     return {

@@ -1,6 +1,6 @@
 """Say how many runs of a campaign are usable, and why the others are not.
 
-Causes are told apart by the reason in a run's record, which `runs.supervise` writes.
+Causes are distinguished by the reason in a run's record, which `runs.supervise` writes.
 """
 
 import re

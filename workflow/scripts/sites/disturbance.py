@@ -25,7 +25,7 @@ Shares = Mapping[str, float | None]
 def share_meter(site: Site) -> Callable[[bool], Shares | None]:
     """Return a function that measures the shares since its last call, given whether runs are active.
 
-    Processes of active runs cannot be told from others, so that share is None then. The function returns None
+    Processes of active runs look like any others, so that share is None then. The function returns None
     if runs use other machines. It waits until MIN_INTERVAL_S have passed since the last call.
     """
     if site.placement == "distinct-nodes":

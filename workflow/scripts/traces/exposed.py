@@ -27,7 +27,7 @@ AGREE, SLOWER, FASTER, COST = (
     "computing is faster",
     "tracing changes the epoch",
 )
-OPEN, UNKNOWN = "not explained", "not to be told"
+OPEN, UNKNOWN = "not explained", "unclear"
 BY_TIMES = Note(
     "by-times",
     "By times: T(n) − T(1) over T(n), of untraced runs if there are some. Slower computing: additional time "

@@ -96,7 +96,7 @@ class LastWords:
                 self._telling.setdefault(place, text)
 
     def __str__(self) -> str:
-        return self._telling[min(self._telling)] if self._telling else self._last or "it said nothing"
+        return self._telling[min(self._telling)] if self._telling else self._last or "it printed nothing"
 
 
 def plain(line: str) -> str:
