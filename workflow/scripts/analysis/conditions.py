@@ -21,6 +21,7 @@ from analysis.measured import (
 )
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
 from common.notes import Note
+from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import is_registered, notes_of, trains_alone
@@ -236,10 +237,10 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
     cells, bad = runs["cell"].nunique(), unsuccessful(runs)
     notes: list[str] = []
     if ran_out:
-        text = f"{OUT_OF_MEMORY_MARK}: out of memory, {len(ran_out)} of {_count(cells, 'cell')}."
+        text = f"{OUT_OF_MEMORY_MARK}: out of memory, {len(ran_out)} of {number_of(cells, 'cell')}."
         notes.append(Note("cells-out-of-memory", text, cells=len(ran_out), of=cells))
     if missing:
-        text = f"Missing: {len(missing)} of {_count(cells, 'cell')}."
+        text = f"Missing: {len(missing)} of {number_of(cells, 'cell')}."
         notes.append(Note("cells-missing", text, cells=len(missing), of=cells))
     elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
     absent = elsewhere["status"] == "missing"
@@ -247,7 +248,7 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
         if len(rows):
             statuses = sorted(set(rows["status"]) - {"missing"})
             why = f" ({', '.join(statuses)})" if statuses else ""
-            text = f"{len(rows)} of {_count(len(runs), 'run')} {problem}{why}."
+            text = f"{len(rows)} of {number_of(len(runs), 'run')} {problem}{why}."
             notes.append(Note("runs-missing", text, runs=len(rows), of=len(runs), statuses=statuses))
     return notes
 
@@ -458,7 +459,7 @@ def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
         return None
     text = (
         "Steps are no replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
-        f"steps of one of them say. So {_count(n_cells, 'cell')} with step times of a single run "
+        f"steps of one of them say. So {number_of(n_cells, 'cell')} with step times of a single run "
         f"{'has' if n_cells == 1 else 'have'} no interval of {'its' if n_cells == 1 else 'their'} own."
     )
     return Note("steps-of-single-runs", text, cells=n_cells)
@@ -584,7 +585,7 @@ def shortfall_note(runs: pd.DataFrame) -> str:
     elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
     affected = list(dict.fromkeys(elsewhere["cell"]))
     if affected:
-        text += f" {_count(len(elsewhere), 'run')} did not succeed in {join_names(affected)}."
+        text += f" {number_of(len(elsewhere), 'run')} did not succeed in {join_names(affected)}."
     return Note(
         "shortfall", text, missing_cells=missing, out_of_memory=ran_out, runs=len(elsewhere), cells=affected
     )
@@ -623,8 +624,8 @@ def tracing_note(runs: pd.DataFrame) -> str:
         else "tables of time are of them, too"
     )
     text = (
-        f"Traced: {len(traced_runs)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of "
-        f"them; {time_tables}."
+        f"Traced: {len(traced_runs)} of {number_of(len(runs), 'run')} (trace {levels}). Tables of phases are "
+        f"of them; {time_tables}."
     )
     note = Note(
         "traced-runs",
@@ -681,7 +682,3 @@ def join_names(names: Sequence[str], separator: str = ", ") -> str:
     """Join names; after MAX_LISTED_NAMES only the number of the remaining ones is given."""
     n_omitted = len(names) - MAX_LISTED_NAMES
     return separator.join(names[:MAX_LISTED_NAMES]) + (f" and {n_omitted} more" if n_omitted > 0 else "")
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"

@@ -204,11 +204,11 @@ def load_framework(name: str) -> Framework:
         ("environment", written.environment, environment_names()),
     ):
         if value not in choices:
-            raise _unknown(value, file, location, choices)
+            raise unknown_name_error(value, file, location, choices)
     for i, library in enumerate(written.libraries):
         if not (LIBRARIES / f"{library}.py").is_file():
             modules = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
-            raise _unknown(library, file, f"libraries.{i}", modules)
+            raise unknown_name_error(library, file, f"libraries.{i}", modules)
     table = factor_table()
     for i, entry in enumerate(written.capabilities):
         for factor, levels in entry.items():
@@ -247,7 +247,7 @@ def _command_framework(command: Command) -> Framework:
             hint="give the file another name",
         )
     if environment not in (*environment_names(), command.name):
-        raise _unknown(environment, command.file, "environment", environment_names())
+        raise unknown_name_error(environment, command.file, "environment", environment_names())
     not_told = "it has no such placeholder, and its key `does` does not name this level"
     return Framework(
         name=command.name,
@@ -275,7 +275,8 @@ def _command_framework(command: Command) -> Framework:
     )
 
 
-def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
+def unknown_name_error(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
+    """Return the error of a name under a key of a file that is none of `choices`."""
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",

@@ -5,7 +5,6 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Protocol
@@ -15,7 +14,6 @@ from common.cores import usable_cores
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.python import python_abi
-from common.text import alternatives
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
 from declared.configuration import existing
@@ -29,7 +27,7 @@ from declared.environments import (
     locked,
     names,
 )
-from declared.frameworks import framework_names
+from declared.frameworks import framework_names, unknown_name_error
 from declared.virtual import as_settings, node_names
 
 MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges
@@ -454,7 +452,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     frameworks = (*framework_names(), *command_names())
     for i, framework in enumerate(written.frameworks or ()):
         if framework not in frameworks:
-            raise _unknown(framework, f"frameworks.{i}", frameworks, file)
+            raise unknown_name_error(framework, file, f"frameworks.{i}", frameworks)
     _check_together(written, file)
     _check_heterogeneous(written, file)
     shares = written.cpu_share if isinstance(written.cpu_share, tuple) else filter(None, [written.cpu_share])
@@ -486,22 +484,11 @@ def _cores(site: SiteKeys) -> int:
     return usable_cores() if site.cores == "auto" else site.cores
 
 
-def _unknown(name: str, key: str, choices: Iterable[str], file: Path) -> InputError:
-    return InputError(
-        "unknown-name",
-        f"'{name}' is unknown",
-        file=display_path(file),
-        key=key,
-        got=name,
-        **alternatives(name, choices),
-    )
-
-
 def _check_images(site: SiteKeys, file: Path) -> None:
     """Raise InputError for an image of no environment, or with a relative path."""
     for environment, source in site.images.brought:
         if environment not in names():
-            raise _unknown(environment, "images.brought", names(), file)
+            raise unknown_name_error(environment, file, "images.brought", names())
         key = f"images.brought.{environment}"
         if site.deployment == "venv" and environment in locked():
             raise InputError(
@@ -547,7 +534,7 @@ def _check_installed(site: SiteKeys, file: Path) -> None:
     """Raise InputError for an installation of no environment, without a place, or that is also an image."""
     for environment, keys in site.installed:
         if environment not in (possible := [*names(), *command_environments()]):
-            raise _unknown(environment, "installed", possible, file)
+            raise unknown_name_error(environment, file, "installed", possible)
         check_installed(keys, file, f"installed.{environment}")
         if environment in dict(site.images.brought):
             raise InputError(

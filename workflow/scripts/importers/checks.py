@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from common.text import number_of
 from importers.cells import Run
 from importers.measurement import Finding
 
@@ -130,7 +131,7 @@ def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
         yield Finding(
             REPEATED,
             _named([" and ".join(run.measurement.place for run in group[:2]) for group in repeated]),
-            f"{_runs(n_extra)} stand twice, with the same begin or the same times",
+            f"{number_of(n_extra, 'run')} stand twice, with the same begin or the same times",
             f"--accept {REPEATED} leaves the later ones out",
         )
 
@@ -364,10 +365,6 @@ def _is_number(text: str) -> bool:
 
 def _rounded(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds < 1e3 else f"{seconds:,.0f}"
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
 
 
 def _numbers(numbers: Iterable[int]) -> str:

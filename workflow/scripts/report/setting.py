@@ -164,7 +164,7 @@ def node_cores(runs: pd.DataFrame, site: Site | None) -> str:
 def node_memory(runs: pd.DataFrame) -> str:
     """Return the memory of the runs' nodes (of each run the smallest); empty if not recorded."""
     bytes_of_nodes = runs["node_memory_bytes"].dropna().astype(float)
-    return f"{_range(bytes_of_nodes / GIB)} GiB" if len(bytes_of_nodes) else ""
+    return f"{number_range(bytes_of_nodes / GIB)} GiB" if len(bytes_of_nodes) else ""
 
 
 def software(runs: pd.DataFrame) -> Grid:
@@ -412,7 +412,8 @@ def _moment(time: Any) -> str:
     return DASH if pd.isna(time) else str(time).replace("T", " ").partition(".")[0].removesuffix("Z")
 
 
-def _range(values: pd.Series) -> str:
+def number_range(values: pd.Series) -> str:
+    """Return the smallest and the largest of some values as text; one number if they are equal."""
     low, high = number(float(values.min())), number(float(values.max()))
     return low if low == high else f"{low} to {high}"
 

@@ -26,7 +26,7 @@ from common.notes import Note
 from common.text import number_of
 from report.design import exclusions, kept_order
 from report.material import Material, Picture, column
-from report.setting import is_generated
+from report.setting import is_generated, number_range
 
 MET, NOT_MET, NOT_APPLICABLE = "met", "not met", "does not apply"
 EQUALITY_TOLERANCE = 1e-9  # relative
@@ -116,7 +116,7 @@ def check_speedup_baselines(material: Material) -> Verdict:
             "speedups-have-baselines",
             f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: "
             f"{', '.join(kind for kind in kinds if kind)}. Each baseline is in the same row, in seconds "
-            f"({_range(seconds)} s per epoch).",
+            f"({number_range(seconds)} s per epoch).",
             cells=len(parallel),
             single_device=single_device,
             own=n_own,
@@ -300,7 +300,7 @@ def check_intervals(material: Material) -> Verdict:
         )
     spread = cells["cv"].dropna()
     spread_text = (
-        f"runs of a cell differ by {_range(100 * spread)} % (coefficient of variation)"
+        f"runs of a cell differ by {number_range(100 * spread)} % (coefficient of variation)"
         if len(spread)
         else "no cell has two runs"
     )
@@ -524,14 +524,14 @@ def check_bounds(material: Material) -> Verdict:
         )
     parts = [
         (
-            f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the "
+            f"{number_of(len(ideal), 'cell')} reach {number_range(100 * ideal)} % of the ideal speed-up, the "
             "number of replicas"
         )
         if len(ideal)
         else "",
         (
-            f"{number_of(len(shares), 'benchmark')} of {collectives} reach {_range(100 * shares)} % of the "
-            "link's rate"
+            f"{number_of(len(shares), 'benchmark')} of {collectives} reach {number_range(100 * shares)} % of "
+            "the link's rate"
         )
         if len(shares)
         else "",
@@ -641,11 +641,6 @@ def _share(value: float) -> str:
     return (
         f"{number(100 * value, 2)} %" if np.isfinite(value) else "an unknown share (one of them is missing)"
     )
-
-
-def _range(values: pd.Series) -> str:
-    low, high = number(float(values.min())), number(float(values.max()))
-    return low if low == high else f"{low} to {high}"
 
 
 def _counts(n: pd.Series) -> str:
