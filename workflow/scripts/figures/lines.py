@@ -157,28 +157,9 @@ def draw(
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
-    baselines = _references(view, x) if with_baselines else {}
-    single_device = baseline_frameworks(view.study) if with_baselines else []
-    drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
-    drawn_cells |= {baselines[cell] for cell in drawn_cells if cell in baselines}
-    drawn_series = [
-        series
-        for series in view.series
-        if not series.select(view.runs)["framework"].isin(single_device).all()
-    ]
-    single_level = [
-        series for series in drawn_series if for_comparison and series.select(view.runs)[x].nunique() < 2
-    ]
-    drawn_series = [series for series in drawn_series if series not in single_level]
-    legend_series = [
-        series
-        for series in view.series
-        if (series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells)
-        or set(series.select(view.runs)["cell"]) & drawn_cells & view.out_of_memory
-    ]
-    has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in drawn_cells)
+    content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
     ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
-    extra = [ideal] if has_ideal else []
+    extra = [ideal] if content.has_ideal else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     rows, columns, width = panels.layout(len(panel_levels))
     labels = _tick_labels(scale, x, width / columns)
@@ -188,45 +169,23 @@ def draw(
         if is_steep
         else 0
     )
-    above_in = panels.legend_height(len([*legend_series, *extra]), width)
+    above_in = panels.legend_height(len([*content.legend_series, *extra]), width)
     figure = style.new_figure(
         width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
     )
     axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
-    shifts = panels.dodge_offsets(
-        [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
-    )
+    names = [series.name for series in content.series]
+    shifts = panels.dodge_offsets(names, scale.gap if scale.n_series > 1 else 0)
+    is_joined = scale.numeric or for_comparison
     remarks: list[str] = []
     logarithmic = for_comparison or (scale.doubling and x in SCALES)
     for ax, levels in zip(axes, panel_levels, strict=True):
-        panel_runs = panels.rows_at(view.runs, levels)
-        for series in drawn_series:
-            _draw_series(
-                ax,
-                series,
-                series.select(panel_runs),
-                x,
-                (scale, shifts[series.name], scale.numeric or for_comparison),
-                view,
-            )
-        for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
-            _draw_baseline(
-                ax,
-                view,
-                view.measured(view.study[view.study["cell"] == cell]),
-                panel_runs.groupby(x)["replicas"].max(),
-                (scale, shifts),
-            )
-        if view.measured(panel_runs).empty:
-            panels.write_remark(ax, view.absence_reason(panel_runs))
-        else:
-            _mark_out_of_memory(ax, view, panel_runs, x, scale)
-        ax.set_title(panels.panel_title(levels))
+        _draw_panel(ax, view, x, levels, content, (scale, shifts, is_joined))
         axis_levels = {name: levels[name] for name in axis_factors}
         remarks += panels.scale_value_axis(
             ax,
-            *view.values_and_means(axis_levels, drawn_cells),
+            *view.values_and_means(axis_levels, content.cells),
             logarithmic=logarithmic,
             quantity=view.quantity,
         )
@@ -238,19 +197,103 @@ def draw(
     for ax in axes[::columns]:
         ax.set_ylabel(view.response.label)
     figure.supxlabel(axis_label(view.runs, x), fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, legend_series, extra, lines=scale.numeric or for_comparison)
+    panels.add_legend(figure, content.legend_series, extra, lines=is_joined)
     return figure, view.caption(
         heading,
-        IDEAL_DRAWN if has_ideal else "",
+        IDEAL_DRAWN if content.has_ideal else "",
         *remarks,
-        _single_level_note(single_level),
+        _single_level_note(content.single_level),
         notes=[
-            *(_baseline_notes(view, drawn_cells, baselines) if with_baselines else []),
+            *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
             *notes,
             scale.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],
     )
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the panels show.
+
+    Attributes:
+        cells: Cells with a marker or a line, and their baselines.
+        baselines: Baseline of each cell that has one; empty if baselines are not drawn.
+        series: Series with a line.
+        single_level: Series without a line, because they have one level of the x axis only.
+        legend_series: Series in the legend.
+        has_ideal: Whether an ideal is drawn.
+    """
+
+    cells: set[str]
+    baselines: dict[str, str]
+    series: list[Series]
+    single_level: list[Series]
+    legend_series: list[Series]
+    has_ideal: bool
+
+
+def _select_content(
+    view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
+) -> _Content:
+    """Return what the panels show; for the arguments see `draw`."""
+    baselines = _references(view, x) if with_baselines else {}
+    single_device = baseline_frameworks(view.study) if with_baselines else []
+    cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
+    cells |= {baselines[cell] for cell in cells if cell in baselines}
+    parallel_series = [
+        series
+        for series in view.series
+        if not series.select(view.runs)["framework"].isin(single_device).all()
+    ]
+    single_level = [
+        series for series in parallel_series if for_comparison and series.select(view.runs)[x].nunique() < 2
+    ]
+    return _Content(
+        cells,
+        baselines,
+        [series for series in parallel_series if series not in single_level],
+        single_level,
+        [
+            series
+            for series in view.series
+            if (series not in single_level and set(series.select(view.ok)["cell"]) & cells)
+            or set(series.select(view.runs)["cell"]) & cells & view.out_of_memory
+        ],
+        view.response.scaling_power is not None and any(cell in baselines for cell in cells),
+    )
+
+
+def _draw_panel(
+    ax: Axes,
+    view: View,
+    x: str,
+    levels: Mapping[str, Any],
+    content: _Content,
+    placement: tuple[Scale, Mapping[str, float], bool],
+) -> None:
+    """Draw the series of a panel, their baselines, and what ran out of memory.
+
+    `placement` is the x axis, the offset of each series on it, and whether means are joined.
+    """
+    scale, shifts, is_joined = placement
+    panel_runs = panels.rows_at(view.runs, levels)
+    for series in content.series:
+        _draw_series(ax, series, series.select(panel_runs), x, (scale, shifts[series.name], is_joined), view)
+    baselines = content.baselines
+    for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
+        _draw_baseline(
+            ax,
+            view,
+            view.measured(view.study[view.study["cell"] == cell]),
+            panel_runs.groupby(x)["replicas"].max(),
+            (scale, shifts),
+        )
+    if view.measured(panel_runs).empty:
+        panels.write_remark(ax, view.absence_reason(panel_runs))
+    else:
+        _mark_out_of_memory(ax, view, panel_runs, x, scale)
+    ax.set_title(panels.panel_title(levels))
 
 
 def _single_level_note(series: Sequence[Series]) -> str:
