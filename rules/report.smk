@@ -22,7 +22,7 @@ rule report:
         study=f"config/studies/{STUDY}.yaml",
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "pdf", "caption.md"]),
-        tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md", "tex"]),
+        tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md"]),
         changed=changed("report", code("report.make")),
     output:
         page=f"{RESULTS}/report.html",

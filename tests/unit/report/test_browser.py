@@ -162,12 +162,6 @@ def test_headings_are_reached_and_used_by_keyboard(opened: Any) -> None:
     assert column(opened, "status")[0] == "failed"
 
 
-def test_sources_of_a_table_open(opened: Any, page: Path) -> None:
-    opened.execute_script("document.querySelector('[data-latex=cells]').open = true")
-    text = wait(opened, "document.querySelector('[data-latex=cells] pre').textContent")
-    assert text == (page.parent / "tables" / "cells.tex").read_text()
-
-
 def test_nothing_is_cut_at_any_width(opened: Any) -> None:
     for width in (400, 800, 1100, 1400, 1920):
         resize(opened, width)

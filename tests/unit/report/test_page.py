@@ -306,7 +306,6 @@ def test_cells_out_of_memory_are_listed_and_answered(in_folder) -> None:
 def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> None:
     source = json.loads(page.unpacked("source-cells"))
     assert source["csv"] == (campaign_files.results / "tables" / "cells.csv").read_text()
-    assert source["latex"] == (campaign_files.results / "tables" / "cells.tex").read_text()
     notes = tables.read(campaign_files.results / "tables" / "cells").below
     assert notes and all(note in page.text for note in notes)
 

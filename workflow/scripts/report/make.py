@@ -142,7 +142,7 @@ def render_page(
             for suffix, content in picture.files.items()
         },
         sources={
-            table.name: block(json_text(names.scrub_all({"csv": table.csv, "latex": table.latex})))
+            table.name: block(json_text(names.scrub_all({"csv": table.csv})))
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),

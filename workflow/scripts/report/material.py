@@ -65,12 +65,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class StageTable:
-    """A table of an earlier stage, with its sources in CSV and LaTeX."""
+    """A table of an earlier stage, with its CSV file."""
 
     name: str
     table: Table
     csv: str
-    latex: str
 
 
 @dataclass(frozen=True)
@@ -152,13 +151,12 @@ def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_table_files(stem: Path) -> StageTable:
-    """Read the table in `stem`.csv, .md and .tex.
+    """Read the table in `stem`.csv and .md.
 
     Raises:
         InputError: If a file is missing or broken.
     """
-    csv, latex = (_read(Path(f"{stem}.{suffix}")) for suffix in ("csv", "tex"))
-    return StageTable(stem.name, tables.read(stem), csv, latex)
+    return StageTable(stem.name, tables.read(stem), _read(Path(f"{stem}.csv")))
 
 
 def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:

@@ -86,7 +86,7 @@ function printing(table_of_all_runs) {
   let restore = [];
   window.addEventListener("beforeprint", () => {
     prints = true;
-    const folded = [...document.querySelectorAll("main details:not([open]):not(.source)")];
+    const folded = [...document.querySelectorAll("main details:not([open])")];
     folded.forEach((fold) => { fold.open = true; });
     restore = folded.map((fold) => () => { fold.open = false; });
     for (const table of [table_of_all_runs, ...drawn_tables.values()]) {
@@ -115,15 +115,5 @@ function save(name, content, type) {
 function sources_of_tables() {
   for (const button of document.querySelectorAll("[data-csv]")) {
     button.addEventListener("click", async () => save(`${button.dataset.csv}.csv`, (await source(button.dataset.csv)).csv, "text/csv"));
-  }
-  for (const box of document.querySelectorAll("[data-latex]")) {
-    const text = box.querySelector("pre");
-    box.addEventListener("toggle", async () => {
-      if (box.open && !text.textContent) text.textContent = (await source(box.dataset.latex)).latex;
-    });
-    box.querySelector("[data-copy]").addEventListener("click", async (event) => {
-      getSelection().selectAllChildren(text); // so that it can be copied by hand where the browser does not let us
-      await navigator.clipboard?.writeText(text.textContent).then(() => { event.target.textContent = "Copied"; }, () => {});
-    });
   }
 }
