@@ -11,8 +11,8 @@ from analysis.measured import level_text, varying, with_batch_numbers
 from common.notes import Note
 
 KIND_TITLES = {
-    "weak scaling": "fixed batch per replica (weak scaling of a step)",
-    "strong scaling": "fixed global batch (strong scaling)",
+    "weak scaling": "weak scaling of steps (fixed batch)",
+    "strong scaling": "strong scaling (fixed global batch)",
 }
 FIXED_BATCHES = (
     ("effective_batch", "strong", "global batch size {}"),
