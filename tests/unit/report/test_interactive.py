@@ -213,9 +213,6 @@ def test_speed_up_and_efficiency_have_panels(opened: Any) -> None:
     assert (
         element(opened, "#figure-scaling [data-action=logarithmic]").get_attribute("aria-pressed") == "false"
     )
-    notes = texts(opened, f"{panels} .panel-note")
-    assert 0 < len(notes) < len(texts(opened, f"{panels} .panel"))
-    assert all("baseline" in note and note.endswith(" s") for note in notes)
 
 
 def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> None:

@@ -156,7 +156,8 @@ def read_table_files(stem: Path) -> StageTable:
     Raises:
         InputError: If a file is missing or broken.
     """
-    return StageTable(stem.name, tables.read(stem), _read(Path(f"{stem}.csv")))
+    csv = _read(Path(f"{stem}.csv"))
+    return StageTable(stem.name, tables.read(stem), csv)
 
 
 def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
