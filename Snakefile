@@ -27,7 +27,7 @@ if CAMPAIGN.mode == "campaign":
     include: "rules/runs.smk"
 
 
-if CAMPAIGN.mode != "published":
+if CAMPAIGN.mode != "published" or CAMPAIGN.combined:
 
     include: "rules/records.smk"
 

@@ -7,18 +7,21 @@ Cells and their numbers of runs are those of `runs.csv`, since nothing was plann
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path, regular
+from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
-from declared.factors import Levels, as_list, factor_names, factor_rules
+from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"
+IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
+CAMPAIGN = f"{CUSTOM}campaign"  # the factor whose levels are the campaigns that a study combines
+UNSTATED = "unstated"  # level of a factor of the user's own that another campaign has
 SHA256 = r"^[0-9a-f]{64}\Z"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 
@@ -137,6 +140,7 @@ class Imported:
         n_runs: The fewest and the most runs of a cell.
         n_rows: All runs.
         filled: The columns of runs.csv with a value in some run.
+        campaigns: Folders of the campaigns that are combined, by level of CAMPAIGN; empty for one import.
     """
 
     folder: Path
@@ -145,6 +149,16 @@ class Imported:
     n_runs: tuple[int, int]
     n_rows: int
     filled: frozenset[str]
+    campaigns: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def source_files(self) -> list[Path]:
+        """The files that say where its runs come from, relative to the checkout."""
+        if not self.campaigns:
+            return [self.folder / IMPORT_FILE]
+        names = ("runs.csv", "epochs.csv", IMPORT_FILE)
+        files = [folder / name for folder in self.campaigns.values() for name in names]
+        return [file for file in files if (CHECKOUT / file).is_file()]
 
     @property
     def factors(self) -> dict[str, list[Any]]:
@@ -153,6 +167,109 @@ class Imported:
             name: sorted(dict.fromkeys(cell[name] for cell in self.cells), key=lambda x: (str(type(x)), x))
             for name in factor_names(self.cells[0])
         }
+
+
+def campaign_folder(name: str) -> Path:
+    """Return the folder with the runs.csv of a campaign: `name` itself, or that of the study of this name."""
+    folders = [Path(name), Path("results", name), Path("results", name, IMPORTED_FOLDER)]
+    return next((folder for folder in folders if (CHECKOUT / folder / "runs.csv").is_file()), folders[0])
+
+
+def campaign_name(folder: str | Path) -> str:
+    """Return the name of a campaign's folder; of `results/NAME/imported`, NAME."""
+    path = Path(folder).resolve()
+    return path.parent.name if path.name == IMPORTED_FOLDER else path.name
+
+
+def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
+    """Read the cells of the campaigns that the study `file` combines, each a level of the factor CAMPAIGN.
+
+    Tables of all runs are made when they are needed (`records.combine`), below results/STUDY.
+
+    Raises:
+        InputError: If a campaign has no tables, or two of them have the same name.
+    """
+    folders: dict[str, Path] = {}
+    for place, name in enumerate(names):
+        folder = campaign_folder(name)
+        for table in ("runs.csv", "epochs.csv"):
+            if not (CHECKOUT / folder / table).is_file():
+                raise InputError(
+                    "missing-file",
+                    f"there is no {display_path(folder / table)}",
+                    file=display_path(file),
+                    key=f"campaigns.{place}",
+                    got=name,
+                    expected="a study with results, or a folder with runs.csv and epochs.csv",
+                )
+        level = campaign_name(folder)
+        if level in folders:
+            problem, key = f"'{level}' is there twice", f"campaigns.{place}"
+            raise InputError("duplicate", problem, file=display_path(file), key=key, got=name)
+        folders[level] = folder
+    tables = {level: _read_rows(CHECKOUT / folder / "runs.csv") for level, folder in folders.items()}
+    own_factors = dict.fromkeys(
+        name for rows in tables.values() for _, row in rows[:1] for name in filter(is_custom, row)
+    )
+    cells: dict[str, Levels] = {}
+    counts: Counter[str] = Counter()
+    for level, rows in tables.items():
+        for line, row in rows:
+            cell = combined_cell(row.get("cell", ""), level)
+            counts[cell] += 1
+            if cell not in cells:
+                stated = {name: row.get(name) or UNSTATED for name in own_factors}
+                cells[cell] = _levels(
+                    row | stated | {CAMPAIGN: level}, CHECKOUT / folders[level] / "runs.csv", line
+                )
+    filled = frozenset(
+        name for rows in tables.values() for _, row in rows for name, text in row.items() if text
+    )
+    return Imported(
+        Path("results", study, "campaigns"),
+        _describe_campaigns(folders, {level: len(rows) for level, rows in tables.items()}),
+        tuple(cells.values()),
+        (min(counts.values()), max(counts.values())),
+        counts.total(),
+        filled | {CAMPAIGN},
+        folders,
+    )
+
+
+def combined_cell(cell: str, campaign: str) -> str:
+    """Return the name of a campaign's cell, or the id of its run, among those of several campaigns."""
+    return f"{cell}.campaign={campaign}"
+
+
+def _describe_campaigns(folders: Mapping[str, Path], n_rows: Mapping[str, int]) -> ImportKeys:
+    """Return sources, licences and sizes of models of several campaigns, as far as they are stated."""
+    stated = {
+        level: load(ImportKeys, CHECKOUT / folder / IMPORT_FILE).stated
+        for level, folder in folders.items()
+        if (CHECKOUT / folder / IMPORT_FILE).is_file()
+    }
+    sources = [
+        f"{level}: {stated[level].source if level in stated else f'runs of Ringside in {folder}'}"
+        for level, folder in folders.items()
+    ]
+    licences = [
+        f"{level}: {stated[level].licence if level in stated else 'none stated'}" for level in folders
+    ]
+    files = [
+        ImportedFile(
+            name=str(folder / "runs.csv"),
+            sha256=digest_file(CHECKOUT / folder / "runs.csv"),
+            format="campaign",
+            rows=n_rows[level],
+        )
+        for level, folder in folders.items()
+    ]
+    statement = Statement(
+        source="; ".join(sources),
+        licence="; ".join(licences),
+        models={name: size for statement in stated.values() for name, size in statement.models.items()},
+    )
+    return ImportKeys(stated=statement, files=tuple(files), ringside="")
 
 
 def load_imported(folder: str, file: Path) -> Imported:

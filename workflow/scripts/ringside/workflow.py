@@ -8,8 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from common.errors import InputError
 from common.files import CHECKOUT
-from ringside.arguments import KeepGoing, Site, Study, complete_profile
+from ringside.arguments import KeepGoing, Site, Study, complete_profile, complete_reference, parse_margin
 
 Profile = Annotated[
     str,
@@ -119,17 +120,41 @@ def largest(
 
 def compare(
     ctx: typer.Context,
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
-    other_campaign: Annotated[
-        Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")
+    base: Annotated[
+        Path, typer.Argument(metavar="BASE", help="A study with results, or a folder with runs.csv.")
     ],
+    other_campaign: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OTHER]", help="Study or folder to compare with it.", show_default=False),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="In place of OTHER: published numbers of config/references/.",
+            show_default=False,
+            autocompletion=complete_reference,
+        ),
+    ] = None,
+    margin: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Difference from published numbers that does not matter.")
+    ] = "5%",
     dry_run: DryRun = False,
 ) -> None:
-    """Compare two campaigns of another date, site or version.
+    """Compare two campaigns of another date, site or version, or a campaign with published numbers.
 
     Example:
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
+    ./ringside compare my-study --reference nvidia-resnet-50
     """
+    if (other_campaign is None) == (reference is None):
+        problem = "needs one of OTHER and --reference"
+        raise InputError("wrong-count", problem, hint="ringside compare --help explains both")
+    if reference:
+        from comparison.published import compare_with_reference
+
+        compare_with_reference(base, reference, parse_margin(margin), dry_run=dry_run)
+        return
     replace_process("compare", [f"base={base}", f"other={other_campaign}"], _options(dry_run), ctx.obj)
 
 
