@@ -271,15 +271,15 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
 
 def shown_factors(data: pd.DataFrame) -> list[str]:
     """Return the factors that differ between the compared cells."""
-    return [
-        name for name in (*factors(data), DEVICES) if name in data and data[name].nunique(dropna=False) > 1
-    ]
+    names = [name for name in (*factors(data), DEVICES) if name in data]
+    return [name for name in names if data[name].nunique(dropna=False) > 1]
 
 
 def published_labels(data: pd.DataFrame) -> list[str]:
-    """Return framework and note of each published row."""
-    texts = data[["published_framework", "published_note"]].fillna("").itertuples(index=False)
-    return [", ".join(filter(None, row)) or tables.DASH for row in texts]
+    """Return framework and note of each published row, without one that all rows share."""
+    texts = data[["published_framework", "published_note"]].fillna("")
+    shown = [name for name in texts if texts[name].nunique() > 1] or list(texts)
+    return [", ".join(filter(None, row)) or tables.DASH for row in texts[shown].itertuples(index=False)]
 
 
 def summary(data: pd.DataFrame, name: str, reference: Reference, margin: float) -> Note:
@@ -317,11 +317,10 @@ def _draw(table: tables.Table, name: str, margin: float) -> tuple[Figure, str]:
     """Return the figure of a table and its caption."""
     rows = farthest(table.data)
     shown = shown_factors(rows)
-    cells = [
-        treatment_text({factor: row[factor] for factor in shown}) or row["cell"] for _, row in rows.iterrows()
-    ]
-    published = published_labels(rows)
-    labels = cells if len(set(published)) == 1 else list(map(" | ".join, zip(cells, published, strict=True)))
+    levels = rows[shown].astype(object).to_dict("records")
+    labels = [treatment_text(own) or cell for own, cell in zip(levels, rows["cell"], strict=True)]
+    if len(set(published := published_labels(rows))) > 1:
+        labels = [f"{label} | {text}" for label, text in zip(labels, published, strict=True)]
     drawn = draw_ratios(rows, labels, f"throughput, {name} over published", margin)
     notes = (selection_note(rows, table.data), find_note(table.notes, "published"), table.notes[-1])
     caption = (
