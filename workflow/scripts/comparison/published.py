@@ -90,9 +90,12 @@ def differences(cell: CellFacts, row: PublishedCell) -> Iterator[tuple[str, str,
         yield "device", cell.device or "not recorded", row.device
     if cell.precision != row.precision:
         yield "precision", cell.precision, row.precision
-    places = [f"{entry.nodes} x {entry.devices_per_node}" for entry in (cell, row)]
-    if places[0] != places[1]:
-        yield "devices", *places
+    if (cell.nodes, cell.devices_per_node) != (row.nodes, row.devices_per_node):
+        yield (
+            "devices",
+            f"{cell.nodes} x {cell.devices_per_node}",
+            f"{row.nodes} x {row.devices_per_node}",
+        )
     if cell.global_batch != row.global_batch:
         yield "global batch size", str(cell.global_batch), str(row.global_batch)
     elif row.batch_size and abs(cell.batch_size / row.batch_size - 1) > BATCH_TOLERANCE:

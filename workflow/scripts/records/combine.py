@@ -38,7 +38,15 @@ def combine(imported: Imported, study: str) -> tuple[pd.DataFrame, pd.DataFrame]
         all_epochs.append(epochs.assign(run_id=epochs["run_id"].map(names)))
     combined = [pd.concat(frames, ignore_index=True) for frames in (all_runs, all_epochs)]
     own = [name for name in combined[0] if is_custom(str(name))]
-    return combined[0].fillna(dict.fromkeys(own, UNSTATED)), combined[1]
+    stated = {name: combined[0][name].astype(object).fillna(UNSTATED) for name in own}
+    return combined[0].assign(**stated), combined[1]
+
+
+def write_tables(tables: tuple[pd.DataFrame, pd.DataFrame], runs: Path, epochs: Path) -> None:
+    """Write the tables of runs and epochs, without columns that are empty."""
+    for frame, name, file in zip(tables, ("runs", "epochs"), (runs, epochs), strict=True):
+        filled = [c for c in frame if c in schema(name)["required"] or frame[c].notna().any()]
+        write_table(frame[filled], name, file)
 
 
 def main(*, study: str, runs: Path, epochs: Path) -> None:
@@ -52,11 +60,7 @@ def main(*, study: str, runs: Path, epochs: Path) -> None:
     declared = load_study(study)
     if not (declared.imported and declared.imported.campaigns):
         raise InputError("missing-key", "is missing", file=display_path(declared.file), key="campaigns")
-    for frame, name, file in zip(
-        combine(declared.imported, study), ("runs", "epochs"), (runs, epochs), strict=True
-    ):
-        filled = [c for c in frame if c in schema(name)["required"] or frame[c].notna().any()]
-        write_table(frame[filled], name, file)
+    write_tables(combine(declared.imported, study), runs, epochs)
 
 
 if __name__ == "__main__":

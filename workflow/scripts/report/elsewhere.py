@@ -38,11 +38,25 @@ NOT_PLANNED = Note(
     "Ringside did not plan or check these runs: their order, what else used the machines, code and "
     "environment are not known. Cells are compared as independent groups.",
 )
+COMBINED = Note(
+    "combined",
+    "These are the runs of several campaigns, each of which was planned by itself. Cells of different "
+    "campaigns are compared as independent groups. Date, site and software that differ between them are part "
+    "of every ratio between campaigns.",
+)
+
+
+def planning_note(imported: Imported) -> Note:
+    """Return what is not known of the runs, or that they are those of several campaigns."""
+    return COMBINED if imported.campaigns else NOT_PLANNED
 
 
 def source_note(imported: Imported) -> Note:
     """Return who measured, under which licence, and with which version the numbers were imported."""
     stated = imported.description.stated
+    if imported.campaigns:
+        text = f"Runs of several campaigns: {stated.source}. Licences: {stated.licence}."
+        return Note("source", text, source=stated.source, licence=stated.licence)
     address = f" ({stated.url})" if stated.url else ""
     date = f", measured {stated.measured}" if stated.measured else ""
     text = (
@@ -63,8 +77,8 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("licence", stated.licence),
         ("citation", stated.citation or ""),
         ("measured", stated.measured or ""),
-        ("imported by", f"Ringside {imported.description.ringside}"),
-        ("epoch", epoch_note(imported, runs)),
+        ("imported by", "" if imported.campaigns else f"Ringside {imported.description.ringside}"),
+        ("epoch", "" if imported.campaigns else epoch_note(imported, runs)),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("circumstances", conditions.circumstances_note(runs)),
         ("links in a node", " or ".join(f"{rate / 1e9:g} GB/s" for rate in inside)),
@@ -80,7 +94,11 @@ def files(imported: Imported) -> Grid:
         [file.name, file.format, "" if file.rows is None else str(file.rows), file.sha256[:SHOWN_DIGITS]]
         for file in imported.description.files
     ]
-    caption = "Files that were imported; import.yaml has all digits of their SHA-256."
+    caption = (
+        "Tables of the campaigns."
+        if imported.campaigns
+        else "Files that were imported; import.yaml has all digits of their SHA-256."
+    )
     return Grid(caption, header, rows, ("file", "read as", "SHA-256"))
 
 
