@@ -132,8 +132,8 @@ def configuration() -> str:
         "may have any name. It needs no site, and `records` of the configuration does not matter. Its keys "
         "are:",
         table(HEADER, rows("imported_study")),
-        "A study that shows [several campaigns](../how-to/compare.md#several-campaigns-in-one-figure) together "
-        "has the same keys, with `campaigns` in place of `imported`:",
+        "A study that shows [several campaigns](../how-to/compare.md#several-campaigns-in-one-figure) "
+        "together has the same keys, with `campaigns` in place of `imported`:",
         table(HEADER, (row for row in rows("combined_study") if row[0] == "`campaigns`")),
         "## config/sites/NAME.yaml",
         "A site names no model and no data set. `./ringside site NAME` writes one for the machine or "
@@ -157,7 +157,8 @@ def configuration() -> str:
         block(read("config/commands/titan-example.yaml"), "yaml"),
         table(HEADER, rows("command")),
         "## config/references/NAME.yaml",
-        "[Published measurements](../how-to/compare.md#compare-with-published-numbers), one row for each cell:",
+        "[Published measurements](../how-to/compare.md#compare-with-published-numbers), one row for each "
+        "cell:",
         table(HEADER, rows("reference")),
         "A row, together with `shared`, has these keys:",
         table(HEADER, rows("published_cell")),
