@@ -90,7 +90,7 @@ def test_factor_of_one_campaign_is_unstated_in_the_other(tmp_path: Path) -> None
 def test_sources_and_licences_are_kept(tmp_path: Path) -> None:
     imported = study_of(tmp_path, [str(DLPERF), TWICE[0]]).imported
     stated = imported.description.stated
-    assert "Apache-2.0" in stated.licence and "none stated" in stated.licence
+    assert "Apache-2.0" in stated.licence and UNSTATED in stated.licence
     names = [(file.parent.name, file.name) for file in imported.source_files]
     assert ("dlperf", IMPORT_FILE) in names and ("prediction-virtual", "epochs.csv") in names
     assert len(names) == 5

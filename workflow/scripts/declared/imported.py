@@ -252,9 +252,7 @@ def _describe_campaigns(folders: Mapping[str, Path], n_rows: Mapping[str, int]) 
         f"{level}: {stated[level].source if level in stated else f'runs of Ringside in {folder}'}"
         for level, folder in folders.items()
     ]
-    licences = [
-        f"{level}: {stated[level].licence if level in stated else 'none stated'}" for level in folders
-    ]
+    licences = [f"{level}: {stated[level].licence if level in stated else UNSTATED}" for level in folders]
     files = [
         ImportedFile(
             name=str(folder / "runs.csv"),
@@ -266,7 +264,7 @@ def _describe_campaigns(folders: Mapping[str, Path], n_rows: Mapping[str, int]) 
     ]
     statement = Statement(
         source="; ".join(sources),
-        licence="; ".join(licences),
+        licence="; ".join(licences) if stated else UNSTATED,
         models={name: size for statement in stated.values() for name, size in statement.models.items()},
     )
     return ImportKeys(stated=statement, files=tuple(files), ringside="")
