@@ -33,12 +33,12 @@ def one_cell(runs: pd.DataFrame, devices: int = 8) -> pd.DataFrame:
     return runs[(runs["framework"] == FRAMEWORK) & (runs["replicas"] == devices)]
 
 
-def row_of(cell: pd.DataFrame, share: float = 1.0, **other: object) -> PublishedCell:
+def row_of(cell: pd.DataFrame, share: float = 1.0, **changes: object) -> PublishedCell:
     """Return the published row of a cell whose throughput is `share` times the cell's own."""
     ((_, facts),) = cell_facts(cell).items()
     conditions = {name: value for name, value in vars(facts).items() if value is not None}
     mean = float(scipy.stats.hmean(cell["throughput_samples_s"]))
-    return PublishedCell(**{**conditions, "samples_s": share * mean, **other})
+    return PublishedCell(**{**conditions, "samples_s": share * mean, **changes})
 
 
 def reference_of(*rows: PublishedCell) -> Reference:
@@ -109,8 +109,12 @@ def test_other_conditions_are_refused(runs: pd.DataFrame, change: dict[str, obje
 
 def test_refusal_names_the_most_similar_row(runs: pd.DataFrame) -> None:
     cell = one_cell(runs)
-    unlike = [row_of(cell, model="other"), row_of(cell, global_batch=96), row_of(cell, precision="amp")]
-    _, refused = match_cells(cell, reference_of(*unlike))
+    differing_rows = [
+        row_of(cell, model="other"),
+        row_of(cell, global_batch=96),
+        row_of(cell, precision="amp"),
+    ]
+    _, refused = match_cells(cell, reference_of(*differing_rows))
     (reason,) = refused.values()
     assert reason.facts["published"] == ["96"]
 

@@ -19,8 +19,8 @@ from records import combine
 from support.measured_elsewhere import DLPERF, MLPERF, copy_of
 from support.refusals import assert_refusal
 
-KEPT = CHECKOUT / "docs" / "campaigns"
-TWICE = [str(KEPT / name) for name in ("prediction-virtual", "prediction-virtual-again")]
+CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
+TWICE = [str(CAMPAIGNS / name) for name in ("prediction-virtual", "prediction-virtual-again")]
 
 
 def study_of(folder: Path, campaigns: list[str], **keys: object) -> Study:

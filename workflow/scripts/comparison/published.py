@@ -224,16 +224,16 @@ def _reasons(refused: Mapping[str, Note]) -> str:
 def _list_values(values: Sequence[str]) -> str:
     """Return distinct values, at most MAX_LISTED_VALUES of them."""
     distinct = list(dict.fromkeys(values))
-    more = ["others"] if len(distinct) > MAX_LISTED_VALUES else []
-    return " or ".join([*distinct[:MAX_LISTED_VALUES], *more])
+    rest = ["others"] if len(distinct) > MAX_LISTED_VALUES else []
+    return " or ".join([*distinct[:MAX_LISTED_VALUES], *rest])
 
 
 def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: float) -> tables.Table:
     """Return the table of a campaign, `name`, and published numbers."""
     data = build_rows(runs, reference, margin)
     percent = f"{100 * margin:g} %"
-    shown = shown_factors(data)
-    columns: dict[str, Any] = {title(factor): data[factor].map(level_text) for factor in shown}
+    differing_names = differing_factors(data)
+    columns: dict[str, Any] = {title(factor): data[factor].map(level_text) for factor in differing_names}
     columns = columns or {"cell": data["cell"]}
     columns |= {
         "published": published_labels(data),
@@ -272,7 +272,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     return tables.Table(table_title, data, pd.DataFrame(columns), [note for note in notes if note], words)
 
 
-def shown_factors(data: pd.DataFrame) -> list[str]:
+def differing_factors(data: pd.DataFrame) -> list[str]:
     """Return the factors that differ between the compared cells."""
     names = [name for name in (*factors(data), DEVICES) if name in data]
     return [name for name in names if data[name].nunique(dropna=False) > 1]
@@ -281,8 +281,10 @@ def shown_factors(data: pd.DataFrame) -> list[str]:
 def published_labels(data: pd.DataFrame) -> list[str]:
     """Return framework and note of each published row, without one that all rows share."""
     texts = data[["published_framework", "published_note"]].fillna("")
-    shown = [name for name in texts if texts[name].nunique() > 1] or list(texts)
-    return [", ".join(filter(None, row)) or tables.DASH for row in texts[shown].itertuples(index=False)]
+    differing_names = [name for name in texts if texts[name].nunique() > 1] or list(texts)
+    return [
+        ", ".join(filter(None, row)) or tables.DASH for row in texts[differing_names].itertuples(index=False)
+    ]
 
 
 def summary(data: pd.DataFrame, name: str, reference: Reference, margin: float) -> Note:
@@ -319,8 +321,8 @@ def source_note(reference: Reference) -> Note:
 def _draw(table: tables.Table, name: str, margin: float) -> tuple[Figure, str]:
     """Return the figure of a table and its caption."""
     rows = farthest(table.data)
-    shown = shown_factors(rows)
-    levels = rows[shown].astype(object).to_dict("records")
+    differing_names = differing_factors(rows)
+    levels = rows[differing_names].astype(object).to_dict("records")
     labels = [treatment_text(own) or cell for own, cell in zip(levels, rows["cell"], strict=True)]
     if len(set(published := published_labels(rows))) > 1:
         labels = [f"{label} | {text}" for label, text in zip(labels, published, strict=True)]

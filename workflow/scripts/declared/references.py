@@ -98,8 +98,8 @@ def load_reference(name: str, folder: Path = FOLDER) -> Reference:
     )
     for place, cell in enumerate(cells):
         if (cell.samples_s is None) == (cell.step_time_s is None):
-            given = "neither" if cell.samples_s is None else "both"
-            problem = f"{given} of samples_s and step_time_s"
+            count = "neither" if cell.samples_s is None else "both"
+            problem = f"{count} of samples_s and step_time_s"
             raise InputError(
                 "wrong-count", problem, file=display_path(file), key=f"rows.{place}", expected="one"
             )
