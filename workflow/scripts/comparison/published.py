@@ -44,7 +44,7 @@ from common.notes import Note, find_note
 from common.text import number_of
 from comparison.draw import draw_ratios, farthest, selection_note
 from comparison.matched import table_in
-from declared.factors import DEVICES
+from declared.factors import DEVICES, NODES_AND_DEVICES
 from declared.imported import campaign_name
 from declared.references import PublishedCell, Reference, load_reference
 from declared.responses import RESPONSES
@@ -183,7 +183,8 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
     change = np.log(mean / published["published_samples_s"].to_numpy(float))
     ends = np.exp(intervals.t_interval(change, error, df))
     cells = cell_levels(runs).set_index("cell")
-    data = cells.loc[own.index, varying(runs)].reset_index()
+    varied = [name for name in varying(runs) if name != DEVICES]
+    data = cells.loc[own.index, [*varied, DEVICES]].reset_index()
     data = data.assign(n=n.astype(int), samples_s=mean, samples_s_low=low, samples_s_high=high)
     data = data.join(published).assign(ratio=np.exp(change), ratio_low=ends[0], ratio_high=ends[1])
     limit = math.log1p(margin)
@@ -275,7 +276,8 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
 def differing_factors(data: pd.DataFrame) -> list[str]:
     """Return the factors that differ between the compared cells."""
     names = [name for name in (*factors(data), DEVICES) if name in data]
-    return [name for name in names if data[name].nunique(dropna=False) > 1]
+    varied = [name for name in names if data[name].nunique(dropna=False) > 1]
+    return [name for name in varied if name != DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
 
 
 def published_labels(data: pd.DataFrame) -> list[str]:
