@@ -192,82 +192,55 @@ def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
     folders: dict[str, Path] = {}
     for place, name in enumerate(names):
         folder = campaign_folder(name)
-        for table in ("runs.csv", "epochs.csv"):
-            if not (CHECKOUT / folder / table).is_file():
-                raise InputError(
-                    "missing-file",
-                    f"there is no {display_path(folder / table)}",
-                    file=display_path(file),
-                    key=f"campaigns.{place}",
-                    got=name,
-                    expected="a study with results, or a folder with runs.csv and epochs.csv",
-                )
-        level = campaign_name(folder)
-        if level in folders:
-            problem, key = f"'{level}' is there twice", f"campaigns.{place}"
-            raise InputError("duplicate", problem, file=display_path(file), key=key, got=name)
-        folders[level] = folder
-    tables = {level: _read_rows(CHECKOUT / folder / "runs.csv") for level, folder in folders.items()}
-    own_factors = dict.fromkeys(
-        name for rows in tables.values() for _, row in rows[:1] for name in filter(is_custom, row)
-    )
+        fields = {"file": display_path(file), "key": f"campaigns.{place}", "got": name}
+        if not all((CHECKOUT / folder / table).is_file() for table in ("runs.csv", "epochs.csv")):
+            expected = "a study with results, or a folder with runs.csv and epochs.csv"
+            raise InputError("missing-file", f"{folder} has no tables", expected=expected, **fields)
+        if campaign_name(folder) in folders:
+            raise InputError("duplicate", f"another one is called {campaign_name(folder)}, too", **fields)
+        folders[campaign_name(folder)] = folder
+    rows = [
+        (level, CHECKOUT / folder / "runs.csv", line, row)
+        for level, folder in folders.items()
+        for line, row in _read_rows(CHECKOUT / folder / "runs.csv")
+    ]
+    unstated = {name: UNSTATED for *_, row in rows for name in row if is_custom(name)}
+    counts = Counter(combined_name(row.get("cell", ""), level) for level, _, _, row in rows)
     cells: dict[str, Levels] = {}
-    counts: Counter[str] = Counter()
-    for level, rows in tables.items():
-        for line, row in rows:
-            cell = combined_cell(row.get("cell", ""), level)
-            counts[cell] += 1
-            if cell not in cells:
-                stated = {name: row.get(name) or UNSTATED for name in own_factors}
-                cells[cell] = _levels(
-                    row | stated | {CAMPAIGN: level}, CHECKOUT / folders[level] / "runs.csv", line
-                )
-    filled = frozenset(
-        name for rows in tables.values() for _, row in rows for name, text in row.items() if text
-    )
+    for level, table, line, row in rows:
+        if (cell := combined_name(row.get("cell", ""), level)) not in cells:
+            stated = {name: text for name, text in row.items() if text}
+            cells[cell] = _levels({**unstated, **stated, CAMPAIGN: level}, table, line)
     return Imported(
         Path("results", study, "campaigns"),
-        _describe_campaigns(folders, {level: len(rows) for level, rows in tables.items()}),
+        _describe_campaigns(folders),
         tuple(cells.values()),
         (min(counts.values()), max(counts.values())),
-        counts.total(),
-        filled | {CAMPAIGN},
+        len(rows),
+        frozenset({CAMPAIGN} | {name for *_, row in rows for name, text in row.items() if text}),
         folders,
     )
 
 
-def combined_cell(cell: str, campaign: str) -> str:
+def combined_name(name: str, campaign: str) -> str:
     """Return the name of a campaign's cell, or the id of its run, among those of several campaigns."""
-    return f"{cell}.campaign={campaign}"
+    return f"{name}.campaign={campaign}"
 
 
-def _describe_campaigns(folders: Mapping[str, Path], n_rows: Mapping[str, int]) -> ImportKeys:
-    """Return sources, licences and sizes of models of several campaigns, as far as they are stated."""
-    stated = {
-        level: load(ImportKeys, CHECKOUT / folder / IMPORT_FILE).stated
-        for level, folder in folders.items()
-        if (CHECKOUT / folder / IMPORT_FILE).is_file()
-    }
-    sources = [
-        f"{level}: {stated[level].source if level in stated else f'runs of Ringside in {folder}'}"
-        for level, folder in folders.items()
-    ]
-    licences = [f"{level}: {stated[level].licence if level in stated else UNSTATED}" for level in folders]
-    files = [
-        ImportedFile(
-            name=str(folder / "runs.csv"),
-            sha256=digest_file(CHECKOUT / folder / "runs.csv"),
-            format="campaign",
-            rows=n_rows[level],
-        )
-        for level, folder in folders.items()
-    ]
-    statement = Statement(
-        source="; ".join(sources),
-        licence="; ".join(licences) if stated else UNSTATED,
-        models={name: size for statement in stated.values() for name, size in statement.models.items()},
-    )
-    return ImportKeys(stated=statement, files=tuple(files), ringside="")
+def _describe_campaigns(folders: Mapping[str, Path]) -> ImportKeys:
+    """Return the sources and licences of campaigns, as far as they are stated."""
+    sources, licences, files = [], [], []
+    for level, folder in folders.items():
+        source, licence = f"runs in {folder}", UNSTATED
+        if (file := CHECKOUT / folder / IMPORT_FILE).is_file():
+            stated = load(ImportKeys, file).stated
+            source, licence = stated.source, stated.licence
+        sources.append(f"{level} ({source})")
+        licences.append(f"{licence} ({level})")
+        digest = digest_file(CHECKOUT / folder / "runs.csv")
+        files.append(ImportedFile(name=f"{folder}/runs.csv", sha256=digest, format="campaign"))
+    stated = Statement(source=" and ".join(sources), licence=" and ".join(licences))
+    return ImportKeys(stated=stated, files=tuple(files), ringside="")
 
 
 def load_imported(folder: str, file: Path) -> Imported:

@@ -2,53 +2,44 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.text import alternatives
-from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
+from common.written import Keys, Line, Maybe, Rules, Written, key, load, optional
 
 FOLDER = CHECKOUT / "config" / "references"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
+Names = Annotated[
+    tuple[str, ...],
+    Written(str | list[str], lambda names: (names,) if isinstance(names, str) else tuple(names)),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCell(Keys):
     """An entry of the key `rows`: a published throughput, and what was trained how to reach it."""
 
-    model: Line | Annotated[tuple[Line, ...], Rules(min_length=1)] = key(
-        "name of the model in a campaign, or a list of names that mean this model"
-    )
+    model: Names = key("name of the model in a campaign, or a list of names that mean this model")
     precision: Literal["fp32", "tf32", "amp", "fp8"] = key(
         "arithmetic of the training step; amp: 16-bit mixed precision"
     )
-    device: Line = key("words in the name of the device, such as V100 16GB", min_length=1)
+    device: Line = key("words in the name of the device, such as V100 16GB")
     nodes: int = key("number of nodes", ge=1)
     devices_per_node: int = key("devices of each node that train", ge=1)
     global_batch: int = key("samples of an optimizer step, over all devices", ge=1)
     batch_size: Maybe[Positive] = optional("samples of a replica in one micro-batch")
     sequence_length: Maybe[int] = optional("tokens of a sample", ge=1)
-    samples_s: Maybe[Positive] = optional("training samples per second on all devices together")
-    step_time_s: Maybe[Positive] = optional("time of an optimizer step, in place of samples_s")
+    samples_s: Positive = key("training samples per second on all devices together")
     runs: int = key("number of runs behind it", default=1, ge=1)
     cv: Maybe[float] = optional("standard deviation of these runs over their mean", ge=0, lt=1)
     framework: Maybe[Line] = optional("framework that trained")
     note: Maybe[Line] = optional("what else is known, such as a compiler or who measured")
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Return the names that mean its model."""
-        return (self.model,) if isinstance(self.model, str) else self.model
-
-    @property
-    def throughput(self) -> float:
-        """Return samples per second on all devices together."""
-        return self.samples_s or self.global_batch / float(self.step_time_s or 1)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceKeys(Keys):
+class Reference(Keys):
     """The keys of config/references/NAME.yaml."""
 
     title: Line = key("what was measured, in a few words")
@@ -56,23 +47,7 @@ class ReferenceKeys(Keys):
     licence: Line = key("licence of the measurements, an SPDX identifier such as Apache-2.0")
     url: Maybe[Line] = optional("address of the source")
     note: Maybe[Line] = optional("what a reader should know of all rows; tables repeat it")
-    shared: dict[str, Any] = key("keys of `rows` that all rows share", default_factory=dict)
-    rows: Annotated[tuple[dict[str, Any], ...], Rules(min_length=1)] = key("the published cells")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Published measurements.
-
-    Attributes:
-        name: The name of its file.
-        keys: What the file says.
-        cells: Its rows.
-    """
-
-    name: str
-    keys: ReferenceKeys
-    cells: tuple[PublishedCell, ...]
+    rows: tuple[PublishedCell, ...] = key("the published cells", min_length=1)
 
 
 def reference_names(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -87,20 +62,7 @@ def load_reference(name: str, folder: Path = FOLDER) -> Reference:
         InputError: If there is no such file, or it is wrong.
     """
     file = folder / f"{name}.yaml"
-    if name not in reference_names(folder):
-        fields = alternatives(name, reference_names(folder))
+    if name not in (names := reference_names(folder)):
         problem = f"there is no {display_path(file)}"
-        raise InputError("unknown-name", problem, file="--reference", got=name, **fields)
-    written = load(ReferenceKeys, file)
-    cells = tuple(
-        parse(PublishedCell, {**written.shared, **row}, file, f"rows.{place}")
-        for place, row in enumerate(written.rows)
-    )
-    for place, cell in enumerate(cells):
-        if (cell.samples_s is None) == (cell.step_time_s is None):
-            count = "neither" if cell.samples_s is None else "both"
-            problem = f"{count} of samples_s and step_time_s"
-            raise InputError(
-                "wrong-count", problem, file=display_path(file), key=f"rows.{place}", expected="one"
-            )
-    return Reference(name, written, cells)
+        raise InputError("unknown-name", problem, file="--reference", got=name, **alternatives(name, names))
+    return load(Reference, file)

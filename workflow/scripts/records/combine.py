@@ -15,7 +15,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.factors import is_custom
-from declared.imported import CAMPAIGN, UNSTATED, Imported, combined_cell
+from declared.imported import CAMPAIGN, UNSTATED, Imported, combined_name
 from declared.study import load_study
 
 
@@ -29,8 +29,8 @@ def combine(imported: Imported, study: str) -> tuple[pd.DataFrame, pd.DataFrame]
     all_runs, all_epochs = [], []
     for level, folder in imported.campaigns.items():
         runs, epochs = (read_table(folder / f"{name}.csv", name) for name in ("runs", "epochs"))
-        names = {run: combined_cell(str(run), level) for run in runs["run_id"]}
-        cells = [combined_cell(cell, level) for cell in runs["cell"]]
+        names = {run: combined_name(str(run), level) for run in runs["run_id"]}
+        cells = [combined_name(cell, level) for cell in runs["cell"]]
         sessions = level + " " + runs["session"].fillna("")
         runs = runs.assign(run_id=runs["run_id"].map(names), cell=cells, study=study)
         all_runs.append(runs.assign(session=sessions.where(runs["block"].notna()), **{CAMPAIGN: level}))

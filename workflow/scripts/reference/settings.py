@@ -14,7 +14,7 @@ from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
-from declared.references import PublishedCell, ReferenceKeys
+from declared.references import Reference
 from declared.site import SiteKeys
 from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
 from models.mesh import AXES
@@ -34,8 +34,7 @@ FORMS = {
     "dataset": DatasetKeys,
     "import": ImportKeys,
     "imported_study": ImportedStudyKeys,
-    "published_cell": PublishedCell,
-    "reference": ReferenceKeys,
+    "reference": Reference,
     "site": SiteKeys,
     "study": StudyKeys,
 }
@@ -160,8 +159,6 @@ def configuration() -> str:
         "[Published measurements](../how-to/compare.md#compare-with-published-numbers), one row for each "
         "cell:",
         table(HEADER, rows("reference")),
-        "A row, together with `shared`, has these keys:",
-        table(HEADER, rows("published_cell")),
         "## import.yaml",
         "Ringside's command `import` writes this file beside `runs.csv` and `epochs.csv`, in the folder that "
         "the key `imported` of a study names. Report, paper and archive repeat what it says.",

@@ -55,7 +55,7 @@ def source_note(imported: Imported) -> Note:
     """Return who measured, under which licence, and with which version the numbers were imported."""
     stated = imported.description.stated
     if imported.campaigns:
-        text = f"Runs of several campaigns: {stated.source}. Licences: {stated.licence}."
+        text = f"Runs of several campaigns: {stated.source}. Licence of the measurements: {stated.licence}."
         return Note("source", text, source=stated.source, licence=stated.licence)
     address = f" ({stated.url})" if stated.url else ""
     date = f", measured {stated.measured}" if stated.measured else ""
@@ -77,8 +77,8 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("licence", stated.licence),
         ("citation", stated.citation or ""),
         ("measured", stated.measured or ""),
-        ("imported by", "" if imported.campaigns else f"Ringside {imported.description.ringside}"),
-        ("epoch", "" if imported.campaigns else epoch_note(imported, runs)),
+        ("imported by", f"Ringside {version}" if (version := imported.description.ringside) else ""),
+        ("epoch", epoch_note(imported, runs)),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("circumstances", conditions.circumstances_note(runs)),
         ("links in a node", " or ".join(f"{rate / 1e9:g} GB/s" for rate in inside)),
@@ -94,11 +94,7 @@ def files(imported: Imported) -> Grid:
         [file.name, file.format, "" if file.rows is None else str(file.rows), file.sha256[:SHOWN_DIGITS]]
         for file in imported.description.files
     ]
-    caption = (
-        "Tables of the campaigns."
-        if imported.campaigns
-        else "Files that were imported; import.yaml has all digits of their SHA-256."
-    )
+    caption = "Files that were imported; import.yaml has all digits of their SHA-256."
     return Grid(caption, header, rows, ("file", "read as", "SHA-256"))
 
 
@@ -142,6 +138,8 @@ def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
     if are_times_to_train(runs):
         text = "Epoch times are times to train: of whole runs, until they reach the source's target."
         return Note("times-to-train", text)
+    if imported.campaigns:
+        return Note("epoch-of-campaigns", "Epoch times are those of the campaigns.")
     samples = sorted({int(count) for count in runs["samples_per_epoch"].dropna()})
     stated = imported.description.stated.samples_per_epoch
     chosen = "" if stated else ", which is the largest global batch"

@@ -229,7 +229,7 @@ def _parts_elsewhere(facts: Facts, imported: Imported) -> tuple[tuple[str, Itera
         ("Strategies", _strategies(facts)),
         ("Models", _models(facts)),
         ("Machine", _machine(facts)),
-        ("Times", _times_elsewhere(facts, imported)),
+        ("Times", iter([to_latex(elsewhere.epoch_note(imported, facts.runs))])),
         ("Network", _network_elsewhere(facts)),
         ("Statistics", _statistics(facts)),
         ("What failed", _left_out(facts)),
@@ -242,11 +242,6 @@ def _source(imported: Imported) -> Iterator[str]:
     if citation := imported.description.stated.citation:
         yield Note("citation", f"The source asks to cite: {to_latex(end_sentence(citation))}")
     yield from map(to_latex, elsewhere.accepted_notes(imported))
-
-
-def _times_elsewhere(facts: Facts, imported: Imported) -> Iterator[str]:
-    if not imported.campaigns:
-        yield to_latex(elsewhere.epoch_note(imported, facts.runs))
 
 
 def _cells_elsewhere(facts: Facts) -> Iterator[str]:

@@ -9,7 +9,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.text import alternatives
 
-STUDIES, SITES, REFERENCES = (CHECKOUT / "config" / kind for kind in ("studies", "sites", "references"))
+STUDIES, SITES = CHECKOUT / "config" / "studies", CHECKOUT / "config" / "sites"
 PROFILES = ("local", "slurm", "allocation", "oar", "pbs", "flux")
 STATUSES = ("ok", "oom", "failed", "timeout", "invalid", "broken")
 
@@ -29,11 +29,6 @@ def complete_site(incomplete: str) -> list[str]:
     return [name for name in names_in(SITES) if name.startswith(incomplete)]
 
 
-def complete_reference(incomplete: str) -> list[str]:
-    """Return the names of published numbers that begin with `incomplete`."""
-    return [name for name in names_in(REFERENCES) if name.startswith(incomplete)]
-
-
 def complete_profile(incomplete: str) -> list[str]:
     """Return the names of profiles that begin with `incomplete`."""
     return [name for name in PROFILES if name.startswith(incomplete)]
@@ -42,24 +37,6 @@ def complete_profile(incomplete: str) -> list[str]:
 def complete_runs(incomplete: str) -> list[str]:
     """Return the statuses of records that begin with `incomplete`."""
     return [name for name in STATUSES if name.startswith(incomplete)]
-
-
-def parse_margin(text: str) -> float:
-    """Return a margin, such as `5%`, as a share.
-
-    Raises:
-        InputError: If it is no percentage above 0 and up to 50.
-    """
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 0.5:
-        expected = "a percentage above 0 and up to 50, such as 5%"
-        raise InputError(
-            "out-of-range", f"'{text}' is no margin", file="--margin", got=text, expected=expected
-        )
-    return share
 
 
 def check_study(name: str) -> str:

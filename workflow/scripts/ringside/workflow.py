@@ -10,7 +10,7 @@ import typer
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from ringside.arguments import KeepGoing, Site, Study, complete_profile, complete_reference, parse_margin
+from ringside.arguments import KeepGoing, Site, Study, complete_profile
 
 Profile = Annotated[
     str,
@@ -120,25 +120,17 @@ def largest(
 
 def compare(
     ctx: typer.Context,
-    base: Annotated[
-        Path, typer.Argument(metavar="BASE", help="A study with results, or a folder with runs.csv.")
-    ],
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="A study, or a folder with runs.csv.")],
     other_campaign: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OTHER]", help="Study or folder to compare with it.", show_default=False),
+        Path | None, typer.Argument(metavar="OTHER", help="Study or folder to compare with it.")
     ] = None,
     reference: Annotated[
-        str | None,
+        str,
         typer.Option(
-            metavar="NAME",
-            help="In place of OTHER: published numbers of config/references/.",
-            show_default=False,
-            autocompletion=complete_reference,
+            metavar="NAME", help="In place of OTHER: published numbers, config/references/NAME.yaml."
         ),
-    ] = None,
-    margin: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Difference from published numbers that does not matter.")
-    ] = "5%",
+    ] = "",
+    margin: Annotated[str, typer.Option(metavar="PERCENT", help="What may differ from these.")] = "5 %",
     dry_run: DryRun = False,
 ) -> None:
     """Compare two campaigns of another date, site or version, or a campaign with published numbers.
@@ -147,13 +139,15 @@ def compare(
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
     ./ringside compare my-study --reference nvidia-resnet-50
     """
-    if (other_campaign is None) == (reference is None):
-        problem = "needs one of OTHER and --reference"
+    if bool(reference) == bool(other_campaign) or (reference and dry_run):
+        problem = "needs either OTHER or --reference, and only OTHER takes --dry-run"
         raise InputError("wrong-count", problem, hint="ringside compare --help explains both")
     if reference:
+        from common.written import parse
         from comparison.published import compare_with_reference
+        from declared.study import Margin, as_share
 
-        compare_with_reference(base, reference, parse_margin(margin), dry_run=dry_run)
+        compare_with_reference(base, reference, as_share(parse(Margin, margin, Path("--margin"))))
         return
     replace_process("compare", [f"base={base}", f"other={other_campaign}"], _options(dry_run), ctx.obj)
 
