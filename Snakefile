@@ -39,7 +39,6 @@ include: "rules/figures.smk"
 include: "rules/provenance.smk"
 include: "rules/report.smk"
 include: "rules/paper.smk"
-include: "rules/comparison.smk"
 
 
 rule all:

@@ -6,7 +6,7 @@ several differences.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +194,7 @@ def read(base: str, contender: str) -> Compared:
     Raises:
         InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
     """
-    files = [table_in(folder, key) for key, folder in (("base", base), ("other", contender))]
+    files = [table_in(folder, key) for key, folder in (("BASE", base), ("OTHER", contender))]
     runs = [read_timing_runs(file) for file in files]
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
@@ -214,33 +214,6 @@ def names(base: str, contender: str) -> tuple[str, str]:
     """Return the names of two campaigns (`campaign_name`), marked if both are the same."""
     first, second = campaign_name(base), campaign_name(contender)
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
-
-
-def stem(base: str, contender: str) -> Path:
-    """Return the path of the files of a comparison, without suffix."""
-    return Path("results", "comparison", f"{campaign_name(base)}--{campaign_name(contender)}", "comparison")
-
-
-def folders_from_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the folders that a configuration names to compare, or None if it names neither.
-
-    Raises:
-        InputError: If only one folder is named, or if a folder has no runs.csv.
-    """
-    named = {key: str(config[key]) for key in ("base", "other") if key in config}
-    if len(named) == 1:
-        refuse()
-    folders = {key: str(table_in(folder, key).parent) for key, folder in named.items()}
-    return (folders["base"], folders["other"]) if folders else None
-
-
-def refuse() -> None:
-    """Raise InputError, because two campaigns have to be named."""
-    raise InputError(
-        "missing-key",
-        "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or "
-        "snakemake compare --config base=FOLDER other=FOLDER",
-    )
 
 
 def table_in(folder: str, key: str) -> Path:

@@ -252,7 +252,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     return tables.Table(table_title, data, pd.DataFrame(columns), [note for note in notes if note], left)
 
 
-def compare_with_reference(campaign: Path, name: str, margin: float) -> None:
+def compare_with_reference(campaign: str, name: str, margin: float) -> None:
     """Write results/comparison/CAMPAIGN--REFERENCE/published.csv, .md and .tex, and print what was found.
 
     Args:
@@ -264,7 +264,7 @@ def compare_with_reference(campaign: Path, name: str, margin: float) -> None:
         InputError: If one of the two does not exist, or no cell can be compared.
     """
     reference, own_name = load_reference(name), campaign_name(campaign)
-    table = make_table(read_timing_runs(table_in(str(campaign), "BASE")), own_name, reference, margin)
+    table = make_table(read_timing_runs(table_in(campaign, "BASE")), own_name, reference, margin)
     stem = Path("results", "comparison", f"{own_name}--{name}", "published")
     tables.write(table, stem)
     lines = [note for note in table.notes if isinstance(note, Note) and note.code in PRINTED_NOTES]

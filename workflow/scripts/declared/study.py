@@ -118,7 +118,13 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
 AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
-Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z")]
+Margin = Annotated[
+    str,
+    Rules(
+        "a percentage up to 50, such as 5 %",
+        pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z",
+    ),
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from common.errors import InputError
 from common.files import CHECKOUT
 from ringside.arguments import KeepGoing, Site, Study, complete_profile
 
@@ -116,40 +115,6 @@ def largest(
     ./ringside largest my-study --site my-cluster --profile slurm
     """
     run_snakemake("largest", study, site, profile=profile, options=_options(dry_run), rest=ctx.obj)
-
-
-def compare(
-    ctx: typer.Context,
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="A study, or a folder with runs.csv.")],
-    other_campaign: Annotated[
-        Path | None, typer.Argument(metavar="OTHER", help="Study or folder to compare with it.")
-    ] = None,
-    reference: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="In place of OTHER: published numbers, config/references/NAME.yaml."
-        ),
-    ] = "",
-    margin: Annotated[str, typer.Option(metavar="PERCENT", help="What may differ from these.")] = "5 %",
-    dry_run: DryRun = False,
-) -> None:
-    """Compare two campaigns of another date, site or version, or a campaign with published numbers.
-
-    Example:
-    ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
-    ./ringside compare my-study --reference nvidia-resnet-50
-    """
-    if bool(reference) == bool(other_campaign) or (reference and dry_run):
-        problem = "needs either OTHER or --reference, and only OTHER takes --dry-run"
-        raise InputError("wrong-count", problem, hint="ringside compare --help explains both")
-    if reference:
-        from common.written import parse
-        from comparison.published import compare_with_reference
-        from declared.study import Margin, as_share
-
-        compare_with_reference(base, reference, as_share(parse(Margin, margin, Path("--margin"))))
-        return
-    replace_process("compare", [f"base={base}", f"other={other_campaign}"], _options(dry_run), ctx.obj)
 
 
 def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
