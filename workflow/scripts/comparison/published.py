@@ -112,9 +112,7 @@ def match_cells(
             ]
             continue
         name = max(filter(None, differing), key=list(own).index)
-        similar = [
-            conditions[name] for conditions, other in zip(published, differing, strict=True) if other == name
-        ]
+        similar = [conditions[name] for conditions, n in zip(published, differing, strict=True) if n == name]
         texts = [value[0] if name == "model" else str(value) for value in similar]
         text = f"{name} {own[name]}, published is {_list_values(texts)}"
         refused[cell] = Note("other-conditions", text, differs=name, own=str(own[name]), published=texts)
