@@ -232,11 +232,11 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
         (["one", "2024"], "missing-file"),
         (["one", "one"], "nothing-to-compare"),
         (["one", "--reference", "dlperf"], "nothing-to-compare"),
-        (["one", "--reference", "dlperf", "--margin", "90 %"], "broken-rule"),
+        (["one", "--reference", "dlperf", "--margin", "90 %"], "bad-pattern"),
     ):
         done = checkout.program("ringside", "compare", *arguments)
-        assert done.returncode == 2 and f"[{code}]" in done.stdout, done.stdout
-        assert len(done.stdout.splitlines()) == 1
+        assert done.returncode == 2 and f"[{code}]" in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) -> None:

@@ -236,10 +236,10 @@ def _describe_campaigns(folders: Mapping[str, Path]) -> ImportKeys:
             stated = load(ImportKeys, file).stated
             source, licence = stated.source, stated.licence
         sources.append(f"{level} ({source})")
-        licences.append(f"{licence} ({level})")
+        licences.append(licence)
         digest = digest_file(CHECKOUT / folder / "runs.csv")
         files.append(ImportedFile(name=f"{folder}/runs.csv", sha256=digest, format="campaign"))
-    stated = Statement(source=" and ".join(sources), licence=" and ".join(licences))
+    stated = Statement(source=" and ".join(sources), licence=" and ".join(dict.fromkeys(licences)))
     return ImportKeys(stated=stated, files=tuple(files), ringside="")
 
 
