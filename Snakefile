@@ -27,7 +27,7 @@ if CAMPAIGN.mode == "campaign":
     include: "rules/runs.smk"
 
 
-if CAMPAIGN.mode != "published":
+if CAMPAIGN.mode != "published" or CAMPAIGN.combined:
 
     include: "rules/records.smk"
 
@@ -39,7 +39,6 @@ include: "rules/figures.smk"
 include: "rules/provenance.smk"
 include: "rules/report.smk"
 include: "rules/paper.smk"
-include: "rules/comparison.smk"
 
 
 rule all:

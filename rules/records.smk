@@ -1,6 +1,7 @@
 # Records: record.json and epochs.csv of every run -> two tidy tables.
 #   in:  the records of the campaign; with records=available those that are there
 #   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml); power.csv for the figure of it
+#        results/<study>/campaigns/runs.csv and epochs.csv of a study that combines campaigns
 
 
 localrules:
@@ -60,3 +61,30 @@ rule power:
             --out {output.power:q} \
             2>&1 | tee -p {log:q}
         """
+
+
+if CAMPAIGN.combined:
+
+    localrules:
+        combine,
+
+    rule combine:
+        """Put the runs of several campaigns into one table, each a level of the factor campaign."""
+        input:
+            [str(file) for file in CAMPAIGN.study.imported.source_files],
+            changed=changed("combine", code("records.combine")),
+        output:
+            runs=RUNS_CSV,
+            epochs=EPOCHS_CSV,
+        log:
+            f"{RESULTS}/logs/combine.log",
+        params:
+            study=STUDY,
+        shell:
+            """
+            {PREFORKED} records.combine \
+                --study {params.study:q} \
+                --runs {output.runs:q} \
+                --epochs {output.epochs:q} \
+                2>&1 | tee -p {log:q}
+            """

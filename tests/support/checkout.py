@@ -211,7 +211,6 @@ TARGETS = (
     "tables",
     "figures",
     "archive",
-    "compare",
     "paper",
 )
 TARGETS = (*TARGETS, "manifest")  # rebuilt with every other product; test_provenance.py checks it

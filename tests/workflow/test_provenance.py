@@ -227,19 +227,16 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
     checkout = fresh(SMALL_STUDY)
     checkout.path("one").mkdir()
     write_campaign(checkout.path("one"))
-    for arguments, message in (
-        (
-            [],
-            (
-                "ringside: which two campaigns? expected two folders with runs.csv: ./ringside compare "
-                "FOLDER FOLDER, or snakemake compare"
-            ),
-        ),
-        (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
-        (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),
+    for arguments, code in (
+        (["one"], "wrong-count"),
+        (["one", "2024"], "missing-file"),
+        (["one", "one"], "nothing-to-compare"),
+        (["one", "--reference", "dlperf"], "nothing-to-compare"),
+        (["one", "--reference", "dlperf", "--margin", "90 %"], "bad-pattern"),
     ):
-        done = checkout.snakemake("compare", *arguments)
-        assert done.status != 0 and message in done.output and "Traceback" not in done.output, done.output
+        done = checkout.program("ringside", "compare", *arguments)
+        assert done.returncode == 2 and f"[{code}]" in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) -> None:

@@ -12,7 +12,7 @@ from common.notes import find_note
 from common.tables import read_table, write_table
 from comparison import matched
 from comparison.changes import changes, summary, table
-from comparison.compare import main
+from comparison.compare import compare_campaigns
 from comparison.draw import draw
 from comparison.matched import Compared
 from declared import frameworks
@@ -254,18 +254,20 @@ def test_one_run_a_cell_has_ratios_without_intervals(compare, base, contender) -
     assert data["ratio"].notna().all() and data[["ratio_low", "p", "p_holm"]].isna().all(axis=None)
 
 
-def test_the_program_writes_a_table_and_a_figure(tmp_path, base, contender, capsys) -> None:
+def test_the_program_writes_a_table_and_a_figure(tmp_path, monkeypatch, base, contender, capsys) -> None:
     contender["epoch_time_s"] /= SLOWER
     first, second = folders(tmp_path, base, contender)
-    main(base=first, contender=second, out=tmp_path / "made" / "comparison")
-    files = sorted(path.name for path in (tmp_path / "made").iterdir())
+    monkeypatch.chdir(tmp_path)
+    written = compare_campaigns(first, second)
+    assert written == Path("results/comparison/before--after/comparison")
+    files = sorted(path.name for path in written.parent.iterdir())
     assert files == [f"comparison.{end}" for end in ("caption.md", "csv", "md", "pdf", "png", "svg", "tex")]
     printed = capsys.readouterr().out
     compared = matched.read(first, second)
     note = summary(compared, changes(compared))
     assert printed.splitlines()[0] == note and note.facts["by_change"]["faster"] >= 1
     assert (note.facts["cells"], note.facts["base"]) == (base["cell"].nunique(), "before")
-    caption = (tmp_path / "made" / "comparison.caption.md").read_text()
+    caption = written.with_name("comparison.caption.md").read_text()
     assert all(line in caption for line in (note, *compared.differences))
 
 
@@ -281,18 +283,10 @@ def test_the_axis_of_ratios_has_five_to_nine_numbers(compare, base, contender, f
     assert 5 <= len(ticks) <= 9 and any(np.isclose(ticks, 1)), ticks
 
 
-@pytest.mark.parametrize(
-    ("config", "code", "key", "got"),
-    [
-        ({"base": "one"}, "missing-key", "", None),
-        ({"base": "one", "other": "nowhere"}, "missing-file", "base", "one"),
-    ],
-)
-def test_two_folders_with_runs_are_required(config, code, key, got) -> None:
+def test_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
-        matched.folders_from_config(config)
-    assert (refused.value.code, refused.value.key, refused.value.got) == (code, key, got)
-    assert matched.folders_from_config({}) is None
+        matched.read(str(tmp_path), "nowhere")
+    assert (refused.value.code, refused.value.key) == ("missing-file", "BASE")
 
 
 def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
@@ -311,4 +305,3 @@ def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
 def test_imported_campaigns_are_named_by_their_study() -> None:
     base, contender = "results/may/imported", "results/june/imported"
     assert matched.names(base, contender) == ("may", "june")
-    assert matched.stem(base, contender).parts[2] == "may--june"

@@ -22,13 +22,14 @@ from analysis import (
     time_to_accuracy,
     variance,
 )
-from analysis.measured import factors
+from analysis.measured import factors, read_timing_runs
 from analysis.responses import with_response
 from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_results, read_table
-from comparison import changes, matched
+from comparison import changes, matched, published
 from declared.products.tables import TABLES
+from declared.references import load_reference
 from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
@@ -40,6 +41,7 @@ from prediction.question import ask
 from reference import products
 from strategies import costs_table, found
 from support.known_heterogeneous import heterogeneous_runs
+from support.measured_elsewhere import DLPERF
 from support.synthetic import referenced
 from support.traces_made import gathered
 from traces import bottlenecks, cost, exposed, path
@@ -137,6 +139,9 @@ def table_data(
         "strategies_found": found.table([], {}).data,
         "simulated": read_results(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER_FOLDER))),
+        "published": published.build_rows(
+            read_timing_runs(DLPERF / "runs.csv"), load_reference("dlperf"), margin=0.05
+        ),
     }
 
 

@@ -88,7 +88,7 @@ def test_every_option_of_every_verb_is_on_the_page() -> None:
 
 def test_targets_of_snakemake_are_those_that_collect() -> None:
     docstrings = dict(commands.rules())
-    assert {"all", "figures", "report", "design", "compare"} <= set(docstrings)
+    assert {"all", "figures", "report", "design"} <= set(docstrings)
     assert not {"run", "figure", "environment", "aggregate"} & set(docstrings)
 
 

@@ -185,7 +185,6 @@ def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], lis
         ("pilot precise -n", "pilot -n --config study=precise"),
         ("images -s virtual", "images --config site=virtual"),
         ("datasets", "datasets"),
-        ("compare docs/a docs/b", "compare --config base=docs/a other=docs/b"),
         (
             "strategies quickstart --profile slurm --dry-run",
             "strategies --profile slurm -n --config study=quickstart",

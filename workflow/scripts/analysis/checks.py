@@ -5,6 +5,7 @@ check: outliers are listed. The residuals are written to residuals.csv.
 """
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -13,6 +14,7 @@ import pandas as pd
 from scipy import special, stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
+from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
@@ -317,7 +319,9 @@ def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
         return None
     model = OLS(data["residual"].to_numpy(float), within, hasconst=False)
     model.df_model, model.df_resid = rank, df_error
-    fit = model.fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SingularMatrixWarning)  # `rank` counts what is independent
+        fit = model.fit()
     if not fit.ssr > 0:
         return None
     return _FTest(float(fit.fvalue), rank, df_error, float(fit.f_pvalue), np.asarray(fit.params))

@@ -6,7 +6,7 @@ several differences.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,8 @@ from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
 from common.units import LINK_RATES, in_one_unit
+from declared.imported import campaign_folder, campaign_name
 
-IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
 # Columns that must agree in both campaigns for a cell to be compared, with the reason.
 MUST_MATCH = {
     "data_digest": "the training data differ, or were prepared differently",
@@ -194,7 +194,7 @@ def read(base: str, contender: str) -> Compared:
     Raises:
         InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
     """
-    files = [_table_in(folder, key) for key, folder in (("base", base), ("other", contender))]
+    files = [table_in(folder, key) for key, folder in (("BASE", base), ("OTHER", contender))]
     runs = [read_timing_runs(file) for file in files]
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
@@ -211,54 +211,25 @@ def read(base: str, contender: str) -> Compared:
 
 
 def names(base: str, contender: str) -> tuple[str, str]:
-    """Return the names of two campaigns (`_campaign_name`), marked if both are the same."""
-    first, second = _campaign_name(base), _campaign_name(contender)
+    """Return the names of two campaigns (`campaign_name`), marked if both are the same."""
+    first, second = campaign_name(base), campaign_name(contender)
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 
 
-def stem(base: str, contender: str) -> Path:
-    """Return the path of the files of a comparison, without suffix."""
-    return Path("results", "comparison", f"{_campaign_name(base)}--{_campaign_name(contender)}", "comparison")
-
-
-def _campaign_name(folder: str) -> str:
-    """Return the name of a campaign's folder; of `results/NAME/imported`, NAME."""
-    path = Path(folder).resolve()
-    return path.parent.name if path.name == IMPORTED_FOLDER else path.name
-
-
-def folders_from_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the folders that a configuration names to compare, or None if it names neither.
+def table_in(folder: str, key: str) -> Path:
+    """Return the runs.csv of a campaign: of a folder, or of the study with this name.
 
     Raises:
-        InputError: If only one folder is named, or if a folder has no runs.csv.
+        InputError: If there is none; `key` is what named it.
     """
-    folders = {key: str(config[key]) for key in ("base", "other") if key in config}
-    if len(folders) == 1:
-        refuse()
-    for key, folder in folders.items():
-        _table_in(folder, key)
-    return (folders["base"], folders["other"]) if folders else None
-
-
-def refuse() -> None:
-    """Raise InputError, because two campaigns have to be named."""
-    raise InputError(
-        "missing-key",
-        "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or "
-        "snakemake compare --config base=FOLDER other=FOLDER",
-    )
-
-
-def _table_in(folder: str, key: str) -> Path:
-    file = Path(folder) / "runs.csv"
+    file = campaign_folder(folder) / "runs.csv"
     if not file.is_file() or set("{}") & set(folder):
         raise InputError(
             "missing-file",
             f"there is no {folder[:200]}/runs.csv",
             key=key,
             got=folder,
-            expected="a campaign's folder (without braces), such as results/NAME",
+            expected="a study with results, or a campaign's folder (without braces), such as results/NAME",
         )
     return file
 

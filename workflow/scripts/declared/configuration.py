@@ -27,12 +27,6 @@ class Configuration(Keys):
         "nothing), "
         "or a folder with runs.csv and epochs.csv"
     )
-    base: Maybe[Text] = optional(
-        "for snakemake compare: the campaign to compare with, a folder with runs.csv"
-    )
-    other: Maybe[Text] = optional(
-        "for snakemake compare: the campaign that is compared with base, a folder with runs.csv"
-    )
     block: Maybe[int] = optional(
         "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
     )

@@ -7,18 +7,21 @@ Cells and their numbers of runs are those of `runs.csv`, since nothing was plann
 
 import csv
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path, regular
+from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
-from declared.factors import Levels, as_list, factor_names, factor_rules
+from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"
+IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
+CAMPAIGN = f"{CUSTOM}campaign"  # the factor whose levels are the campaigns that a study combines
+UNSTATED = "unstated"  # level of a factor of the user's own that another campaign has
 SHA256 = r"^[0-9a-f]{64}\Z"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 
@@ -137,6 +140,7 @@ class Imported:
         n_runs: The fewest and the most runs of a cell.
         n_rows: All runs.
         filled: The columns of runs.csv with a value in some run.
+        campaigns: Folders of the campaigns that are combined, by level of CAMPAIGN; empty for one import.
     """
 
     folder: Path
@@ -145,6 +149,16 @@ class Imported:
     n_runs: tuple[int, int]
     n_rows: int
     filled: frozenset[str]
+    campaigns: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def source_files(self) -> list[Path]:
+        """The files that say where its runs come from, relative to the checkout."""
+        if not self.campaigns:
+            return [self.folder / IMPORT_FILE]
+        names = ("runs.csv", "epochs.csv", IMPORT_FILE)
+        files = [folder / name for folder in self.campaigns.values() for name in names]
+        return [file for file in files if (CHECKOUT / file).is_file()]
 
     @property
     def factors(self) -> dict[str, list[Any]]:
@@ -153,6 +167,80 @@ class Imported:
             name: sorted(dict.fromkeys(cell[name] for cell in self.cells), key=lambda x: (str(type(x)), x))
             for name in factor_names(self.cells[0])
         }
+
+
+def campaign_folder(name: str) -> Path:
+    """Return the folder with the runs.csv of a campaign: `name` itself, or that of the study of this name."""
+    folders = [Path(name), Path("results", name), Path("results", name, IMPORTED_FOLDER)]
+    return next((folder for folder in folders if (CHECKOUT / folder / "runs.csv").is_file()), folders[0])
+
+
+def campaign_name(folder: str | Path) -> str:
+    """Return the name of a campaign's folder; of `results/NAME/imported`, NAME."""
+    path = Path(folder).resolve()
+    return path.parent.name if path.name == IMPORTED_FOLDER else path.name
+
+
+def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
+    """Read the cells of the campaigns that the study `file` combines, each a level of the factor CAMPAIGN.
+
+    Tables of all runs are made when they are needed (`records.combine`), below results/STUDY.
+
+    Raises:
+        InputError: If a campaign has no tables, or two of them have the same name.
+    """
+    folders: dict[str, Path] = {}
+    for place, name in enumerate(names):
+        folder = campaign_folder(name)
+        fields = {"file": display_path(file), "key": f"campaigns.{place}", "got": name}
+        if not all((CHECKOUT / folder / table).is_file() for table in ("runs.csv", "epochs.csv")):
+            expected = "a study with results, or a folder with runs.csv and epochs.csv"
+            raise InputError("missing-file", f"{folder} has no tables", expected=expected, **fields)
+        if campaign_name(folder) in folders:
+            raise InputError("duplicate", f"another one is called {campaign_name(folder)}, too", **fields)
+        folders[campaign_name(folder)] = folder
+    rows = [
+        (level, CHECKOUT / folder / "runs.csv", line, row)
+        for level, folder in folders.items()
+        for line, row in _read_rows(CHECKOUT / folder / "runs.csv")
+    ]
+    unstated = {name: UNSTATED for *_, row in rows for name in row if is_custom(name)}
+    counts = Counter(combined_name(row.get("cell", ""), level) for level, _, _, row in rows)
+    cells: dict[str, Levels] = {}
+    for level, table, line, row in rows:
+        if (cell := combined_name(row.get("cell", ""), level)) not in cells:
+            stated = {name: text for name, text in row.items() if text}
+            cells[cell] = _levels({**unstated, **stated, CAMPAIGN: level}, table, line)
+    return Imported(
+        Path("results", study, "campaigns"),
+        _describe_campaigns(folders),
+        tuple(cells.values()),
+        (min(counts.values()), max(counts.values())),
+        len(rows),
+        frozenset({CAMPAIGN} | {name for *_, row in rows for name, text in row.items() if text}),
+        folders,
+    )
+
+
+def combined_name(name: str, campaign: str) -> str:
+    """Return the name of a campaign's cell, or the id of its run, among those of several campaigns."""
+    return f"{name}.campaign={campaign}"
+
+
+def _describe_campaigns(folders: Mapping[str, Path]) -> ImportKeys:
+    """Return the sources and licences of campaigns, as far as they are stated."""
+    sources, licences, files = [], [], []
+    for level, folder in folders.items():
+        source, licence = f"runs in {folder}", UNSTATED
+        if (file := CHECKOUT / folder / IMPORT_FILE).is_file():
+            stated = load(ImportKeys, file).stated
+            source, licence = stated.source, stated.licence
+        sources.append(f"{level} ({source})")
+        licences.append(licence)
+        digest = digest_file(CHECKOUT / folder / "runs.csv")
+        files.append(ImportedFile(name=f"{folder}/runs.csv", sha256=digest, format="campaign"))
+    stated = Statement(source=" and ".join(sources), licence=" and ".join(dict.fromkeys(licences)))
+    return ImportKeys(stated=stated, files=tuple(files), ringside="")
 
 
 def load_imported(folder: str, file: Path) -> Imported:

@@ -39,7 +39,7 @@ from declared.factors import (
 from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
 from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
-from declared.imported import Imported, load_imported
+from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, checked_paper
@@ -118,7 +118,13 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
 AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
-Margin = Annotated[str, Rules(pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z")]
+Margin = Annotated[
+    str,
+    Rules(
+        "a percentage up to 50, such as 5 %",
+        pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -301,6 +307,16 @@ class ImportedStudyKeys(QuestionKeys):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CombinedStudyKeys(QuestionKeys):
+    """The keys of config/studies/NAME.yaml about the runs of several campaigns."""
+
+    campaigns: Annotated[tuple[str, ...], Rules(unique=True, min_length=2)] = key(
+        "campaigns whose runs are shown together: names of studies with results, or folders with runs.csv "
+        "and epochs.csv, relative to the checkout. Each is a level of the factor custom_campaign"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study(StudyKeys):
     """One experiment.
 
@@ -312,7 +328,8 @@ class Study(StudyKeys):
         answer: The factors that its question is about, at most two; none if no factor varies.
         fraction: The fraction of a design: fractional.
         figures: The figures that it declares.
-        imported: The measurements made elsewhere that it is about, None if it has runs of its own.
+        imported: The measurements made elsewhere, or in other campaigns, that it is about; None if it has
+            runs of its own.
     """
 
     name: str
@@ -501,10 +518,13 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
     """
     file = existing(folder, name, "study")
     content = rename_factors(load_yaml(file), file, SECTIONS_WITH_FACTORS)
-    written: StudyKeys | ImportedStudyKeys
+    written: StudyKeys | ImportedStudyKeys | CombinedStudyKeys
     if isinstance(content, dict) and "imported" in content:
         written = parse(ImportedStudyKeys, content, file)
-        study = _imported_study(written, name, file)
+        study = _imported_study(written, load_imported(written.imported, file), name, file)
+    elif isinstance(content, dict) and "campaigns" in content:
+        written = parse(CombinedStudyKeys, content, file)
+        study = _imported_study(written, load_campaigns(written.campaigns, name, file), name, file)
     else:
         written = parse(StudyKeys, content, file)
         study = _planned_study(written, name, file)
@@ -561,20 +581,20 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
     return study
 
 
-def _imported_study(written: ImportedStudyKeys, name: str, file: Path) -> Study:
-    """Return a study of measurements made elsewhere, without the figures that it declares.
+def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: Path) -> Study:
+    """Return a study of runs made elsewhere or in other campaigns, without the figures that it declares.
 
     Its cells and their numbers of runs are those of runs.csv. It has no seed, since nothing is drawn.
     """
-    imported = load_imported(written.imported, file)
     factors = imported.factors
+    named = sorted(factors, key=lambda factor: factor != CAMPAIGN)
     return Study(
-        **vars(written)
+        **{key: value for key, value in vars(written).items() if key != "campaigns"}
         | {
             "name": name,
             "file": file,
             "factors": factors,
-            "answer": _answered_factors(written.answer, list(factors), factors, file),
+            "answer": _answered_factors(written.answer, named, factors, file),
             "figures": (),
             "imported": imported,
         },

@@ -112,7 +112,7 @@ class Call:
     """
 
     def __init__(self, workflow: Any, rules: Any, config: Mapping[str, Any]) -> None:
-        self._workflow, self._config = workflow, config
+        self._workflow = workflow
         self._plans = bool(workflow.is_main_process)
         self._locks = not {"--nolock", "--unlock"} & set(sys.argv)
         self.dry_run = bool(workflow.output_settings.dryrun)
@@ -210,16 +210,15 @@ class Call:
         self._held_jobs.release(logging.getLogger(LOGGER))
         if sum(job.is_shell for job in jobs) > 1:
             self.start_server()
-        if "base" not in self._config:  # which is about other campaigns
-            campaign = self.campaign
-            print(
-                campaign.summary(),
-                *campaign.skipped_runs(),
-                *campaign.unreachable_precision(),
-                *(campaign.unused_records() if campaign.mode == "campaign" else []),
-                sep="\n",
-                flush=True,
-            )
+        campaign = self.campaign
+        print(
+            campaign.summary(),
+            *campaign.skipped_runs(),
+            *campaign.unreachable_precision(),
+            *(campaign.unused_records() if campaign.mode == "campaign" else []),
+            sep="\n",
+            flush=True,
+        )
         if disturbed:
             print(f"ringside: {disturbed}", flush=True)
 

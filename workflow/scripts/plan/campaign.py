@@ -146,8 +146,15 @@ class Campaign:
         """Whether runs have or will have the settings of their trainers."""
         return self.published is None or self._has_values("settings")
 
+    @property
+    def combined(self) -> bool:
+        """Whether its tables are made of those of other campaigns."""
+        return bool(self.study.imported and self.study.imported.campaigns)
+
     def _has_values(self, column: str) -> bool:
         """Return whether a run of a published campaign has a value in this column of runs.csv."""
+        if self.study.imported:
+            return column in self.study.imported.filled
         with (
             open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table,
             suppress(csv.Error),
@@ -378,7 +385,11 @@ class Campaign:
     def summary(self) -> str:
         """Return the progress of the campaign in one line."""
         if self.study.imported:
-            return f"{self.study.name}: measured elsewhere, figures and tables from {self.published}"
+            names = ", ".join(self.study.imported.campaigns)
+            origin = (
+                f"of {names}" if names else f"measured elsewhere, figures and tables from {self.published}"
+            )
+            return f"{self.study.name}: {origin}"
         if self.published:
             return f"{self.study.name}: figures and tables from {self.published}"
         left = len(self.records) - len(self.statuses)
@@ -452,8 +463,9 @@ def imported_note(study: Study) -> Note | None:
     if imported is None:
         return None
     stated, cells = imported.description.stated, len(imported.cells)
+    origin = "of several campaigns" if imported.campaigns else "measured elsewhere"
     text = (
-        f"{study.name}: measured elsewhere, {number_of(imported.n_rows, 'run')} of "
+        f"{study.name}: {origin}, {number_of(imported.n_rows, 'run')} of "
         f"{number_of(cells, 'cell')} in {imported.folder} ({stated.source}; {stated.licence}); nothing is "
         f"left to run, and ./ringside run {study.name} draws figures and tables"
     )
@@ -490,7 +502,9 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
     results = Path("results") / study.name
     check_folder(results, "move it away")
     if records not in MODES:
-        return Campaign(study, load_site(config.site), "published", [], published_tables(records, study))
+        is_combined = study.imported and study.imported.campaigns  # their tables are still to be made
+        folder = Path(records) if is_combined else published_tables(records, study)
+        return Campaign(study, load_site(config.site), "published", [], folder)
     bound = read_binding(results)
     if records == "available":
         site = load_site(config.site)

@@ -58,7 +58,7 @@ def appendix_sections(
     if study.imported:
         yield Section(
             "Source",
-            [elsewhere.NOT_PLANNED],
+            [elsewhere.planning_note(study.imported)],
             elsewhere.facts(study.imported, runs),
             [elsewhere.accepted(study.imported), elsewhere.files(study.imported)],
         )

@@ -127,7 +127,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         name: campaign.runs_csv.parent / name for name in content["sources"]["tables"] if name != "design.csv"
     }
     members |= {f"records/{name}": path for name, path in tables.items()}
-    if study.imported:
+    if study.imported and not study.imported.campaigns:
         members[f"records/{IMPORT_FILE}"] = CHECKOUT / study.imported.folder / IMPORT_FILE
     if campaign.published is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
@@ -199,6 +199,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
         batch_size_file(campaign.study.name, campaign.site.name),
         *(CHECKOUT / "config").glob("datasets*.yaml"),
         *(sorted((CHECKOUT / imported.folder).glob("*")) if imported else ()),
+        *((CHECKOUT / file for file in imported.source_files) if imported else ()),
         *command_files(campaign),
     ]
     if state().commit:

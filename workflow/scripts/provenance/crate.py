@@ -126,7 +126,9 @@ def build_crate(
     properties = {
         "name": f"Campaign of the study {study.name}",
         "description": (
-            f"{len(runs)} runs were measured elsewhere and imported; then tables and figures were made"
+            f"{len(runs)} runs were measured before; then tables and figures were made"
+            if study.imported and study.imported.campaigns
+            else f"{len(runs)} runs were measured elsewhere and imported; then tables and figures were made"
             if study.imported
             else f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their "
             "records"

@@ -14,7 +14,6 @@ from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
-from declared.imported import IMPORT_FILE
 from declared.records import RECORD_TABLES
 from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign
@@ -49,9 +48,9 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
 
 
 def _import_files(campaign: Campaign) -> list[Path]:
-    """Return the file that says where measurements come from that were made elsewhere."""
+    """Return the files that say where measurements come from that were made elsewhere."""
     imported = campaign.study.imported
-    return [CHECKOUT / imported.folder / IMPORT_FILE] if imported else []
+    return [CHECKOUT / file for file in imported.source_files] if imported else []
 
 
 def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:

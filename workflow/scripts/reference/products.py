@@ -190,8 +190,8 @@ def tables_page() -> str:
             "# Tables",
             "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the "
             "columns below with all digits. Markdown and LaTeX are rounded and have notes on the method, "
-            "the number of replicates and what is missing. `comparison` is in `results/comparison/`. The "
-            "choices behind them: [Statistics](../explanation/statistics.md), "
+            "the number of replicates and what is missing. `comparison` and `published` are in "
+            "`results/comparison/`. The choices behind them: [Statistics](../explanation/statistics.md), "
             "[Predictions](../explanation/predictions.md).",
             table(
                 ["table", "answers"],

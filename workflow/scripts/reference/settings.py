@@ -14,8 +14,9 @@ from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
+from declared.references import Reference
 from declared.site import SiteKeys
-from declared.study import ImportedStudyKeys, StudyKeys
+from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
 from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, read, table
 
@@ -27,11 +28,13 @@ LIMITS = {
     "exclusiveMaximum": "less than",
 }
 FORMS = {
+    "combined_study": CombinedStudyKeys,
     "command": CommandKeys,
     "config": Configuration,
     "dataset": DatasetKeys,
     "import": ImportKeys,
     "imported_study": ImportedStudyKeys,
+    "reference": Reference,
     "site": SiteKeys,
     "study": StudyKeys,
 }
@@ -101,6 +104,10 @@ def configuration() -> str:
                     "[`config/commands/NAME.yaml`](#configcommandsnameyaml)",
                     "a training command of your own, which a study names as a framework",
                 ],
+                [
+                    "[`config/references/NAME.yaml`](#configreferencesnameyaml)",
+                    "published measurements to compare with",
+                ],
                 ["[`import.yaml`](#importyaml)", "where measurements come from that were made elsewhere"],
             ],
         ),
@@ -124,6 +131,9 @@ def configuration() -> str:
         "may have any name. It needs no site, and `records` of the configuration does not matter. Its keys "
         "are:",
         table(HEADER, rows("imported_study")),
+        "A study that shows [several campaigns](../how-to/compare.md#several-campaigns-in-one-figure) "
+        "together has the same keys, with `campaigns` in place of `imported`:",
+        table(HEADER, (row for row in rows("combined_study") if row[0] == "`campaigns`")),
         "## config/sites/NAME.yaml",
         "A site names no model and no data set. `./ringside site NAME` writes one for the machine or "
         "cluster on which it is called. Or start from a file in `config/sites/`: `local.yaml` for one "
@@ -145,6 +155,10 @@ def configuration() -> str:
         "A [training command of your own](../how-to/own-command.md). The command `titan-example`:",
         block(read("config/commands/titan-example.yaml"), "yaml"),
         table(HEADER, rows("command")),
+        "## config/references/NAME.yaml",
+        "[Published measurements](../how-to/compare.md#compare-with-published-numbers), one row for each "
+        "cell:",
+        table(HEADER, rows("reference")),
         "## import.yaml",
         "Ringside's command `import` writes this file beside `runs.csv` and `epochs.csv`, in the folder that "
         "the key `imported` of a study names. Report, paper and archive repeat what it says.",

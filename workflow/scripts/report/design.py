@@ -15,10 +15,11 @@ from common.text import number_of
 from declared.datasets import find_dataset
 from declared.factors import factor_rules, is_custom
 from declared.frameworks import describe_framework
+from declared.imported import CAMPAIGN
 from declared.models import find_graph
 from declared.study import Replicates, Study
 from precision.reached import precision_note
-from report.elsewhere import NOT_PLANNED, model_size
+from report.elsewhere import COMBINED, NOT_PLANNED, model_size
 from report.setting import Grid
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
@@ -131,9 +132,10 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
         else f"{fewest} to {max_replicates} replicates"
     )
     counts = {"runs": len(runs), "cells": len(per_cell), "replicates": sorted(set(per_cell))}
-    if measured_elsewhere(runs):
+    if measured_elsewhere(runs) or CAMPAIGN in runs:
         text = f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}."
-        return Note("replication-elsewhere", f"{text} {NOT_PLANNED}", **counts)
+        planning = COMBINED if CAMPAIGN in runs else NOT_PLANNED
+        return Note("replication-elsewhere", f"{text} {planning}", **counts)
     return Note(
         "replication",
         f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, which are new "
@@ -148,7 +150,7 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
 
 def kept_order(runs: pd.DataFrame) -> Note:
     """Return whether the runs started in the planned order, as far as their clocks show."""
-    if measured_elsewhere(runs):
+    if measured_elsewhere(runs) or CAMPAIGN in runs:
         return Note("order-not-planned", "")
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
     if len(started) < 2:

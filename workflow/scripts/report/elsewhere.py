@@ -38,11 +38,25 @@ NOT_PLANNED = Note(
     "Ringside did not plan or check these runs: their order, what else used the machines, code and "
     "environment are not known. Cells are compared as independent groups.",
 )
+COMBINED = Note(
+    "combined",
+    "These are the runs of several campaigns, each of which was planned by itself. Cells of different "
+    "campaigns are compared as independent groups. Date, site and software that differ between them are part "
+    "of every ratio between campaigns.",
+)
+
+
+def planning_note(imported: Imported) -> Note:
+    """Return what is not known of the runs, or that they are those of several campaigns."""
+    return COMBINED if imported.campaigns else NOT_PLANNED
 
 
 def source_note(imported: Imported) -> Note:
     """Return who measured, under which licence, and with which version the numbers were imported."""
     stated = imported.description.stated
+    if imported.campaigns:
+        text = f"Runs of several campaigns: {stated.source}. Licence of the measurements: {stated.licence}."
+        return Note("source", text, source=stated.source, licence=stated.licence)
     address = f" ({stated.url})" if stated.url else ""
     date = f", measured {stated.measured}" if stated.measured else ""
     text = (
@@ -63,7 +77,7 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("licence", stated.licence),
         ("citation", stated.citation or ""),
         ("measured", stated.measured or ""),
-        ("imported by", f"Ringside {imported.description.ringside}"),
+        ("imported by", f"Ringside {version}" if (version := imported.description.ringside) else ""),
         ("epoch", epoch_note(imported, runs)),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("circumstances", conditions.circumstances_note(runs)),
@@ -124,6 +138,8 @@ def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
     if are_times_to_train(runs):
         text = "Epoch times are times to train: of whole runs, until they reach the source's target."
         return Note("times-to-train", text)
+    if imported.campaigns:
+        return Note("epoch-of-campaigns", "Epoch times are those of the campaigns.")
     samples = sorted({int(count) for count in runs["samples_per_epoch"].dropna()})
     stated = imported.description.stated.samples_per_epoch
     chosen = "" if stated else ", which is the largest global batch"

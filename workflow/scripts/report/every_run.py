@@ -186,7 +186,8 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
             **_phase_fields(row, phases_by_run),
         }
         if campaign.published is not None:
-            note = MEASURED_ELSEWHERE if campaign.study.imported else RECORDS_ELSEWHERE
+            is_import = campaign.study.imported and not campaign.combined
+            note = MEASURED_ELSEWHERE if is_import else RECORDS_ELSEWHERE
             yield entry | {"row": _known_fields(row), "note": note}
             continue
         folder = campaign.results / "runs" / str(row["run_id"]) / str(row["key"])

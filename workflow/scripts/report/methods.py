@@ -238,7 +238,7 @@ def _parts_elsewhere(facts: Facts, imported: Imported) -> tuple[tuple[str, Itera
 
 def _source(imported: Imported) -> Iterator[str]:
     yield to_latex(elsewhere.source_note(imported))
-    yield to_latex(elsewhere.NOT_PLANNED)
+    yield to_latex(elsewhere.planning_note(imported))
     if citation := imported.description.stated.citation:
         yield Note("citation", f"The source asks to cite: {to_latex(end_sentence(citation))}")
     yield from map(to_latex, elsewhere.accepted_notes(imported))
@@ -286,6 +286,13 @@ def reproducibility(facts: Facts) -> str:
     name, site = facts.study.name, facts.site.name if facts.site else "SITE"
     if facts.study.imported:
         folder = command(str(facts.study.imported.folder))
+        if facts.study.imported.campaigns:
+            folders = [command(str(path)) for path in facts.study.imported.campaigns.values()]
+            return (
+                f"Ringside, a Snakemake{cite('koster2012')} workflow, put together the tables of runs in "
+                f"{join_words(folders)}. {command(f'./ringside paper {name}')} makes figures, tables and "
+                "this paper from them.\n"
+            )
         return (
             "The measurements were made elsewhere, and were analysed by Ringside, a "
             f"Snakemake{cite('koster2012')} workflow. The folder {folder} has them as tables, with the "
@@ -1178,6 +1185,9 @@ def _warning_notes(ok: pd.DataFrame) -> Iterator[str]:
 
 def _origin_threats(facts: Facts) -> Iterator[str]:
     """Yield what follows from where the runs were measured."""
+    if facts.study.imported and facts.study.imported.campaigns:
+        yield elsewhere.COMBINED
+        return
     if facts.study.imported:
         yield Note(
             "measured-elsewhere",

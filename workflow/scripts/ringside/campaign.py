@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from common.errors import InputError
 from ringside.arguments import Json, Site, Study, StudyOption, complete_runs
 
 
@@ -132,6 +133,36 @@ def verify(
 
     if not stage.verify(study, against, as_json=json):
         raise typer.Exit(1)
+
+
+def compare(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="A study, or a folder with runs.csv.")],
+    other_campaign: Annotated[
+        str, typer.Argument(metavar="[OTHER]", help="Study or folder to compare with it.")
+    ] = "",
+    reference: Annotated[
+        str, typer.Option(metavar="NAME", help="In place of OTHER: published numbers of config/references/.")
+    ] = "",
+    margin: Annotated[str, typer.Option(metavar="PERCENT", help="Margin around these.")] = "5 %",
+) -> None:
+    """Compare two campaigns of another date, site or version, or a campaign with published numbers.
+
+    Example:
+    ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
+    ./ringside compare my-study --reference nvidia-resnet-50
+    """
+    from common.written import parse
+    from comparison.compare import compare_campaigns
+    from comparison.published import compare_with_reference
+    from declared.study import Margin, as_share
+
+    if bool(reference) == bool(other_campaign):
+        hint = "ringside compare --help explains both"
+        raise InputError("wrong-count", "needs either OTHER or --reference", hint=hint)
+    if reference:
+        compare_with_reference(base, reference, as_share(parse(Margin, margin, Path("--margin"))))
+    else:
+        compare_campaigns(base, other_campaign)
 
 
 def unlock() -> None:

@@ -117,22 +117,6 @@ def largest(
     run_snakemake("largest", study, site, profile=profile, options=_options(dry_run), rest=ctx.obj)
 
 
-def compare(
-    ctx: typer.Context,
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
-    other_campaign: Annotated[
-        Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")
-    ],
-    dry_run: DryRun = False,
-) -> None:
-    """Compare two campaigns of another date, site or version.
-
-    Example:
-    ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
-    """
-    replace_process("compare", [f"base={base}", f"other={other_campaign}"], _options(dry_run), ctx.obj)
-
-
 def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
     """Build the container images that a study needs, at a site with deployment apptainer.
 

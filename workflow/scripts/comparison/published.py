@@ -1,0 +1,269 @@
+"""Compare a campaign with published numbers (`declared.references`): is it within a margin of them?
+
+A cell is compared with every published row of the same model, device, precision, number of devices and batch.
+A ratio below 1 means that the campaign is slower:
+
+    ratio   m / r, with an error e of its logarithm
+    e^2     s^2 / n + c^2 / k
+
+m is the harmonic mean of the throughput of a cell's n runs, with the standard deviation s of their logarithms
+(`analysis.pooling`), r the published throughput of k runs with the coefficient of variation c. Where the
+source gives no spread, c is 0: the interval then covers the campaign's runs alone. Degrees of freedom are by
+Satterthwaite. Two one-sided tests show that a ratio is within the margin (Schuirmann 1987), one test that it
+lies beyond, both with Holm's correction for all rows.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from analysis import intervals, tables
+from analysis.intervals import SIGNIFICANCE_LEVEL
+from analysis.measured import cell_levels, factors, level_text, read_timing_runs, successful, title, varying
+from analysis.pooling import pooled_response
+from common.errors import InputError
+from common.notes import Note
+from common.text import number_of
+from comparison.matched import table_in
+from declared.factors import DEVICES, NODES_AND_DEVICES
+from declared.imported import campaign_name
+from declared.references import PublishedCell, Reference, load_reference
+from declared.responses import RESPONSES
+
+THROUGHPUT = RESPONSES["throughput"]
+WITHIN, SLOWER, FASTER, OPEN = "within", "slower", "faster", "open"
+VENDORS = {"nvidia", "amd", "intel", "tesla", "instinct", "geforce"}  # names of devices may lack these
+MAX_LISTED_VALUES = 3
+PRINTED_NOTES = ("published", "no-published-spread", "not-compared")
+
+
+def published_conditions(row: PublishedCell) -> dict[str, Any]:
+    """Return what a cell has to agree in, the most basic condition first; None agrees with everything."""
+    return {
+        "model": row.model,
+        "device": row.device,
+        "precision": row.precision,
+        "devices": f"{row.nodes} x {row.devices_per_node}",
+        "global batch size": row.global_batch,
+        "batch size": row.batch_size,
+        "sequence length": row.sequence_length,
+    }
+
+
+def cell_conditions(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the same of each cell with a successful run that has a throughput, in the order of tables."""
+    ok = successful(runs).dropna(subset=THROUGHPUT.column)
+    by_cell = ok.drop_duplicates("cell").set_index("cell")
+    order = [cell for cell in cell_levels(runs)["cell"] if cell in by_cell.index]
+    tokens = by_cell["throughput_tokens_s"].astype(float) / by_cell[THROUGHPUT.column].astype(float)
+    return {
+        cell: {
+            "model": row["model"],
+            "device": "not recorded" if pd.isna(row["devices"]) else row["devices"],
+            "precision": row["precision"],
+            "devices": f"{row['nodes']} x {row['replicas'] // row['nodes']}",
+            "global batch size": int(row["effective_batch"]),
+            "batch size": float(row["local_batch"]),
+            "sequence length": None if math.isnan(tokens[cell]) else round(tokens[cell]),
+        }
+        for cell, row in by_cell.loc[order].iterrows()
+    }
+
+
+def first_difference(own: Mapping[str, Any], published: Mapping[str, Any]) -> str | None:
+    """Return the most basic condition in which a cell and a published row differ, None if they agree."""
+    for name, value in published.items():
+        if name == "model":
+            agrees = own[name] in value
+        elif name == "device":
+            agrees = _words(value) <= _words(own[name])
+        else:
+            agrees = None in (value, own[name]) or own[name] == value
+        if not agrees:
+            return name
+    return None
+
+
+def _words(device: str) -> set[str]:
+    """Return the words in the name of a device, without its vendor: {a100, sxm4, 40gb}."""
+    return set(re.findall(r"[a-z0-9]+", device.lower())) - VENDORS
+
+
+def match_cells(
+    runs: pd.DataFrame, reference: Reference
+) -> tuple[list[tuple[str, PublishedCell]], dict[str, Note]]:
+    """Return the pairs of cells and published rows that are compared, and why other cells are not.
+
+    The reason is what differs from the rows that are most like the cell.
+    """
+    pairs, refused = [], {}
+    published = [published_conditions(row) for row in reference.rows]
+    for cell, own in cell_conditions(runs).items():
+        differing = [first_difference(own, conditions) for conditions in published]
+        if None in differing:
+            pairs += [
+                (cell, row) for row, name in zip(reference.rows, differing, strict=True) if name is None
+            ]
+            continue
+        name = max(filter(None, differing), key=list(own).index)
+        similar = [conditions[name] for conditions, n in zip(published, differing, strict=True) if n == name]
+        texts = [value[0] if name == "model" else str(value) for value in similar]
+        text = f"{name} {own[name]}, published is {_list_values(texts)}"
+        refused[cell] = Note("other-conditions", text, differs=name, own=str(own[name]), published=texts)
+    return pairs, refused
+
+
+def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.DataFrame:
+    """Return a row per compared pair: levels of the cell, both throughputs, ratio, p values and verdict.
+
+    Args:
+        runs: Runs of the campaign.
+        reference: Published numbers.
+        margin: Share by which a throughput may differ: within is 1 / (1 + margin) to 1 + margin.
+
+    Raises:
+        InputError: If no cell can be compared.
+    """
+    pairs, refused = match_cells(runs, reference)
+    if not pairs:
+        problem = f"has no number of the same conditions: {_reasons(refused) or 'no run succeeded'}"
+        raise InputError("nothing-to-compare", problem, file=reference.title)
+    own = pooled_response(runs, THROUGHPUT).cell_statistics.loc[[cell for cell, _ in pairs]]
+    varied = [name for name in varying(runs) if name != DEVICES]
+    data = cell_levels(runs).set_index("cell").loc[own.index, [*varied, DEVICES]].reset_index()
+    for name, column in {
+        "n": "n",
+        "mean": "samples_s",
+        "low": "samples_s_low",
+        "high": "samples_s_high",
+    }.items():
+        data[column] = own[name].to_numpy()
+    for name, column in {
+        "framework": "framework",
+        "note": "note",
+        "runs": "n",
+        "cv": "cv",
+        "samples_s": "samples_s",
+    }.items():
+        data[f"published_{column}"] = [getattr(row, name) for _, row in pairs]
+    spread, count = (data[f"published_{name}"].to_numpy(float) for name in ("cv", "n"))
+    squares = own["s"].to_numpy() ** 2 / own["n"].to_numpy(), np.nan_to_num(spread) ** 2 / count
+    change, error = (
+        np.log((data["samples_s"] / data["published_samples_s"]).to_numpy()),
+        np.sqrt(sum(squares)),
+    )
+    with np.errstate(all="ignore"):
+        parts = squares[0] ** 2 / own["df"].to_numpy() + np.nan_to_num(squares[1] ** 2 / (count - 1))
+        df = np.where(error == 0, own["df"], error**4 / parts)
+        limit = math.log1p(margin)
+        beyond = special.stdtr(df, -(np.abs(change) - limit) / error)
+    low, high = intervals.t_interval(change, error, df)
+    data = data.assign(ratio=np.exp(change), ratio_low=np.exp(low), ratio_high=np.exp(high))
+    data["p_within"] = intervals.equivalence_p(change, error, df, -limit, limit)
+    data["p_beyond"] = np.where(error == 0, np.abs(change) <= limit, beyond)
+    for name in ("p_within", "p_beyond"):
+        data[f"{name}_holm"] = intervals.holm(data[name].tolist())
+    is_shown = [data[f"{name}_holm"] < SIGNIFICANCE_LEVEL for name in ("p_within", "p_beyond")]
+    side = np.where(change < 0, SLOWER, FASTER)
+    return data.assign(verdict=np.select(is_shown, [np.full(len(data), WITHIN), side], OPEN))
+
+
+def _reasons(refused: Mapping[str, Note]) -> str:
+    """Return why cells are refused: what differs, in how many cells."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for note in refused.values():
+        reason = (note.facts["differs"], _list_values(note.facts["published"]))
+        by_reason.setdefault(reason, []).append(note.facts["own"])
+    return "; ".join(
+        f"{name} {_list_values(own)}, published is {published} ({number_of(len(own), 'cell')})"
+        for (name, published), own in by_reason.items()
+    )
+
+
+def _list_values(values: Iterable[str]) -> str:
+    """Return distinct values, at most MAX_LISTED_VALUES of them."""
+    distinct = list(dict.fromkeys(values))
+    return " or ".join([*distinct[:MAX_LISTED_VALUES], *["others"] * (len(distinct) > MAX_LISTED_VALUES)])
+
+
+def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: float) -> tables.Table:
+    """Return the table of a campaign, `name`, and published numbers."""
+    data, percent = build_rows(runs, reference, margin), f"{100 * margin:g} %"
+    varied = [factor for factor in (*factors(data), DEVICES) if factor in data and data[factor].nunique() > 1]
+    if set(NODES_AND_DEVICES) & set(varied):
+        varied.remove(DEVICES)
+    words = {title(factor): data[factor].map(level_text) for factor in varied} or {"cell": data["cell"]}
+    texts = data[["published_framework", "published_note"]].fillna("").itertuples(index=False)
+    words["published"] = [", ".join(filter(None, row)) or tables.DASH for row in texts]
+    verdicts = data["verdict"].replace(WITHIN, "yes")
+    columns = words | {
+        "samples/s": tables.mean_texts(data, "samples_s", "samples_s"),
+        "published samples/s": [tables.number(value, 4) for value in data["published_samples_s"]],
+        "n": [f"{own}, {count}" for own, count in zip(data["n"], data["published_n"], strict=True)],
+        "ratio": tables.interval_texts(data, "ratio"),
+        "p within (Holm)": data["p_within_holm"].map(tables.p_value),
+        f"within {percent}?": verdicts,
+    }
+    counts = verdicts.value_counts().to_dict()
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    n_exact = int((data["published_cv"].isna() | (data["published_n"] < 2)).sum())
+    _, refused = match_cells(runs, reference)
+    notes = [
+        Note("published", f"{name} within {percent} of {reference.title}? {summary}.", by_verdict=counts),
+        Note(
+            "no-published-spread",
+            f"{number_of(n_exact, 'published number')} without a spread: there the interval covers the runs "
+            f"of {name} alone, as if the published number were exact.",
+            rows=n_exact,
+        )
+        if n_exact
+        else "",
+        f"Ratio: throughput in {name} divided by the published one; below 1, {name} is slower. n: runs of "
+        "the cell, and runs behind the published number. Intervals are 95 % t intervals (Satterthwaite), "
+        "not corrected for multiple comparisons.",
+        Note(
+            "margin",
+            f"Yes: two one-sided tests show that the ratio lies in {1 / (1 + margin):.3f} to "
+            f"{1 + margin:.3f}. Slower, faster: a test shows that it lies beyond. Else open. All p are "
+            f"corrected by Holm's method for {number_of(len(data), 'row')}.",
+            margin=margin,
+        ),
+        "Compared rows agree in model, device, precision, number of devices and batch. Software, data "
+        "pipeline, links and date may differ, and are part of the ratio.",
+        reference.note or "",
+        Note("not-compared", f"Not compared: {_reasons(refused)}.", cells=refused) if refused else "",
+        Note(
+            "source",
+            f"Published numbers: {reference.source}{f' ({reference.url})' if reference.url else ''}. "
+            f"Licence: {reference.licence}.",
+            licence=reference.licence,
+        ),
+    ]
+    table_title = f"Throughput compared with published numbers: {reference.title}"
+    left = [*words, f"within {percent}?"]
+    return tables.Table(table_title, data, pd.DataFrame(columns), [note for note in notes if note], left)
+
+
+def compare_with_reference(campaign: str, name: str, margin: float) -> None:
+    """Write results/comparison/CAMPAIGN--REFERENCE/published.csv, .md and .tex, and print what was found.
+
+    Args:
+        campaign: Folder of a campaign with runs.csv, or name of a study.
+        name: Name of a file in config/references/.
+        margin: Share by which throughputs may differ.
+
+    Raises:
+        InputError: If one of the two does not exist, or no cell can be compared.
+    """
+    reference, own_name = load_reference(name), campaign_name(campaign)
+    table = make_table(read_timing_runs(table_in(campaign, "BASE")), own_name, reference, margin)
+    stem = Path("results", "comparison", f"{own_name}--{name}", "published")
+    tables.write(table, stem)
+    lines = [note for note in table.notes if isinstance(note, Note) and note.code in PRINTED_NOTES]
+    print(*lines, f"wrote {stem}.md", sep="\n")
