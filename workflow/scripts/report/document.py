@@ -52,6 +52,7 @@ COMMON_COMMANDS = r"""\emergencystretch=3em
 \newcommand{\tobenamed}[1]{\textbf{[To be written: #1]}}
 \newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
   \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
+\newcommand{\drafted}{\noindent\textbf{[Draft from the records: check it and write your own in main.tex.]} }
 \pdfstringdefDisableCommands{\def\tobenamed#1{To be written: #1}}
 """
 ARTICLE_PACKAGES = r"""\usepackage[T1]{fontenc}

@@ -107,8 +107,8 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
     ratio = Estimate(*pooling.ratios([slowest], [fastest])[ESTIMATE_COLUMNS].iloc[0])
     return Note(
         "epoch-time-range",
-        f"Mean epoch times range from {low} ({evidence.cell(fastest)}) to {high} ({evidence.cell(slowest)}), "
-        f"a factor of {tables.ratio(ratio)} ({FIGURE}).",
+        f"An epoch is shortest with {evidence.cell(fastest)}: {low} on average. It is longest with "
+        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long ({FIGURE}).",
         fastest=fastest,
         slowest=slowest,
         ratio=ratio.value,
@@ -137,11 +137,11 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         if len(tested) > 1
         else ""
     )
+    at_most = f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}"
-        + (f" to {_change_text(greatest)}{contexts[1]}" if len(rows) > 1 else "")
-        + f" ({FIGURE}){counts}.",
+        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}{at_most * (len(rows) > 1)} "
+        f"({FIGURE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,
@@ -179,18 +179,18 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
     rows = rows[rows["replicas"] == n_replicas].sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
-        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "
-        f"({evidence.cell(row['cell'])})"
+        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))}, an efficiency of "
+        f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
         for row in ends
     ]
-    efficiencies = " to ".join(f"{100 * row['efficiency']:.0f} %" for row in ends)
     begins_later = "baseline_replicas" in rows and (rows["baseline_replicas"] > 1).any()
     baseline = "the fewest replicas" if begins_later else "the single-device baseline"
     subject = f"On {n_replicas} replicas, speed-up over {baseline}"
     return Note(
         "speedup-range",
-        f"{subject} {'is' if len(ends) == 1 else 'ranges from'} {' to '.join(texts)}, an efficiency of "
-        f"{efficiencies} ({FIGURE}).",
+        f"{subject} is {texts[-1]} ({FIGURE})."
+        if len(ends) == 1
+        else f"{subject} is at best {texts[-1]} ({FIGURE}). The smallest is {texts[0]}.",
         replicas=n_replicas,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
@@ -234,12 +234,12 @@ def _range_note(
     rows = rows.sort_values(column, kind="stable")
     least, greatest = rows.iloc[0], rows.iloc[-1]
     texts = [
-        f"{tables.number(factor * row[column])}{unit} ({evidence.cell(row['cell'])})"
+        f"{tables.number(factor * row[column])}{unit} with {evidence.cell(row['cell'])}"
         for row in (least, greatest)
     ]
     return Note(
         "range",
-        f"As {FIGURE} shows, {subject} ranges from {texts[0]} to {texts[1]}."
+        f"As {FIGURE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
         if len(rows) > 1
         else f"As {FIGURE} shows, {subject} is {texts[0]}.",
         column=column,
@@ -259,13 +259,13 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
         "communication", kind="stable"
     )
     texts = [
-        f"{100 * ordered['communication'].iloc[at]:.0f} % ({evidence.cell(ordered.index[at])})"
+        f"{100 * ordered['communication'].iloc[at]:.0f} % with {evidence.cell(ordered.index[at])}"
         for at in (0, -1)
     ]
     return Note(
         "communication-range",
-        f"On more than one replica, an estimated {' to '.join(texts[: len(ordered)])} of an epoch is not "
-        f"explained by computation ({FIGURE}): this part is communication and waiting.",
+        "On more than one replica, a part of an epoch is not explained by computation: communication and "
+        f"waiting. Estimates are {' and '.join(texts[: len(ordered)])} ({FIGURE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )
