@@ -5,13 +5,13 @@ for a reader's own work, and what others have found, remain with the author.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pandas as pd
 
 from analysis.anova import ERROR, TOTAL
 from analysis.answers import Answer
-from analysis.measured import distinct_names, framework_order, levels_in_order, out_of_memory_cells
+from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
 from common.text import end_sentence, number_of
 from report.findings import Evidence
@@ -22,7 +22,6 @@ MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
 MIN_SHARE = 0.05  # of the variation, below which a discussion names no factor
 MAX_TERMS = 3
 NEAR_IDEAL_LOSS = 0.05  # of efficiency
-PART_FILES = ("abstract.tex", "discussion.tex", "conclusion.tex")
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
 _PLACES = {
     "emulated": "nodes emulated on one machine",
@@ -31,57 +30,45 @@ _PLACES = {
 
 
 def draft_texts(facts: Facts, answer: Answer, evidence: Evidence) -> dict[str, str]:
-    """Return the drafted parts by file name, each marked as a draft."""
-    parts = (abstract(facts, answer), discussion(facts, answer, evidence), conclusion(facts, answer))
-    return {
-        name: "\\drafted\n" + "\n\n".join(map(to_latex, notes)) + "\n"
-        for name, notes in zip(PART_FILES, map(list, parts), strict=True)
+    """Return the drafted parts in LaTeX by file name, each marked as a draft."""
+    parts = {
+        "abstract.tex": abstract(facts, answer),
+        "discussion.tex": discussion(answer, evidence),
+        "conclusion.tex": conclusion(facts, answer),
     }
+    return {name: "\\drafted\n" + "\n\n".join(map(to_latex, notes)) + "\n" for name, notes in parts.items()}
 
 
 def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
     """Yield the abstract: the question, how it was measured, the answer, and its limits."""
-    answers = [answer.opening[0], *map(_first_sentence, answer.opening[1:2])]
-    sentences = [end_sentence(facts.study.question), _measured_note(facts), *answers]
-    limits = _limits(facts)
-    yield " ".join([*sentences, *([f"These results are limited to {join_words(limits)}."] if limits else [])])
+    answers = [*answer.opening[:1], *map(_first_sentence, answer.opening[1:2])]
+    limits = [f"These results are limited to {join_words(own)}." for own in [_limits(facts)] if own]
+    yield " ".join([end_sentence(facts.study.question), _measured_note(facts), *answers, *limits])
 
 
-def discussion(facts: Facts, answer: Answer, evidence: Evidence) -> Iterator[str]:
+def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
     """Yield what decides the response, what more devices cost, and what the data leave open."""
-    notes = [_variation_note(evidence), _scaling_note(evidence)]
-    yield from filter(None, notes)
-    still_open = next((note for note in answer.opening if note.code == "not-told-apart"), None)
-    if still_open and still_open.facts["open"]:
-        yield Note(
-            "more-runs",
-            f"{still_open.facts['open']} of {number_of(still_open.facts['tested'], 'comparison')} remain "
-            "open. They are no evidence that two configurations are equally fast: more replicates narrow the "
-            "intervals, by half with four times as many.",
-            **still_open.facts,
-        )
-    if ran_out := out_of_memory_cells(facts.runs):
-        yield Note(
-            "memory-limits",
-            f"Memory decides before time does in {number_of(len(ran_out), 'configuration')}, which did not "
-            "fit.",
-            cells=ran_out,
-        )
+    yield from filter(None, (_variation_note(evidence), _scaling_note(evidence)))
+    for note in answer.opening:
+        if note.code == "not-told-apart" and note.facts["open"]:
+            text = (
+                f"{note.facts['open']} of {number_of(note.facts['tested'], 'comparison')} remain open. They "
+                "are no evidence that two configurations are equally fast: more replicates narrow the "
+                "intervals, by half with four times as many."
+            )
+            yield Note("more-runs", text, **note.facts)
 
 
 def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
-    """Yield the answer in short, where it holds, and what would test it."""
+    """Yield the answer in short, what it is limited to, and what would test it."""
     yield " ".join(_INTERVAL.sub("", _first_sentence(note)) for note in answer.opening[:2])
-    if facts.ok.empty:
-        return
-    limits = _limits(facts)
-    yield Note(
-        "next-step",
-        (f"This holds for {join_words(limits)}. " if limits else "")
-        + "A repetition at another site tests whether it holds elsewhere: the study file, the records and "
-        "the commands under Reproducibility are all that it needs.",
-        limits=limits,
-    )
+    if limits := _limits(facts):
+        text = (
+            f"This holds for {join_words(limits)}. A repetition at another site tests whether it holds "
+            "elsewhere: the study file, the records and the commands under Reproducibility are all that it "
+            "needs."
+        )
+        yield Note("next-step", text, limits=limits)
 
 
 def _first_sentence(note: str) -> str:
@@ -90,99 +77,84 @@ def _first_sentence(note: str) -> str:
 
 def _measured_note(facts: Facts) -> Note:
     """Say how many runs of which configurations were measured, and on what."""
-    runs, n_runs = facts.runs, facts.runs.groupby("cell").size()
+    runs, runs_per_cell = facts.runs, facts.runs.groupby("cell").size()
     names = {
         "framework": framework_order(runs),
-        "model": [str(name) for name in levels_in_order(runs, "model")],
-        "data set": [str(name) for name in levels_in_order(runs, "dataset")],
+        "model": list(map(str, levels_in_order(runs, "model"))),
+        "data set": list(map(str, levels_in_order(runs, "dataset"))),
     }
-    listed = {
-        noun: join_words(own) if len(own) <= MAX_NAMES else number_of(len(own), noun)
-        for noun, own in names.items()
-    }
+    listed = [
+        join_words(own) if len(own) <= MAX_NAMES else number_of(len(own), noun) for noun, own in names.items()
+    ]
     nodes = [f"{level:g}" for level in levels_in_order(runs, "nodes")]
-    places = set(facts.ok["placement"].dropna())
-    where = _PLACES.get(places.pop(), "") if len(places) == 1 else ""
-    devices = distinct_names(facts.ok, "devices")
-    least, most = int(n_runs.min()), int(n_runs.max())
-    each = f"{f'{least} to ' * (least < most)}{number_of(most, 'run')} each"
-    source = "published measurements of " if facts.study.imported else ""
+    devices = [name for name in distinct_names(facts.ok, "devices") if name != "cpu"]
+    least, largest = int(runs_per_cell.min()), int(runs_per_cell.max())
+    imported = facts.study.imported is not None
     text = (
-        f"The study compares {source}{number_of(len(n_runs), 'configuration')} of {listed['framework']} "
-        f"({listed['model']}; data: {listed['data set']}) on {join_words(nodes)} "
-        f"node{'s' * (nodes != ['1'])}"
-        + (f" with {join_words(devices)}" if devices and devices != ["cpu"] else "")
-        + (f", {where}" if where else "")
-        + f", with {each}"
-        + ("." if facts.study.imported else ", in random order within blocks.")
+        f"The study compares {'published measurements of ' * imported}"
+        f"{number_of(len(runs_per_cell), 'configuration')} of {listed[0]} ({listed[1]}; data: {listed[2]}) "
+        f"on {join_words(nodes)} node{'s' * (nodes != ['1'])}"
+        f"{' with ' * bool(devices)}{join_words(devices)}, "
+        f"{f'{least} to ' * (least < largest)}{number_of(largest, 'run')} each"
+        f"{'' if imported else ', in random order within blocks'}."
     )
-    return Note("measured", text, runs=len(runs), cells=len(n_runs), nodes=nodes)
+    return Note("measured", text, runs=len(runs), cells=len(runs_per_cell), nodes=nodes)
 
 
 def _limits(facts: Facts) -> list[str]:
-    """Return what the results are limited to, in a few words each."""
-    ok, placements = facts.ok, set(facts.ok["placement"].dropna())
-    sites = facts.runs["site"].nunique()
-    return [
-        *([] if facts.study.imported or sites > 1 else ["one site and one version of each library"]),
-        *(["numbers as their source states them"] if facts.study.imported else []),
-        *(words for place, words in _PLACES.items() if place in placements),
-        *(
-            [f"trainings of at most {ok['epochs'].max():g} epochs"]
-            if len(ok) and ok["epochs"].max() < MIN_EPOCHS and not facts.study.imported
-            else []
-        ),
-    ]
+    """Return what the results are limited to, in a few words each; empty without a successful run."""
+    ok = facts.ok
+    if ok.empty:
+        return []
+    if facts.study.imported:
+        return ["numbers as their source states them"]
+    limits = ["one site and one version of each library"] if facts.runs["site"].nunique() == 1 else []
+    limits += [words for place, words in _PLACES.items() if place in set(ok["placement"].dropna())]
+    epochs = ok["epochs"].max()
+    return [*limits, *([f"trainings of at most {epochs:g} epochs"] if epochs < MIN_EPOCHS else [])]
 
 
 def _variation_note(evidence: Evidence) -> Note | None:
-    """Say which factors explain the differences between runs, and how large scatter is beside them."""
+    """Say which factors explain the differences between runs, and how large scatter is relative to them."""
     rows = evidence.table("anova", "term", "share")
-    terms = rows[~rows["term"].isin([ERROR, TOTAL])].sort_values("share", ascending=False, kind="stable")
-    named: Mapping[str, float] = dict(
-        terms.loc[terms["share"] >= MIN_SHARE, ["term", "share"]].head(MAX_TERMS).itertuples(index=False)
-    )
+    shares = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
+    scatter = shares.get(ERROR)
+    shares = shares.drop([ERROR, TOTAL], errors="ignore")
+    named = dict(shares[shares >= MIN_SHARE].head(MAX_TERMS))
     if not named:
         return None
-    parts = join_words([f"{term} ({100 * share:.0f} %)" for term, share in named.items()])
-    scatter = rows.loc[rows["term"] == ERROR, "share"].astype(float)
-    beside = (
-        f" Runs of the same configuration differ much less: they account for {100 * scatter.iloc[0]:.1f} %."
-        if len(scatter) and scatter.iloc[0] < min(named.values())
-        else " Runs of the same configuration differ as much, so small differences cannot be trusted."
-        if len(scatter)
-        else ""
+    text = (
+        f"The largest parts of the variation of {evidence.response.title} come from "
+        f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
     )
-    return Note(
-        "what-decides",
-        f"Most of the variation of {evidence.response.title} comes from {parts}.{beside}",
-        shares=named,
-        scatter=float(scatter.iloc[0]) if len(scatter) else None,
-    )
+    if scatter is not None:
+        differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
+        text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
+    return Note("what-decides", text, shares=named, scatter=scatter)
 
 
 def _scaling_note(evidence: Evidence) -> Note | None:
-    """Say what the best configuration loses at the most devices, and whether more of them pay at all."""
+    """Say what the best configuration loses on the most devices, and how many are slower than baselines."""
     rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
     rows = rows[rows["replicas"] > rows.get("baseline_replicas", 1)]
     if rows.empty:
         return None
     largest = rows[rows["replicas"] == rows["replicas"].max()]
     best = largest.loc[largest["efficiency"].astype(float).idxmax()]
-    lost, n_devices = 1 - float(best["efficiency"]), int(best["replicas"])
-    is_slower = pd.to_numeric(largest.get("speedup_high", pd.Series(dtype=float)), errors="coerce") < 1
-    n_slower = int(is_slower.sum())
-    subject = f"On {n_devices} devices the best configuration ({evidence.cell(best['cell'])})"
+    efficiency, n_devices = float(best["efficiency"]), int(best["replicas"])
     text = (
-        f"{subject} reaches an efficiency of {100 * (1 - lost):.0f} %: the rest of its devices' time goes to "
-        "communication, waiting, and what the framework adds to one device's work."
-        if lost > NEAR_IDEAL_LOSS
-        else f"{subject} scales almost ideally, with an efficiency of {100 * (1 - lost):.0f} %."
+        f"On {n_devices} devices the best configuration ({evidence.cell(best['cell'])}) has an efficiency of "
+        f"{100 * efficiency:.0f} %."
     )
-    if n_slower:
+    if 1 - efficiency > NEAR_IDEAL_LOSS:
         text += (
-            f" In {n_slower} of {number_of(len(largest), 'configuration')} more devices make an epoch longer "
-            "than one device does: there the network decides, and fewer or larger messages help more than "
-            "devices."
+            " The rest of its devices' time goes to communication, waiting, and what the framework adds to "
+            "one device's work."
         )
-    return Note("cost-of-scaling", text, devices=n_devices, lost=lost, slower=n_slower)
+    bounds = largest.get("speedup_high", pd.Series(dtype=float))
+    if n_slower := int((pd.to_numeric(bounds, errors="coerce") < 1).sum()):
+        text += (
+            f" In {n_slower} of {number_of(len(largest), 'configuration')} an epoch takes longer than on the "
+            "baseline: communication costs more than the devices save."
+        )
+    return Note("cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower)

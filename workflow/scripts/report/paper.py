@@ -175,9 +175,9 @@ def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
     These are what all figures of a study have in common, such as numbers of runs and what nodes are.
     """
     split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
-    first, *others = split or [""]
+    first, *later = split or [""]
     shortened = dict(captions)
-    for name in others:
+    for name in later:
         n_common = 0
         for own, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
             if own != shared:

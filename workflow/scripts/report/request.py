@@ -11,13 +11,14 @@ with the epoch time on N nodes measured or, where N was not measured, predicted 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.intervals import ESTIMATE_COLUMNS, Estimate
+from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import cell_words, level_text, measured_elsewhere, successful, varying
 from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
@@ -47,7 +48,12 @@ class Question:
     epochs: float | None = None
     samples: float | None = None
     trainings: int = 1
-    levels: Mapping[str, str] | None = None
+    levels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_work_stated(self) -> bool:
+        """Return whether epochs or samples of a training are stated."""
+        return self.epochs is not None or self.samples is not None
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Series:
     Attributes:
         runs: All runs of the cells.
         words: What distinguishes the series from the others of the study.
-        rows: A row per cell: cell, nodes, devices, n, and epoch_time_s, speedup and efficiency with bounds.
+        rows: A row per cell: cell, nodes, devices, n, samples (of an epoch), and epoch_time_s, speedup and
+            efficiency with bounds.
     """
 
     runs: pd.DataFrame
@@ -69,15 +76,46 @@ class Series:
         """The cell with the most devices."""
         return str(self.rows["cell"].iloc[-1])
 
-    def at_largest(self, column: str) -> float:
-        """Return the mean of a column of runs.csv over the runs of the largest cell; NaN without a value."""
-        ok = successful(self.runs)
-        return float(pd.to_numeric(ok.loc[ok["cell"] == self.largest, column]).mean())
+    @property
+    def devices(self) -> list[int]:
+        """Devices of the cells."""
+        return [int(count) for count in self.rows["devices"]]
 
-    def row(self, nodes: int) -> pd.Series | None:
-        """Return the measured row with the most devices on this number of nodes; None if not measured."""
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes of a cell."""
+        return int(self.rows["nodes"].max())
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node of the largest cell."""
+        return max(1, round(self.devices[-1] / int(self.rows["nodes"].iloc[-1])))
+
+    def mean_at_largest(self, column: str) -> float:
+        """Return the mean of a column of runs.csv in the largest cell; 0 if it was not recorded."""
+        ok = successful(self.runs)
+        mean = float(pd.to_numeric(ok.loc[ok["cell"] == self.largest, column]).mean())
+        return 0.0 if math.isnan(mean) else mean
+
+    def measured_epoch(self, nodes: int) -> Estimate | None:
+        """Return the epoch time of the cell with the most devices on this number of nodes; None without."""
         rows = self.rows[self.rows["nodes"] == nodes]
-        return None if rows.empty else rows.iloc[-1]
+        if rows.empty:
+            return None
+        value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[-1]) for end in ("", "_low", "_high"))
+        return Estimate(value, low, high)
+
+    def extended(self, request: "Request") -> dict[str, Any]:
+        """Return a row for the nodes asked for, with the predicted epoch time and its band."""
+        first, nodes, epoch_s = self.rows.iloc[0], request.question.nodes, request.epoch_s
+        devices, base_s = nodes * self.devices_per_node, float(first["epoch_time_s"])
+        speedup = Estimate(base_s / epoch_s.value, base_s / epoch_s.high, base_s / epoch_s.low)
+        return {
+            **{"cell": None, "nodes": nodes, "devices": devices, "n": 0, "samples": first["samples"]},
+            **columns("epoch_time_s", epoch_s),
+            **columns("speedup", speedup),
+            **columns("efficiency", speedup.scaled(self.devices[0] / devices)),
+        }
 
 
 @dataclass(frozen=True)
@@ -103,18 +141,26 @@ class Request:
     attempts: float
 
     @property
+    def is_known(self) -> bool:
+        """Return whether there is an epoch time for the nodes asked for."""
+        return not math.isnan(self.epoch_s.value)
+
+    @property
     def training_s(self) -> Estimate:
         """Wall time of one training."""
-        constant = self.startup_s + self.epochs * self.validation_s
-        value, low, high = (
-            constant + self.epochs * end for end in (self.epoch_s.value, self.epoch_s.low, self.epoch_s.high)
-        )
-        return Estimate(value, low, high)
+        constant_s = self.startup_s + self.epochs * self.validation_s
+        of_epochs = self.epoch_s.scaled(self.epochs)
+        ends = (constant_s + end for end in (of_epochs.value, of_epochs.low, of_epochs.high))
+        return Estimate(*ends)  # type: ignore[arg-type]
 
     @property
     def node_hours(self) -> Estimate:
         """Node hours of all trainings."""
         return self.training_s.scaled(self.question.nodes * self.question.trainings * self.attempts / HOUR_S)
+
+    def moved(self, series: Series) -> "Request":
+        """Return the same trainings on the most nodes that were measured."""
+        return make_request(series, replace(self.question, nodes=series.most_nodes))
 
 
 def parse_levels(texts: Sequence[str]) -> dict[str, str]:
@@ -126,13 +172,12 @@ def parse_levels(texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for text, (factor, _, level) in zip(texts, pairs, strict=True):
         if not (factor and level):
-            raise InputError(
-                "wrong-format", f"'{text}' is no level", file="--level", got=text, expected="FACTOR=LEVEL"
-            )
+            problem = f"'{text}' is no level"
+            raise InputError("wrong-format", problem, file="--level", got=text, expected="FACTOR=LEVEL")
     return {factor: level for factor, _, level in pairs}
 
 
-def choose_series(runs: pd.DataFrame, levels: Mapping[str, str] | None = None) -> Series:
+def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     """Return the series with the most devices and scales and then the shortest epoch, among these levels.
 
     Raises:
@@ -141,67 +186,54 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str] | None = None) -
     ok = successful(runs)
     if ok.empty:
         raise InputError("no-success", "no run of the study succeeded", expected="at least one measured cell")
-    candidates = _at_levels(ok, levels or {})
-    names = varying(ok, but=COUNTS)
-    groups = [own for _, own in candidates.assign(all=0).groupby(["all", *names], dropna=False, sort=False)]
-    best = max(
-        groups,
-        key=lambda own: (
-            own["replicas"].max(),
-            own["replicas"].nunique(),
-            -own.loc[own["replicas"] == own["replicas"].max(), "epoch_time_s"].mean(),
-        ),
-    )
-    cells = best.sort_values(["replicas", "nodes"], kind="stable")["cell"].drop_duplicates().tolist()
+    groups = _at_levels(ok, levels).assign(all=0).groupby(["all", *varying(ok, but=COUNTS)], dropna=False)
+
+    def rank(group: pd.DataFrame) -> tuple[int, int, float]:
+        n_devices = group["replicas"].max()
+        fastest_s = group.loc[group["replicas"] == n_devices, "epoch_time_s"].mean()
+        return int(n_devices), group["replicas"].nunique(), -float(fastest_s)
+
+    best = max((group for _, group in groups), key=rank).sort_values(["replicas", "nodes"], kind="stable")
+    cells = best["cell"].drop_duplicates().tolist()
     baseline = baseline_cells(runs).get(cells[-1])
     if baseline and baseline not in cells:
         cells.insert(0, baseline)
-    words = cell_words(runs, but=COUNTS).get(cells[-1], "")
+    words = cell_words(runs, but=COUNTS)[cells[-1]]
     return Series(runs[runs["cell"].isin(cells)], words, _scaling_rows(runs, cells))
 
 
 def _at_levels(ok: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
+    names = varying(ok)
     for factor, level in levels.items():
-        if factor not in (names := varying(ok)):
-            problem = f"'{factor}' does not vary"
-            raise InputError(
-                "unknown-name", problem, file="--level", got=factor, **alternatives(factor, names)
-            )
-        texts = ok[factor].map(level_text)
-        if level not in (choices := texts.unique().tolist()):
-            problem = f"{factor} has no level '{level}' among these runs"
-            raise InputError(
-                "unknown-name", problem, file="--level", got=level, **alternatives(level, choices)
-            )
-        ok = ok[texts == level]
+        choices = ok[factor].map(level_text).unique().tolist() if factor in names else []
+        if level not in choices:
+            unknown = level if choices else factor
+            problem = f"{factor} has no level '{level}' here" if choices else f"'{factor}' does not vary"
+            fields = alternatives(unknown, choices or names)
+            raise InputError("unknown-name", problem, file="--level", got=unknown, **fields)
+        ok = ok[ok[factor].map(level_text) == level]
     return ok
 
 
 def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     """Return time, speed-up over the first cell and efficiency of each cell, with bounds."""
-    pooling, first = pooled(runs), successful(runs).drop_duplicates("cell").set_index("cell")
-    samples = pd.to_numeric(first["samples_per_epoch"]).astype(float)
+    pooling, measured = pooled(runs), successful(runs).drop_duplicates("cell").set_index("cell").loc[cells]
     ratios = pooling.ratios([cells[0]] * len(cells), list(cells))[ESTIMATE_COLUMNS]
-    rows = []
-    for cell, ratio in zip(cells, ratios.itertuples(index=False), strict=True):
-        mean, speedup = pooling.cell_mean(cell), Estimate(1.0) if cell == cells[0] else Estimate(*ratio)
-        row: dict[str, Any] = {
-            "cell": cell,
-            "framework": first.at[cell, "framework"],
-            "nodes": int(first.at[cell, "nodes"]),
-            "devices": int(first.at[cell, "replicas"]),
-            "n": mean.n,
-            "samples": samples[cell],
-        }
-        growth = row["devices"] / int(first.at[cells[0], "replicas"])
-        for name, estimate in (
-            ("epoch_time_s", mean),
-            ("speedup", speedup),
-            ("efficiency", speedup.scaled(1 / growth)),
-        ):
-            row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    speedups = [Estimate(1.0), *(Estimate(*row) for row in ratios.iloc[1:].itertuples(index=False))]
+    growth = measured["replicas"] / measured["replicas"].iloc[0]
+    rows = [
+        columns("epoch_time_s", pooling.cell_mean(cell))
+        | columns("speedup", speedup)
+        | columns("efficiency", speedup.scaled(1 / growth[cell]))
+        for cell, speedup in zip(cells, speedups, strict=True)
+    ]
+    return pd.DataFrame(rows).assign(
+        cell=list(cells),
+        nodes=measured["nodes"].astype(int).tolist(),
+        devices=measured["replicas"].astype(int).tolist(),
+        n=[pooling.cell_mean(cell).n for cell in cells],
+        samples=pd.to_numeric(measured["samples_per_epoch"]).astype(float).tolist(),
+    )
 
 
 def predict_epoch(runs_csv: Path, network_csv: Path | None, cell: str, nodes: int) -> Estimate:
@@ -219,42 +251,34 @@ def predict_epoch(runs_csv: Path, network_csv: Path | None, cell: str, nodes: in
     if cells.empty:
         return UNKNOWN
     predicted = study.law.predict(cells)
-    return Estimate(
-        *(float(pd.Series(end).iloc[0]) for end in (predicted.seconds, predicted.low, predicted.high))
+    ends = [predicted.seconds, predicted.low, predicted.high]
+    value, low, high = (float(np.atleast_1d(end)[0]) for end in ends)
+    return Estimate(value, low, high)
+
+
+def make_request(series: Series, question: Question, predicted: Estimate = UNKNOWN) -> Request:
+    """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
+    measured = series.measured_epoch(question.nodes)
+    started = series.runs[series.runs["status"] != "missing"]
+    return Request(
+        question,
+        _epochs(series, question),
+        measured or predicted,
+        measured is None,
+        series.mean_at_largest("validation_time_s"),
+        series.mean_at_largest("startup_s"),
+        float(started["attempt"].fillna(1).sum()) / len(successful(series.runs)),
     )
 
 
 def _epochs(series: Series, question: Question) -> float:
     """Return the epochs of a training: as asked for, else those of the measured runs."""
-    if question.epochs is not None and question.samples is not None:
-        raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
     if question.samples is None:
         return question.epochs or float(successful(series.runs)["epochs"].max())
+    if question.epochs is not None:
+        raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
     samples = float(series.rows["samples"].iloc[-1])
     if math.isnan(samples):
-        raise InputError(
-            "conflicting-keys",
-            "cannot be used: the runs do not say how many samples an epoch has",
-            file="--samples",
-            hint="give --epochs; a training to its target counts as one",
-        )
+        problem, hint = "the runs do not say how many samples an epoch has", "give --epochs"
+        raise InputError("conflicting-keys", problem, file="--samples", hint=hint)
     return question.samples / samples
-
-
-def make_request(series: Series, question: Question, predicted: Estimate = UNKNOWN) -> Request:
-    """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
-    measured = series.row(question.nodes)
-    epoch_s = predicted
-    if measured is not None:
-        epoch_s = Estimate(*measured[["epoch_time_s", "epoch_time_s_low", "epoch_time_s_high"]])
-    ok = successful(series.runs)
-    started = series.runs[series.runs["status"] != "missing"]
-    means = {name: series.at_largest(name) for name in ("validation_time_s", "startup_s")}
-    return Request(
-        question,
-        _epochs(series, question),
-        epoch_s,
-        measured is None,
-        *(0.0 if math.isnan(mean) else mean for mean in means.values()),
-        attempts=float(started["attempt"].fillna(1).sum()) / len(ok),
-    )
