@@ -54,7 +54,8 @@ def test_unknown_level_is_refused(records: Records, levels: dict[str, str], unkn
 
 def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     runs, epochs = campaign()
-    runs.loc[runs.index[-1], "status"] = "failed"
+    largest = choose_series(records_of(write_frames(tmp_path, runs, epochs)[0].parent).runs, {}).largest
+    runs.loc[runs.index[runs["cell"] == largest][0], "attempt"] = 3
     folder = write_frames(tmp_path, runs, epochs)[0].parent
     series = choose_series(records_of(folder).runs, {})
     question = Question(series.most_nodes, epochs=90, trainings=5)
@@ -66,6 +67,7 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     assert request.training_s.value == pytest.approx(training_s) and not request.is_predicted
     n_started = float(series.runs["attempt"].sum())
     attempts = n_started / len(successful(series.runs))
+    assert attempts > 1
     assert request.node_hours.value == pytest.approx(series.most_nodes * 5 * training_s * attempts / HOUR_S)
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
