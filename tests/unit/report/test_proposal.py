@@ -8,6 +8,7 @@ import pytest
 
 from analysis.intervals import Estimate
 from analysis.measured import Records, successful
+from analysis.tables import Table
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import load_study
@@ -98,10 +99,12 @@ def test_what_was_not_measured_is_none() -> None:
         "peak_mib", "data_bytes", "power_w"
     }  # fmt: skip
     assert facts["on_most_nodes"].node_hours.value > 0 and facts["missing_kind"] == "strong"
-    assert "node hours" not in set(tables["request"].display["quantity"])
     assert tables["software"].display.empty
-    text = " ".join(proposal.render_blocks(facts))
-    assert len(re.findall(r"## ", text)) == 8 and "nan" not in text
+    blocks = proposal.render_blocks(facts, tables)
+    requested = next(block for block in blocks if isinstance(block, Table))
+    assert not {"node hours", "time of an epoch (s)"} & set(requested.display["quantity"])
+    text = proposal.to_markdown(blocks, "")
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == 8 and "nan" not in text
 
 
 def test_proposal_of_a_kept_campaign_has_4_pages(

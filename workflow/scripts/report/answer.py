@@ -6,20 +6,17 @@ Nothing is averaged over other factors: of many comparisons the extremes are nam
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from analysis import answers, conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate
 from analysis.measured import level_text, title, varying
 from common.notes import Note
 from declared.factors import WORK
 from declared.responses import EPOCH_TIME, RESPONSES, Response
-from report.material import Material, column
+from report.findings import Evidence, speedups, variation
+from report.material import Material
 from report.setting import Grid
 
 MAX_ROWS = 30
-MIN_SHARE = 0.01  # of the variation, below which a term is not named
-MAX_TERMS = 6
 SELECTION_NOTE = "Extremes among many cells tend to be exaggerated (selection bias)."
 
 
@@ -49,7 +46,9 @@ def find_answer(material: Material) -> Answer:
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
-    details = [*answer.further, *filter(None, (variation(material), speedups(material)))]
+    data = {name: own.table.data for name, own in material.tables.items()}
+    evidence = Evidence(material.runs, data, material.response)
+    details = [*answer.further, *filter(None, (variation(evidence), speedups(evidence, "table speedup")))]
     response = material.response
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     grids = [
@@ -146,68 +145,3 @@ def _words_of_extremes(response: Response) -> tuple[str, str]:
 def _mean_text(material: Material, cell: str) -> str:
     mean = material.response_pooling.cell_mean(cell)
     return tables.interval(mean.scaled(material.response.unit_multiplier))
-
-
-def variation(material: Material) -> Note | None:
-    """Return how much of the variation each term explains, by the analysis of variance; None without one."""
-    data = material.data("anova")
-    share = column(data, "share")
-    terms = (
-        data.assign(share=share)[(share >= MIN_SHARE) & (data.get("term", "") != "total")]
-        if len(data)
-        else data
-    )
-    if terms.empty:
-        return None
-    named = terms.sort_values("share", ascending=False, kind="stable").head(MAX_TERMS)
-    shares = dict(named[["term", "share"]].itertuples(index=False, name=None))
-    parts = [
-        f"{term if term != 'error' else 'scatter of runs within a cell'} {100 * part:.1f} %"
-        for term, part in shares.items()
-    ]
-    return Note(
-        "variation",
-        f"Shares of the variation of log {material.response.title} (analysis of variance): "
-        f"{', '.join(parts)}.",
-        shares=shares,
-    )
-
-
-def speedups(material: Material) -> Note | None:
-    """Return the smallest and the largest speed-up on the most devices; None without one."""
-    data = material.data("speedup")
-    scaled = data[(column(data, "replicas") > 1) & column(data, "speedup").notna()] if len(data) else data
-    if scaled.empty:
-        return None
-    max_replicas = int(scaled["replicas"].max())
-    largest_scale = scaled[scaled["replicas"] == max_replicas]
-    smallest, largest = (
-        largest_scale.loc[largest_scale["speedup"].idxmin()],
-        largest_scale.loc[largest_scale["speedup"].idxmax()],
-    )
-    words = answers.cell_contexts(material.runs)
-    extremes = [
-        f"{_speedup_text(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (smallest, largest)
-    ]
-    range_text = (
-        f"is {extremes[0]}" if len(largest_scale) == 1 else f"ranges from {extremes[0]} to {extremes[1]}"
-    )
-    return Note(
-        "speedups",
-        f"The speed-up on {max_replicas} devices over the baselines in the table speedup {range_text}.",
-        replicas=max_replicas,
-        least=float(smallest["speedup"]),
-        greatest=float(largest["speedup"]),
-        cells=[str(smallest["cell"]), str(largest["cell"])],
-    )
-
-
-def _speedup_text(row: pd.Series) -> str:
-    return tables.interval(_estimate(row, "speedup"))
-
-
-def _estimate(row: pd.Series, name: str) -> Estimate:
-    missing = float("nan")
-    return Estimate(
-        float(row[name]), float(row.get(f"{name}_low", missing)), float(row.get(f"{name}_high", missing))
-    )

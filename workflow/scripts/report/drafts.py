@@ -9,18 +9,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.anova import ERROR, TOTAL
 from analysis.answers import Answer
 from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
 from common.text import end_sentence, number_of
-from report.findings import Evidence
+from report.findings import Evidence, variation
 from report.latex import join_words, to_latex
 from report.methods import MIN_EPOCHS, Facts
 
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
-MIN_SHARE = 0.05  # of the variation, below which a discussion names no factor
-MAX_TERMS = 3
 NEAR_IDEAL_LOSS = 0.05  # of efficiency
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
 _PLACES = {
@@ -48,7 +45,7 @@ def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
 
 def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
     """Yield what decides the response, what more devices cost, and what the data leave open."""
-    yield from filter(None, (_variation_note(evidence), _scaling_note(evidence)))
+    yield from filter(None, (variation(evidence), _scaling_note(evidence)))
     for note in answer.opening:
         if note.code == "not-told-apart" and note.facts["open"]:
             text = (
@@ -112,25 +109,6 @@ def _limits(facts: Facts) -> list[str]:
     limits += [words for place, words in _PLACES.items() if place in set(ok["placement"].dropna())]
     epochs = ok["epochs"].max()
     return [*limits, *([f"trainings of at most {epochs:g} epochs"] if epochs < MIN_EPOCHS else [])]
-
-
-def _variation_note(evidence: Evidence) -> Note | None:
-    """Say which factors explain the differences between runs, and how large scatter is relative to them."""
-    rows = evidence.table("anova", "term", "share")
-    shares = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
-    scatter = shares.get(ERROR)
-    shares = shares.drop([ERROR, TOTAL], errors="ignore")
-    named = dict(shares[shares >= MIN_SHARE].head(MAX_TERMS))
-    if not named:
-        return None
-    text = (
-        f"The largest parts of the variation of {evidence.response.title} come from "
-        f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
-    )
-    if scatter is not None:
-        differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
-        text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
-    return Note("what-decides", text, shares=named, scatter=scatter)
 
 
 def _scaling_note(evidence: Evidence) -> Note | None:

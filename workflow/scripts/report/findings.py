@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import shares, tables
+from analysis.anova import ERROR, TOTAL
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, p_text
 from analysis.measured import (
     cell_words,
@@ -25,9 +26,12 @@ from common.notes import Note
 from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
+from report.latex import join_words
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
+MIN_SHARE = 0.05  # of the variation, below which no factor is named
+MAX_TERMS = 3
 ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of `effects`; single runs: no bounds
 
@@ -169,8 +173,8 @@ def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
     return Note("interaction", text, factors=factors, share=share, p=p)
 
 
-def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the smallest and the largest speed-up at the most replicas."""
+def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
+    """Name the smallest and the largest speed-up at the most replicas, which `reference` shows."""
     rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
     rows = rows[rows["replicas"] > 1]
     if rows.empty:
@@ -188,9 +192,9 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
     subject = f"On {n_replicas} replicas, speed-up over {baseline}"
     return Note(
         "speedup-range",
-        f"{subject} is {texts[-1]} ({FIGURE})."
+        f"{subject} is {texts[-1]} ({reference})."
         if len(ends) == 1
-        else f"{subject} is at best {texts[-1]} ({FIGURE}). The smallest is {texts[0]}.",
+        else f"{subject} is at best {texts[-1]} ({reference}). The smallest is {texts[0]}.",
         replicas=n_replicas,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
@@ -303,6 +307,25 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
+def variation(evidence: Evidence) -> Note | None:
+    """Say which factors explain the differences between runs, and how large scatter is relative to them."""
+    rows = evidence.table("anova", "term", "share")
+    parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
+    scatter = parts.get(ERROR)
+    parts = parts.drop([ERROR, TOTAL], errors="ignore")
+    named = dict(parts[parts >= MIN_SHARE].head(MAX_TERMS))
+    if not named:
+        return None
+    text = (
+        f"The largest parts of the variation of {evidence.response.title} come from "
+        f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
+    )
+    if scatter is not None:
+        differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
+        text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
+    return Note("what-decides", text, shares=named, scatter=scatter)
+
+
 def _change_text(ratio: Estimate) -> str:
     """Return a ratio as a signed change in per cent with its interval."""
     error = tables.half_width(ratio)
@@ -336,7 +359,7 @@ FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
     "overview": _range_of_times,
     "heat_map": _range_of_times,
     "by_factor": _effect_of_factor,
-    "scaling": _speedups,
+    "scaling": lambda _, evidence: speedups(evidence),
     "memory": _memory,
     "accuracy": _accuracy,
     "time_to_accuracy": _time_to_accuracy,

@@ -5,7 +5,7 @@ is proposal.md.jinja. A section whose data the campaign lacks says in one senten
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from analysis.measured import (
     title,
     varying,
 )
+from analysis.pooling import pooled_response
 from analysis.responses import MEMORY, with_response
-from analysis.tables import DASH, Table
+from analysis.tables import Table
 from common.errors import InputError
 from common.files import display_path, write_text
 from common.tables import stored_file
@@ -58,7 +59,7 @@ PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_p
 NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's
 DOCUMENT = r"""\documentclass[10pt]{article}
 %s
-\title{%s}
+%s
 \author{\studyauthors}
 \date{}
 \begin{document}
@@ -109,7 +110,6 @@ def gather_facts(
         **_energy_facts(series, request),
     }
     return facts, {
-        "request": _request_table(series, request),
         "scaling": _scaling_table(series, request),
         "devices": _device_table(series, per_device),
         "software": _software_table(study, series),
@@ -120,8 +120,10 @@ def _means(study: Study, records: Records, series: Series, name: str) -> pd.Seri
     """Return the means of a response by cell of the series, in its displayed unit."""
     response, ok = RESPONSES[name], successful(series.runs)
     runs = with_response(ok, response, lambda: records.epochs, study.target_accuracy)
-    values = pd.to_numeric(runs[response.column]).astype(float) * response.unit_multiplier
-    return values.groupby(runs["cell"]).mean().reindex(series.rows["cell"])
+    if not runs[response.column].notna().any():
+        return pd.Series(math.nan, index=series.rows["cell"])
+    means = pooled_response(runs, response).cell_statistics["mean"]
+    return response.unit_multiplier * means.reindex(series.rows["cell"])
 
 
 def _parameters(levels: pd.Series) -> float | None:
@@ -156,34 +158,6 @@ def _energy_facts(series: Series, request: Request) -> dict[str, Any]:
     power_w = float(energies["power_w"].mean()) / int(series.rows["nodes"].iloc[-1])
     energy_kwh = power_w * request.node_hours.value / 1000
     return {"power_w": power_w, "energy_kwh": energy_kwh, "energy_scope": scope.title}
-
-
-def _request_table(series: Series, request: Request) -> Table:
-    question, stated = request.question, "asked for"
-    of_epochs = stated if question.is_work_stated else "as in the benchmark"
-    samples = float(series.rows["samples"].iloc[-1])
-    ranges = "predicted, 90 % band" if request.is_predicted else "measured, 95 % interval"
-    rows = [
-        ("nodes of a training", f"{question.nodes}", stated),
-        ("devices of a training", f"{question.nodes * series.devices_per_node}", "per node as measured"),
-        ("samples of an epoch", DASH if math.isnan(samples) else f"{samples:,.0f}", "recorded"),
-        ("time of an epoch (s)", tables.interval(request.epoch_s), ranges),
-        ("validation after an epoch (s)", *_recorded(request.validation_s)),
-        ("start-up of a training (s)", *_recorded(request.startup_s)),
-        ("epochs of a training", f"{request.epochs:.4g}", of_epochs),
-        ("wall time of a training (h)", tables.interval(request.training_s.scaled(1 / HOUR_S)), "follows"),
-        ("trainings", f"{question.trainings}", stated),
-        ("runs started for each that succeeded", f"{request.attempts:.2f}", "recorded"),
-        ("node hours", _hours_text(request.node_hours), "follows"),
-    ]
-    if not request.is_known:
-        rows = [row for row in rows if row[2] not in (ranges, "follows")]
-    display = pd.DataFrame(rows, columns=["quantity", "value", "source"])
-    return Table("What is asked for, and what it follows from", display, display, [], ["quantity", "source"])
-
-
-def _recorded(seconds: float) -> tuple[str, str]:
-    return (tables.number(seconds), "measured") if seconds else (DASH, "not recorded, counted as 0")
 
 
 def _scaling_table(series: Series, request: Request) -> Table:
@@ -233,8 +207,8 @@ def _hours_text(estimate: Estimate) -> str:
     return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
 
 
-def render_blocks(facts: Mapping[str, Any]) -> list[str]:
-    """Return the blocks of the proposal's text: headings, paragraphs, and places of tables and the figure."""
+def render_blocks(facts: Mapping[str, Any], tables_by_name: Mapping[str, Table]) -> list[str | Table]:
+    """Return the blocks of the proposal: headings, paragraphs, tables with rows, and FIGURE."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -245,42 +219,42 @@ def render_blocks(facts: Mapping[str, Any]) -> list[str]:
         "interval": tables.interval, "number": tables.number, "hours": _hours_text, "count": number_of,
         "size": size, "sentence": end_sentence, "join": join_words,
     }  # fmt: skip
-    text = environment.get_template(TEMPLATE).render(facts)
-    return [" ".join(block.split()) for block in text.split("\n\n") if block.strip()]
-
-
-def to_markdown(blocks: list[str], tables_by_name: Mapping[str, Table], caption: str) -> str:
-    """Return the proposal in Markdown."""
-    texts = []
-    for block in blocks:
-        word, _, name = block.partition(" ")
+    blocks: list[str | Table] = []
+    for text in environment.get_template(TEMPLATE).render(facts).split("\n\n"):
+        word, _, name = text.strip().partition(" ")
         if word == "TABLE":
-            own = tables_by_name[name]
-            texts += [tables.markdown(own).rstrip()] if len(own.display) else []
-        elif word == "FIGURE":
-            texts += [f"![{caption}]({FIGURE}.png)"] if caption else []
-        else:
-            texts.append(block)
-    return "\n\n".join(texts) + "\n"
+            blocks += [tables_by_name[name]] if len(tables_by_name[name].display) else []
+        elif word == "ROWS":
+            heading, header, *rows = (line.split(" | ") for line in name.splitlines() if line.strip())
+            display = pd.DataFrame(rows, columns=header)
+            blocks.append(Table(heading[0], display, display, [], header[::2]))
+        elif word:
+            blocks.append(" ".join(text.split()))
+    return blocks
 
 
-def to_document(blocks: list[str], tables_by_name: Mapping[str, Table], caption: str, study: Study) -> str:
+def to_markdown(blocks: Sequence[str | Table], caption: str) -> str:
+    """Return the proposal in Markdown; `caption` is that of its figure, "" without one."""
+    texts = [tables.markdown(block).rstrip() if isinstance(block, Table) else block for block in blocks]
+    picture = f"![{caption}]({FIGURE}.png)" if caption else ""
+    return "\n\n".join(filter(None, (picture if text == "FIGURE" else text for text in texts))) + "\n"
+
+
+def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> str:
     """Return the proposal as a LaTeX document."""
-    heading, texts = "", []
-    for block in blocks:
-        word, _, name = block.partition(" ")
-        if word == "#":
-            heading = to_latex(name)
-        elif word == "##":
-            texts.append(rf"\section{{{to_latex(name)}}}")
-        elif word == "TABLE":
-            texts.append(tables.latex(tables_by_name[name], f"tab:{name}"))
-        elif word == "FIGURE":
+    texts = []
+    for number, block in enumerate(blocks):
+        if isinstance(block, Table):
+            texts.append(tables.latex(block, f"tab:{number}"))
+        elif block == "FIGURE":
             texts += [figure(FIGURE, caption).replace("figures/", "")] if caption else []
         else:
-            texts.append(to_latex(block.replace("`", "")).replace("--", "-{}-"))
+            mark, _, heading = block.partition(" ")
+            commands = {"#": "title", "##": "section"}
+            latex = to_latex((heading if mark in commands else block).replace("`", "")).replace("--", "-{}-")
+            texts.append(rf"\{commands[mark]}{{{latex}}}" if mark in commands else latex)
     head = document.preamble(study, DEFAULT_CLASS, study.anonymous)
-    return DOCUMENT % (head, heading, "\n\n".join(texts))
+    return DOCUMENT % (head, texts[0], "\n\n".join(texts[1:]))
 
 
 def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Series, Request]:
@@ -320,9 +294,12 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     drawn, caption = scaling.draw(all_records, Declared(FIGURE, "scaling", filter=levels))
     style.save(drawn, out / FIGURE)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
-    blocks, names = render_blocks(facts), anonymizer(campaign.study, site_of(campaign, runs), runs)
-    write_text(out / "proposal.md", names.scrub(to_markdown(blocks, tables_by_name, below)))
-    latex = to_document(blocks, tables_by_name, below, campaign.study)
+    blocks, names = (
+        render_blocks(facts, tables_by_name),
+        anonymizer(campaign.study, site_of(campaign, runs), runs),
+    )
+    write_text(out / "proposal.md", names.scrub(to_markdown(blocks, below)))
+    latex = to_document(blocks, below, campaign.study)
     write_text(out / "proposal.tex", names.scrub(latex))
     print(display_path(out / "proposal.md"))
     try:

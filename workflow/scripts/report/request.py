@@ -82,6 +82,12 @@ class Series:
         return [int(count) for count in self.rows["devices"]]
 
     @property
+    def samples(self) -> float:
+        """Samples of an epoch; 0 if they are not known."""
+        samples = float(self.rows["samples"].iloc[-1])
+        return 0.0 if math.isnan(samples) else samples
+
+    @property
     def most_nodes(self) -> int:
         """The most nodes of a cell."""
         return int(self.rows["nodes"].max())
@@ -277,8 +283,7 @@ def _epochs(series: Series, question: Question) -> float:
         return question.epochs or float(successful(series.runs)["epochs"].max())
     if question.epochs is not None:
         raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
-    samples = float(series.rows["samples"].iloc[-1])
-    if math.isnan(samples):
+    if not series.samples:
         problem, hint = "the runs do not say how many samples an epoch has", "give --epochs"
         raise InputError("conflicting-keys", problem, file="--samples", hint=hint)
-    return question.samples / samples
+    return question.samples / series.samples
