@@ -66,19 +66,7 @@ NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
 \usepackage{multicol}
-\makeatletter
-%% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
-\setlength{\parindent}{0pt}
-\renewenvironment{fittedfigure}[1]{%%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%%
-  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
-  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%%
-  \vspace{14pt}\end{minipage}}
-\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
-\renewenvironment{table}{\placedtable}{\endplacedtable}
-\renewenvironment{table*}{\placedtable}{\endplacedtable}
-\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
-\makeatother
+%s
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -159,6 +147,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "supplement.tex": SUPPLEMENT
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
+            document.NOTHING_FLOATS,
             show_supplement(contents, constant_table(facts)),
         ),
         **{

@@ -59,6 +59,7 @@ PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_p
 NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's
 DOCUMENT = r"""\documentclass[10pt]{article}
 %s
+\setlength{\parskip}{5pt}
 %s
 \author{\studyauthors}
 \date{}
@@ -165,8 +166,10 @@ def _scaling_table(series: Series, request: Request) -> Table:
     if request.is_predicted and request.is_known:
         rows = pd.concat([rows, pd.DataFrame([series.extended(request)])], ignore_index=True)
     rates = rows["samples"] / rows["epoch_time_s"]
+    compared = {"framework": rows["framework"]} if rows["framework"].nunique() > 1 else {}
     display = pd.DataFrame(
         {
+            **compared,
             "nodes": rows["nodes"].map(str),
             "devices": rows["devices"].map(str),
             "runs": rows["n"].map(lambda n: f"{n}" if n else "predicted"),
@@ -178,7 +181,7 @@ def _scaling_table(series: Series, request: Request) -> Table:
         }
     )
     notes = [f"Cells of {series.words}."]
-    return Table("Scaling of the series that time is asked for", rows, display, notes)
+    return Table("Scaling of the series that time is asked for", rows, display, notes, list(compared))
 
 
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
@@ -253,7 +256,7 @@ def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> st
             commands = {"#": "title", "##": "section"}
             latex = to_latex((heading if mark in commands else block).replace("`", "")).replace("--", "-{}-")
             texts.append(rf"\{commands[mark]}{{{latex}}}" if mark in commands else latex)
-    head = document.preamble(study, DEFAULT_CLASS, study.anonymous)
+    head = f"{document.preamble(study, DEFAULT_CLASS, study.anonymous)}{document.NOTHING_FLOATS}"
     return DOCUMENT % (head, texts[0], "\n\n".join(texts[1:]))
 
 

@@ -63,8 +63,8 @@ class Series:
     Attributes:
         runs: All runs of the cells.
         words: What distinguishes the series from the others of the study.
-        rows: A row per cell: cell, nodes, devices, n, samples (of an epoch), and epoch_time_s, speedup and
-            efficiency with bounds.
+        rows: A row per cell: cell, framework, nodes, devices, n, samples of an epoch, and epoch_time_s,
+            speedup and efficiency with bounds.
     """
 
     runs: pd.DataFrame
@@ -117,7 +117,8 @@ class Series:
         devices, base_s = nodes * self.devices_per_node, float(first["epoch_time_s"])
         speedup = Estimate(base_s / epoch_s.value, base_s / epoch_s.high, base_s / epoch_s.low)
         return {
-            **{"cell": None, "nodes": nodes, "devices": devices, "n": 0, "samples": first["samples"]},
+            **self.rows.iloc[-1].to_dict(),
+            **{"cell": None, "nodes": nodes, "devices": devices, "n": 0},
             **columns("epoch_time_s", epoch_s),
             **columns("speedup", speedup),
             **columns("efficiency", speedup.scaled(self.devices[0] / devices)),
@@ -235,6 +236,7 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     ]
     return pd.DataFrame(rows).assign(
         cell=list(cells),
+        framework=measured["framework"].tolist(),
         nodes=measured["nodes"].astype(int).tolist(),
         devices=measured["replicas"].astype(int).tolist(),
         n=[pooling.cell_mean(cell).n for cell in cells],
