@@ -12,8 +12,9 @@ from analysis.tables import Table
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import load_study
+from prediction.projection import load_records
 from report import proposal
-from report.request import HOUR_S, Question, choose_series, make_request, parse_levels, predict_epoch
+from report.request import HOUR_S, Question, choose_series, make_request, parse_levels, project
 from support.synthetic import campaign, write_frames
 
 PREDICTION = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
@@ -80,7 +81,9 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
 
 def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     series = choose_series(records.runs, {})
-    predicted = predict_epoch(PREDICTION / "runs.csv", PREDICTION / "network.csv", series.largest, 16)
+    study = load_records(PREDICTION / "runs.csv", PREDICTION / "network.csv")
+    predicted, answer = project(study, series.largest, 16)
+    assert answer and project(study, "no cell", 16)[1] == ""
     measured = series.measured_epoch(6)
     assert measured and predicted.low < predicted.value < predicted.high < measured.value
     request = make_request(series, Question(16, epochs=1), predicted)

@@ -39,6 +39,7 @@ from declared.responses import RESPONSES
 from declared.study import Study
 from figures import scaling, style
 from plan.campaign import Campaign, configured, measured_campaign
+from prediction.projection import load_records
 from report import content, document, pdf
 from report.anonymous import anonymizer
 from report.latex import figure, join_words, to_latex
@@ -50,7 +51,7 @@ from report.request import (
     Series,
     choose_series,
     make_request,
-    predict_epoch,
+    project,
 )
 from report.setting import site_of, software
 
@@ -273,10 +274,8 @@ def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Ser
     existing = {name: file if file.exists() else None for name, file in files.items()}
     records = Records(campaign.runs_csv, campaign.epochs_csv, existing)
     series = choose_series(records.runs, question.levels)
-    predicted = Estimate(math.nan)
-    if series.measured_epoch(question.nodes) is None:
-        predicted = predict_epoch(campaign.runs_csv, existing["network"], series.largest, question.nodes)
-    return records, series, make_request(series, question, predicted)
+    study = load_records(campaign.runs_csv, existing["network"])
+    return records, series, make_request(series, question, *project(study, series.largest, question.nodes))
 
 
 def write_proposal(study: str, site: str, records: str, question: Question) -> None:

@@ -12,20 +12,17 @@ with the epoch time on N nodes measured or, where N was not measured, predicted 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cell_words, level_text, measured_elsewhere, successful, varying
+from analysis.measured import cell_words, level_text, successful, varying
 from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
 from common.errors import InputError
 from common.text import alternatives
-from prediction.curves import hypothetical_cells
-from prediction.projection import load_records
+from prediction.projection import Study, forecast
 
 HOUR_S = 3600.0
 UNKNOWN = Estimate(math.nan)
@@ -137,6 +134,7 @@ class Request:
         validation_s: Validation after each epoch, 0 if not recorded.
         startup_s: Start-up of a training, 0 if not recorded.
         attempts: Runs started for each that succeeded.
+        worth: How many nodes are worth it, in sentences; "" if it cannot be predicted.
     """
 
     question: Question
@@ -146,6 +144,7 @@ class Request:
     validation_s: float
     startup_s: float
     attempts: float
+    worth: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -244,27 +243,21 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def predict_epoch(runs_csv: Path, network_csv: Path | None, cell: str, nodes: int) -> Estimate:
-    """Return the epoch time of a cell's series on so many nodes, with a 90 % band.
+def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
+    """Return the epoch time of a cell's series on so many nodes, with a 90 % band, and how many are worth it.
 
-    NaN where the law does not hold for the series or has too few cells.
+    NaN and "" where the law of prediction does not hold for the series.
     """
-    study = load_records(runs_csv, network_csv)
-    case = study.law.cells[study.law.cells["cell"] == cell]
-    if case.empty:
-        return UNKNOWN
-    is_epoch_known = not measured_elsewhere(study.runs)
-    cells = hypothetical_cells(case, case["rate"].tolist(), nodes, is_epoch_known=is_epoch_known)
-    cells = cells[cells["nodes"] == nodes].reset_index(drop=True)
-    if cells.empty:
-        return UNKNOWN
-    predicted = study.law.predict(cells)
-    ends = [predicted.seconds, predicted.low, predicted.high]
-    value, low, high = (float(np.atleast_1d(end)[0]) for end in ends)
-    return Estimate(value, low, high)
+    rows = forecast(study, nodes, cell=cell)
+    if rows.empty:
+        return UNKNOWN, ""
+    value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[0]) for end in ("", "_low", "_high"))
+    return Estimate(value, low, high), str(rows["answer"].iloc[0])
 
 
-def make_request(series: Series, question: Question, predicted: Estimate = UNKNOWN) -> Request:
+def make_request(
+    series: Series, question: Question, predicted: Estimate = UNKNOWN, worth: str = ""
+) -> Request:
     """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
     measured = series.measured_epoch(question.nodes)
     started = series.runs[series.runs["status"] != "missing"]
@@ -276,6 +269,7 @@ def make_request(series: Series, question: Question, predicted: Estimate = UNKNO
         series.mean_at_largest("validation_time_s"),
         series.mean_at_largest("startup_s"),
         float(started["attempt"].fillna(1).sum()) / len(successful(series.runs)),
+        worth,
     )
 
 
