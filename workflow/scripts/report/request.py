@@ -134,7 +134,7 @@ class Request:
         validation_s: Validation after each epoch, 0 if not recorded.
         startup_s: Start-up of a training, 0 if not recorded.
         attempts: Runs started for each that succeeded.
-        worth: How many nodes are worth it, in sentences; "" if it cannot be predicted.
+        advice: How many nodes are worth it, in sentences; "" if it cannot be predicted.
     """
 
     question: Question
@@ -144,7 +144,7 @@ class Request:
     validation_s: float
     startup_s: float
     attempts: float
-    worth: str = ""
+    advice: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -256,7 +256,7 @@ def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
 
 
 def make_request(
-    series: Series, question: Question, predicted: Estimate = UNKNOWN, worth: str = ""
+    series: Series, question: Question, predicted: Estimate = UNKNOWN, advice: str = ""
 ) -> Request:
     """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
     measured = series.measured_epoch(question.nodes)
@@ -269,7 +269,7 @@ def make_request(
         series.mean_at_largest("validation_time_s"),
         series.mean_at_largest("startup_s"),
         float(started["attempt"].fillna(1).sum()) / len(successful(series.runs)),
-        worth,
+        advice,
     )
 
 
