@@ -6,10 +6,13 @@ PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = [
     "options",
     "preamble",
+    "abstract",
     "methods",
     "results",
     "tables",
+    "discussion",
     "threats",
+    "conclusion",
     "reproducibility",
     "supplement",
 ]

@@ -31,7 +31,7 @@ from figures.panels import NOT_DRAWN
 from network import fit
 from plan.design import IRRELEVANT_FACTORS
 from precision import reached
-from report import design, document, paper, pdf
+from report import design, document, drafts, paper, pdf
 from report import methods as methods_module
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
@@ -257,6 +257,39 @@ def test_figures_are_discussed_and_captions_not_repeated(
     for name in in_supplement:
         is_wide = r"\begin{landscape}" in (folder / "tables" / f"{name}.tex").read_text()
         assert rf"\input{{tables/{name}}}" in (wide if is_wide else upright)
+
+
+def test_captions_state_once_what_all_figures_have() -> None:
+    tail = "3 runs per cell. Emulated nodes; local batch."
+    captions = {
+        "a": f"Times. Bars. {tail}",
+        "b": f"Speed-ups. {tail}",
+        "c": "Shares. Emulated nodes; local batch.",
+    }
+    stated = paper.state_tail_once(captions)
+    assert stated == {"a": f"{captions['a']} {paper.TAIL_HOLDS}", "b": "Speed-ups.", "c": "Shares."}
+    assert paper.state_tail_once({"a": captions["a"]}) == {"a": captions["a"]} and not paper.state_tail_once(
+        {}
+    )
+
+
+def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    data = {name: evidence.tables[name] for name in ("effects", "anova", "speedup")}
+    answer = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
+    notes = list(drafts.discussion(answer, evidence))
+    decides, scaling = find_note(notes, "what-decides"), find_note(notes, "cost-of-scaling")
+    shares = data["anova"].set_index("term")["share"]
+    assert max(decides.facts["shares"].values()) == shares.drop(["total", "error"]).max()
+    largest = data["speedup"][data["speedup"]["replicas"] == scaling.facts["devices"]]
+    assert scaling.facts["efficiency"] == largest["efficiency"].max()
+    assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
+    assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
+    empty = replace(facts, runs=facts.runs.assign(status="failed"))
+    parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))
+    assert set(parts) == {"abstract.tex", "discussion.tex", "conclusion.tex"}
+    assert all(part.startswith(r"\drafted") for part in parts.values())
 
 
 def test_long_means_are_in_the_supplement_only(

@@ -30,10 +30,6 @@ BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", 
 TIMES = " × "
 NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
 RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
-UNBALANCED = (
-    " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up "
-    "to the total."
-)
 RANK_TOLERANCE = 1e-9
 ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
 MAX_COLUMNS = 400  # two-way interactions beyond them are left out and named
@@ -375,6 +371,14 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
     adds_up = math.isclose(sum(terms), total, rel_tol=1e-6)
     n = f"{counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)}"
     notes: list[str] = [
+        ""
+        if adds_up
+        else Note(
+            "shares-overlap",
+            f"The shares add up to {100 * sum(terms) / total:.1f} %: combinations have different numbers of "
+            "runs, so terms share some variation (type II).",
+            share=sum(terms) / total,
+        ),
         Note(
             "runs-analysed",
             f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {n} per cell. "
@@ -388,11 +392,10 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         else "",
         Note(
             "sums-of-squares",
-            "Sums of squares are of type II, each term after all others that do not contain "
-            f"it.{'' if adds_up else UNBALANCED} Share: part of the total sum of squares (Jain's allocation "
-            "of variation). The error is the difference between runs of the same cell, without the effect "
-            "of blocks; F, p and effect sizes are relative to it. p is not corrected for the number of "
-            "terms.",
+            "Sums of squares are of type II, each term after all others that do not contain it. Share: part "
+            "of the total sum of squares (Jain's allocation of variation). The error is the difference "
+            "between runs of the same cell, without the effect of blocks; F, p and effect sizes are relative "
+            "to it. p is not corrected for the number of terms.",
             adds_up=adds_up,
         ),
         (
@@ -456,4 +459,4 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
     if analysis.too_many:
         text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
         notes.append(Note("too-many-levels", text, terms=analysis.too_many))
-    return [*notes, conditions.setting_note(runs)]
+    return [*filter(None, notes), conditions.setting_note(runs)]

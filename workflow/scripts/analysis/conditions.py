@@ -190,7 +190,7 @@ def largest_batches_note(runs: pd.DataFrame) -> str:
 def load_note(runs: pd.DataFrame) -> str:
     """Say how much CPU time other processes used during a run; "" up to NOTABLE_OTHER_SHARE."""
     share = float(successful(runs)["other_cpu_share"].max())
-    text = f"Other processes used up to {100 * share:.0f} % of CPU time."
+    text = f"Other processes used up to {100 * share:.0f} % of CPU time in runs that count."
     return Note("notable-load", text, share=share) if share > NOTABLE_OTHER_SHARE else ""
 
 
@@ -508,8 +508,8 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     used, limits = ok["other_cpu_share"].dropna(), ok["max_other_cpu_share"].dropna()
     if len(used) and len(limits):
         text = (
-            f"Other processes used at most {_percent(used.max())} of CPU time during a run; a run with more "
-            f"than {_percent(limits.max())} is invalid."
+            f"In the runs that count, other processes used at most {_percent(used.max())} of CPU time; a run "
+            f"with more than {_percent(limits.max())} is invalid."
         )
         notes.append(Note("other-cpu-time", text, share=float(used.max()), limit=float(limits.max())))
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]

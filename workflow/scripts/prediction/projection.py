@@ -240,11 +240,16 @@ class Answer:
         return table(self.rows, self.notes)
 
 
-def answer(args: Question, study: Study | None = None) -> Answer:
-    """Answer a question about `study`, or about the study that it names."""
+def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer:
+    """Answer a question about `study`, or about the study that it names; of one of its cells if it is named.
+
+    A named cell is asked about with its own links.
+    """
     study = load_study(args.study) if args.study and study is None else study
     if study and not args.places:
         law, cases = study.law, study_cases(study.law.cells)
+        if cell:
+            cases = law.cells[law.cells["cell"] == cell].assign(treatment="")
     else:
         law, cases = law_of_numbers(args, study)
     if study and conditions.is_emulated(study.runs):
@@ -252,7 +257,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
     is_elsewhere = study is not None and measured_elsewhere(study.runs)
     is_epoch_known = bool(args.places) or not is_elsewhere
     counts = np.union1d(node_counts(args.nodes), args.at).astype(int)
-    rates = _link_rates(args, law, cases, is_elsewhere)
+    rates = [] if cell else _link_rates(args, law, cases, is_elsewhere)
     cells = hypothetical_cells(cases, rates, counts, is_epoch_known=is_epoch_known)
     curves = predict_curves(law, cells)
     curves[[f"node_hours{end}" for end in ENDS]] *= args.epochs
@@ -323,6 +328,7 @@ def forecast(
     study: Study,
     nodes: int,
     *,
+    cell: str = "",
     epochs: float = 1.0,
     share: float = worth.SHARE,
     measurable: int | None = None,
@@ -332,6 +338,7 @@ def forecast(
     Args:
         study: What was measured (`load_study`).
         nodes: The number of nodes in question.
+        cell: The cell whose case is asked about; default: all cases.
         epochs: Epochs that `node_hours` are for.
         share: Of the ideal gain of a doubling, below which more nodes are not worth it.
         measurable: The largest number of nodes that can be measured next.
@@ -345,7 +352,7 @@ def forecast(
     question = replace(
         ask(from_=Path(), nodes=considered, epochs=epochs, min_gain=share, measurable=measurable), at=(nodes,)
     )
-    projected = answer(question, study)
+    projected = answer(question, study, cell)
     if projected.rows.empty:
         return projected.rows
     columns = [*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]

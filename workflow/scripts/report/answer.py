@@ -12,12 +12,11 @@ from analysis.measured import level_text, title, varying
 from common.notes import Note
 from declared.factors import WORK
 from declared.responses import EPOCH_TIME, RESPONSES, Response
-from report.material import Material, column
+from report.findings import Evidence, variation
+from report.material import Material
 from report.setting import Grid
 
 MAX_ROWS = 30
-MIN_SHARE = 0.01  # of the variation, below which a term is not named
-MAX_TERMS = 6
 SELECTION_NOTE = "Extremes among many cells tend to be exaggerated (selection bias)."
 
 
@@ -47,7 +46,9 @@ def find_answer(material: Material) -> Answer:
     opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if ok.empty:
         return Answer(opening)
-    details = [*answer.further, *filter(None, [variation(material)])]
+    data = {name: own.table.data for name, own in material.tables.items()}
+    evidence = Evidence(material.runs, data, material.response)
+    details = [*answer.further, *filter(None, [variation(evidence)])]
     response = material.response
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     grids = [
@@ -144,28 +145,3 @@ def _words_of_extremes(response: Response) -> tuple[str, str]:
 def _mean_text(material: Material, cell: str) -> str:
     mean = material.response_pooling.cell_mean(cell)
     return tables.interval(mean.scaled(material.response.unit_multiplier))
-
-
-def variation(material: Material) -> Note | None:
-    """Return how much of the variation each term explains, by the analysis of variance; None without one."""
-    data = material.data("anova")
-    share = column(data, "share")
-    terms = (
-        data.assign(share=share)[(share >= MIN_SHARE) & (data.get("term", "") != "total")]
-        if len(data)
-        else data
-    )
-    if terms.empty:
-        return None
-    named = terms.sort_values("share", ascending=False, kind="stable").head(MAX_TERMS)
-    shares = dict(named[["term", "share"]].itertuples(index=False, name=None))
-    parts = [
-        f"{term if term != 'error' else 'scatter of runs within a cell'} {100 * part:.1f} %"
-        for term, part in shares.items()
-    ]
-    return Note(
-        "variation",
-        f"Shares of the variation of log {material.response.title} (analysis of variance): "
-        f"{', '.join(parts)}.",
-        shares=shares,
-    )

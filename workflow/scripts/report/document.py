@@ -52,6 +52,7 @@ COMMON_COMMANDS = r"""\emergencystretch=3em
 \newcommand{\tobenamed}[1]{\textbf{[To be written: #1]}}
 \newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
   \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
+\newcommand{\drafted}{\noindent\textbf{[Draft from the records: check it and write your own in main.tex.]} }
 \pdfstringdefDisableCommands{\def\tobenamed#1{To be written: #1}}
 """
 ARTICLE_PACKAGES = r"""\usepackage[T1]{fontenc}
@@ -66,6 +67,20 @@ ACMART_PACKAGES = r"""\IfFileExists{libertine.sty}{}{% the ACM's fonts are in De
 IEEETRAN_PACKAGES = r"""\usepackage[T1]{fontenc}
 \usepackage{courier}
 """
+# For a document of one column in which figures and tables stand where they are named.
+NOTHING_FLOATS = r"""\makeatletter
+% Pages are full: narrow figures stand side by side, tables one below the other.
+\setlength{\parindent}{0pt}
+\renewenvironment{fittedfigure}[1]{%
+  \sbox{\ringsidebox}{\includegraphics{#1}}%
+  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
+  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%
+  \vspace{14pt}\end{minipage}}
+\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
+\renewenvironment{table}{\placedtable}{\endplacedtable}
+\renewenvironment{table*}{\placedtable}{\endplacedtable}
+\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
+\makeatother"""
 _CLASS = re.compile(r"^\s*\\documentclass\s*(?:\[[^\]]*\]\s*)?\{(?P<name>[^}]+)\}", re.MULTILINE)
 HYPERREF = r"""\usepackage[hidelinks]{hyperref}
 """

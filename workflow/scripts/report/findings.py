@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import shares, tables
+from analysis.anova import ERROR, TOTAL
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, p_text
 from analysis.measured import (
     cell_words,
@@ -26,9 +27,12 @@ from common.notes import Note
 from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
+from report.latex import join_words
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
+MIN_SHARE = 0.05  # of the variation, below which no factor is named
+MAX_TERMS = 3
 ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of `effects`; single runs: no bounds
 
@@ -108,8 +112,8 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
     ratio = Estimate(*pooling.ratios([slowest], [fastest])[ESTIMATE_COLUMNS].iloc[0])
     return Note(
         "epoch-time-range",
-        f"Mean epoch times range from {low} ({evidence.cell(fastest)}) to {high} ({evidence.cell(slowest)}), "
-        f"a factor of {tables.ratio(ratio)} ({FIGURE}).",
+        f"An epoch is shortest with {evidence.cell(fastest)}: {low} on average. It is longest with "
+        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long ({FIGURE}).",
         fastest=fastest,
         slowest=slowest,
         ratio=ratio.value,
@@ -138,11 +142,11 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         if len(tested) > 1
         else ""
     )
+    at_most = f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}"
-        + (f" to {_change_text(greatest)}{contexts[1]}" if len(rows) > 1 else "")
-        + f" ({FIGURE}){counts}.",
+        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}{at_most * (len(rows) > 1)} "
+        f"({FIGURE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,
@@ -170,8 +174,8 @@ def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
     return Note("interaction", text, factors=factors, share=share, p=p)
 
 
-def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the smallest and the largest speed-up at the most replicas."""
+def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
+    """Name the smallest and the largest speed-up at the most replicas, which `reference` shows."""
     rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
     rows = rows[rows["replicas"] > 1]
     if rows.empty:
@@ -184,18 +188,18 @@ def _speedups(_figure: Declared, evidence: Evidence) -> Note | None:
     rows = rows.sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
-        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))} "
-        f"({evidence.cell(row['cell'])})"
+        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))}, an efficiency of "
+        f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
         for row in ends
     ]
-    efficiencies = " to ".join(f"{100 * row['efficiency']:.0f} %" for row in ends)
     begins_later = "baseline_replicas" in rows and (rows["baseline_replicas"] > 1).any()
     baseline = "the fewest replicas" if begins_later else "the single-device baseline"
     subject = f"On {n_replicas} replicas, speed-up over {baseline}"
     return Note(
         "speedup-range",
-        f"{subject} {'is' if len(ends) == 1 else 'ranges from'} {' to '.join(texts)}, an efficiency of "
-        f"{efficiencies} ({FIGURE}).",
+        f"{subject} is {texts[-1]} ({reference})."
+        if len(ends) == 1
+        else f"{subject} is at best {texts[-1]} ({reference}). The smallest is {texts[0]}.",
         replicas=n_replicas,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
@@ -239,12 +243,12 @@ def _range_note(
     rows = rows.sort_values(column, kind="stable")
     least, greatest = rows.iloc[0], rows.iloc[-1]
     texts = [
-        f"{tables.number(factor * row[column])}{unit} ({evidence.cell(row['cell'])})"
+        f"{tables.number(factor * row[column])}{unit} with {evidence.cell(row['cell'])}"
         for row in (least, greatest)
     ]
     return Note(
         "range",
-        f"As {FIGURE} shows, {subject} ranges from {texts[0]} to {texts[1]}."
+        f"As {FIGURE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
         if len(rows) > 1
         else f"As {FIGURE} shows, {subject} is {texts[0]}.",
         column=column,
@@ -264,13 +268,13 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
         "communication", kind="stable"
     )
     texts = [
-        f"{100 * ordered['communication'].iloc[at]:.0f} % ({evidence.cell(ordered.index[at])})"
+        f"{100 * ordered['communication'].iloc[at]:.0f} % with {evidence.cell(ordered.index[at])}"
         for at in (0, -1)
     ]
     return Note(
         "communication-range",
-        f"On more than one replica, an estimated {' to '.join(texts[: len(ordered)])} of an epoch is not "
-        f"explained by computation ({FIGURE}): this part is communication and waiting.",
+        "On more than one replica, a part of an epoch is not explained by computation: communication and "
+        f"waiting. Estimates are {' and '.join(texts[: len(ordered)])} ({FIGURE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )
@@ -308,6 +312,25 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
+def variation(evidence: Evidence) -> Note | None:
+    """Say which factors explain the differences between runs, and how large scatter is relative to them."""
+    rows = evidence.table("anova", "term", "share")
+    parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
+    scatter = parts.get(ERROR)
+    parts = parts.drop([ERROR, TOTAL], errors="ignore")
+    named = dict(parts[parts >= MIN_SHARE].head(MAX_TERMS))
+    if not named:
+        return None
+    text = (
+        f"The largest parts of the variation of {evidence.response.title} come from "
+        f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
+    )
+    if scatter is not None:
+        differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
+        text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
+    return Note("what-decides", text, shares=named, scatter=scatter)
+
+
 def _change_text(ratio: Estimate) -> str:
     """Return a ratio as a signed change in per cent with its interval."""
     error = tables.half_width(ratio)
@@ -341,7 +364,7 @@ FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
     "overview": _range_of_times,
     "heat_map": _range_of_times,
     "by_factor": _effect_of_factor,
-    "scaling": _speedups,
+    "scaling": lambda _, evidence: speedups(evidence),
     "memory": _memory,
     "accuracy": _accuracy,
     "time_to_accuracy": _time_to_accuracy,

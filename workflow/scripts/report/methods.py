@@ -915,7 +915,7 @@ def _statistics(facts: Facts) -> Iterator[str]:
         ),
         "anova": (
             "Shares of variation are type-II sums of squares of the logarithm of "
-            f"{compared.title}{cite('jain1991')}"
+            f"{compared.title}{cite('jain1991')}, which need not add up to 100~\\%"
         ),
         "checks": (
             f"Normality, equal spread{'' if facts.study.imported else ', drift'} and outliers are checked on "
@@ -1140,8 +1140,8 @@ def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
         yield Note(
             "other-programs",
             (
-                f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs, which may "
-                "explain differences between cells."
+                f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs that count, "
+                "which may explain differences between cells."
             ),
             share=largest,
         )

@@ -3,6 +3,7 @@
     options.tex                 options of the class, read before it
     preamble.tex                packages and commands; the study's title, question and authors
     methods.tex, threats.tex, reproducibility.tex    text
+    abstract.tex, discussion.tex, conclusion.tex     drafts, marked so (report/drafts.py)
     results.tex, tables.tex     the answer, the paper's figures and tables, each in figures/ and tables/
     supplement.tex              a document of its own, with all other figures and tables
     references.bib              bibliography
@@ -10,6 +11,7 @@
 Figures and tables are copies, so the folder can be moved elsewhere.
 """
 
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,6 +38,7 @@ from declared.site import load_site
 from declared.study import load_study
 from report import content, document
 from report.anonymous import anonymizer, scrub_sources
+from report.drafts import draft_texts
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
@@ -57,23 +60,13 @@ MEANS_COLUMNS = (
     "throughput (tokens/s)",
     "validation accuracy (%)",
 )
+TAIL_HOLDS = "This holds for the other figures, too, unless they say otherwise."
+_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
 \usepackage{multicol}
-\makeatletter
-%% Nothing floats here, so that pages are full: narrow figures stand side by side, tables one below the other.
-\setlength{\parindent}{0pt}
-\renewenvironment{fittedfigure}[1]{%%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%%
-  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
-  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%%
-  \vspace{14pt}\end{minipage}}
-\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
-\renewenvironment{table}{\placedtable}{\endplacedtable}
-\renewenvironment{table*}{\placedtable}{\endplacedtable}
-\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
-\makeatother
+%s
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -154,13 +147,35 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "supplement.tex": SUPPLEMENT
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
+            document.NOTHING_FLOATS,
             show_supplement(contents, constant_table(facts)),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption)
-            for name, caption in {**paper.captions, **supplement.captions}.items()
+            for part in (paper, supplement)
+            for name, caption in state_tail_once(part.captions).items()
         },
     }
+
+
+def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
+    """Return captions without the sentences that also end the first one, which says that they hold for all.
+
+    These are what all figures of a study have in common, such as numbers of runs and what nodes are.
+    """
+    split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
+    first, *later = split or [""]
+    shortened = dict(captions)
+    for name in later:
+        n_common = 0
+        for own, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
+            if own != shared:
+                break
+            n_common += 1
+        if n_common:
+            shortened[name] = " ".join(split[name][:-n_common])
+            shortened[first] = f"{captions[first]} {TAIL_HOLDS}"
+    return shortened
 
 
 def results(facts: Facts, contents: Contents, answer: Answer) -> str:
@@ -326,6 +341,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     answer = answer_sentences(
         facts.runs, data["effects"], data["anova"], study.answer, study.margin, response
     )
+    drafts = draft_texts(facts, answer, evidence)
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
     notes = {
         name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
@@ -335,7 +351,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         for name in selection.tables
         if tables_by_name[name].notes_elsewhere
     }
-    files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer)
+    files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer) | drafts
     for name, text in files.items():
         write_text(out / name, GENERATED_HEADER + text)
     for stem in figures:

@@ -114,6 +114,42 @@ def read_trace(
     convert(file)
 
 
+def proposal(
+    target_nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Nodes of a production training.")],
+    study: Study = "",
+    site: Site = "",
+    epochs: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="E", help="Epochs of it; default: the benchmark's.", show_default=False),
+    ] = None,
+    samples: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="S", help="In place of --epochs: samples of it.", show_default=False),
+    ] = None,
+    trainings: Annotated[int, typer.Option(min=1, metavar="T", help="Number of trainings.")] = 1,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(metavar="F=L", help="A level of the series that time is asked for.", show_default=False),
+    ] = None,
+    records: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Tables of a published campaign; default: the results.", show_default=False
+        ),
+    ] = "",
+) -> None:
+    """Write a proposal for compute time from a campaign: results/STUDY/proposal/proposal.pdf and .md.
+
+    Example:
+    ./ringside proposal my-study --target-nodes 64 --epochs 90 --trainings 5
+    """
+    from report.proposal import write_proposal
+    from report.request import Question, parse_levels
+
+    question = Question(target_nodes, epochs, samples, trainings, parse_levels(level or ()))
+    write_proposal(study, site, records, question)
+
+
 def verify(
     study: Study = "",
     against: Annotated[

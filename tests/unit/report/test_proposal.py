@@ -1,0 +1,123 @@
+"""A proposal's node hours follow from measured or predicted epochs; what was not measured is said."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.intervals import Estimate
+from analysis.measured import Records, successful
+from analysis.tables import Table
+from common.errors import InputError
+from common.files import CHECKOUT
+from declared.study import load_study
+from prediction.projection import load_records
+from report import proposal
+from report.request import HOUR_S, Question, choose_series, make_request, parse_levels, project
+from support.synthetic import campaign, write_frames
+
+PREDICTION = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+ELSEWHERE = CHECKOUT / "docs" / "campaigns" / "public" / "public-mpt-fsdp"
+
+
+def records_of(folder: Path) -> Records:
+    return Records(folder / "runs.csv", folder / "epochs.csv")
+
+
+@pytest.fixture(scope="module")
+def records() -> Records:
+    return records_of(PREDICTION)
+
+
+def test_series_is_the_one_with_most_devices(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    assert series.devices == [1, 2, 3, 4, 6] and series.most_nodes == 6
+    fastest = successful(records.runs).query("nodes == 6").groupby("cell")["epoch_time_s"].mean().idxmin()
+    assert series.largest == fastest
+    first, last = series.rows.iloc[0], series.rows.iloc[-1]
+    assert last["speedup"] == pytest.approx(first["epoch_time_s"] / last["epoch_time_s"], rel=0.02)
+    assert last["efficiency"] == pytest.approx(last["speedup"] / 6)
+    chosen = choose_series(records.runs, {"batch_size": "64", "bandwidth": "250"})
+    assert "b64" in chosen.largest and "bandwidth=250" in chosen.largest
+
+
+@pytest.mark.parametrize(
+    ("levels", "unknown"), [({"batch_size": "65"}, "65"), ({"batchsize": "64"}, "batchsize")]
+)
+def test_unknown_level_is_refused(records: Records, levels: dict[str, str], unknown: str) -> None:
+    with pytest.raises(InputError) as refused:
+        choose_series(records.runs, levels)
+    assert (refused.value.code, refused.value.got) == ("unknown-name", unknown)
+    with pytest.raises(InputError) as refused:
+        parse_levels(["batch_size:64"])
+    assert refused.value.code == "wrong-format"
+
+
+def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
+    runs, epochs = campaign()
+    largest = choose_series(records_of(write_frames(tmp_path, runs, epochs)[0].parent).runs, {}).largest
+    runs.loc[runs.index[runs["cell"] == largest][0], "attempt"] = 3
+    folder = write_frames(tmp_path, runs, epochs)[0].parent
+    series = choose_series(records_of(folder).runs, {})
+    question = Question(series.most_nodes, epochs=90, trainings=5)
+    request = make_request(series, question)
+    epoch_s = float(series.rows["epoch_time_s"].iloc[-1])
+    training_s = 90 * (epoch_s + series.mean_at_largest("validation_time_s")) + series.mean_at_largest(
+        "startup_s"
+    )
+    assert request.training_s.value == pytest.approx(training_s) and not request.is_predicted
+    n_started = float(series.runs["attempt"].sum())
+    attempts = n_started / len(successful(series.runs))
+    assert attempts > 1
+    assert request.node_hours.value == pytest.approx(series.most_nodes * 5 * training_s * attempts / HOUR_S)
+    samples = float(series.rows["samples"].iloc[-1])
+    halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
+    assert halved.epochs == 0.5
+    with pytest.raises(InputError) as refused:
+        make_request(series, Question(1, epochs=1, samples=samples))
+    assert refused.value.code == "conflicting-keys"
+
+
+def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    study = load_records(PREDICTION / "runs.csv", PREDICTION / "network.csv")
+    predicted, answer = project(study, series.largest, 16)
+    assert answer and project(study, "no cell", 16)[1] == ""
+    measured = series.measured_epoch(6)
+    assert measured and predicted.low < predicted.value < predicted.high < measured.value
+    request = make_request(series, Question(16, epochs=1), predicted)
+    assert request.is_predicted and request.epoch_s == predicted
+    row = series.extended(request)
+    assert row["efficiency"] == pytest.approx(row["speedup"] / 16) and row["efficiency"] < 0.52
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+
+
+def test_what_was_not_measured_is_none() -> None:
+    records = records_of(ELSEWHERE)
+    series = choose_series(records.runs, {})
+    unknown = make_request(series, Question(4096), Estimate(math.nan))
+    facts, tables = proposal.gather_facts(load_study("public-mpt-fsdp"), records, series, unknown)
+    assert {name for name in ("peak_mib", "data_bytes", "power_w") if facts[name] is None} == {
+        "peak_mib", "data_bytes", "power_w"
+    }  # fmt: skip
+    assert facts["on_most_nodes"].node_hours.value > 0 and facts["missing_kind"] == "strong"
+    assert tables["software"].display.empty
+    blocks = proposal.render_blocks(facts, tables)
+    requested = next(block for block in blocks if isinstance(block, Table))
+    assert not {"node hours", "time of an epoch (s)"} & set(requested.display["quantity"])
+    text = proposal.to_markdown(blocks, "")
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == 8 and "nan" not in text
+
+
+def test_proposal_of_a_kept_campaign_has_4_pages(
+    tex: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    proposal.write_proposal("prediction-virtual", "", str(PREDICTION), Question(16, epochs=90))
+    out = tmp_path / "results" / "prediction-virtual" / "proposal"
+    pages = re.search(r"proposal\.pdf: (\d) pages", capsys.readouterr().out)
+    assert pages and 2 <= int(pages[1]) <= 4
+    assert {"proposal.md", "proposal.pdf", "scaling.png"} <= {file.name for file in out.iterdir()}
+    log = (out / "proposal.log").read_text()
+    assert "undefined" not in log and "Overfull" not in log

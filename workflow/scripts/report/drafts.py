@@ -1,0 +1,138 @@
+"""Draft the abstract, discussion and conclusion of a paper from the study's records.
+
+A draft says only what the records and tables show, and the paper marks it as a draft: what the numbers mean
+for a reader's own work, and what others have found, remain with the author.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+
+from analysis.answers import Answer
+from analysis.measured import distinct_names, framework_order, levels_in_order
+from common.notes import Note
+from common.text import end_sentence, number_of
+from report.findings import Evidence, variation
+from report.latex import join_words, to_latex
+from report.methods import MIN_EPOCHS, Facts
+
+MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
+NEAR_IDEAL_LOSS = 0.05  # of efficiency
+_INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
+_PLACES = {
+    "emulated": "nodes emulated on one machine",
+    "virtual": "the nodes of a virtual cluster on one machine",
+}
+
+
+def draft_texts(facts: Facts, answer: Answer, evidence: Evidence) -> dict[str, str]:
+    """Return the drafted parts in LaTeX by file name, each marked as a draft."""
+    parts = {
+        "abstract.tex": abstract(facts, answer),
+        "discussion.tex": discussion(answer, evidence),
+        "conclusion.tex": conclusion(facts, answer),
+    }
+    return {name: "\\drafted\n" + "\n\n".join(map(to_latex, notes)) + "\n" for name, notes in parts.items()}
+
+
+def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
+    """Yield the abstract: the question, how it was measured, the answer, and its limits."""
+    answers = [*answer.opening[:1], *map(_first_sentence, answer.opening[1:2])]
+    limits = [f"These results are limited to {join_words(own)}." for own in [_limits(facts)] if own]
+    yield " ".join([end_sentence(facts.study.question), _measured_note(facts), *answers, *limits])
+
+
+def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
+    """Yield what decides the response, what more devices cost, and what the data leave open."""
+    yield from filter(None, (variation(evidence), _scaling_note(evidence)))
+    for note in answer.opening:
+        if note.code == "not-told-apart" and note.facts["open"]:
+            text = (
+                f"{note.facts['open']} of {number_of(note.facts['tested'], 'comparison')} remain open. They "
+                "are no evidence that two configurations are equally fast: more replicates narrow the "
+                "intervals, by half with four times as many."
+            )
+            yield Note("more-runs", text, **note.facts)
+
+
+def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
+    """Yield the answer in short, what it is limited to, and what would test it."""
+    yield " ".join(_INTERVAL.sub("", _first_sentence(note)) for note in answer.opening[:2])
+    if limits := _limits(facts):
+        text = (
+            f"This holds for {join_words(limits)}. A repetition at another site tests whether it holds "
+            "elsewhere: the study file, the records and the commands under Reproducibility are all that it "
+            "needs."
+        )
+        yield Note("next-step", text, limits=limits)
+
+
+def _first_sentence(note: str) -> str:
+    return end_sentence(note.partition(". ")[0])
+
+
+def _measured_note(facts: Facts) -> Note:
+    """Say how many runs of which configurations were measured, and on what."""
+    runs, runs_per_cell = facts.runs, facts.runs.groupby("cell").size()
+    names = {
+        "framework": framework_order(runs),
+        "model": list(map(str, levels_in_order(runs, "model"))),
+        "data set": list(map(str, levels_in_order(runs, "dataset"))),
+    }
+    listed = [
+        join_words(own) if len(own) <= MAX_NAMES else number_of(len(own), noun) for noun, own in names.items()
+    ]
+    nodes = [f"{level:g}" for level in levels_in_order(runs, "nodes")]
+    devices = [name for name in distinct_names(facts.ok, "devices") if name != "cpu"]
+    least, largest = int(runs_per_cell.min()), int(runs_per_cell.max())
+    imported = facts.study.imported is not None
+    text = (
+        f"The study compares {'published measurements of ' * imported}"
+        f"{number_of(len(runs_per_cell), 'configuration')} of {listed[0]} ({listed[1]}; data: {listed[2]}) "
+        f"on {join_words(nodes)} node{'s' * (nodes != ['1'])}"
+        f"{' with ' * bool(devices)}{join_words(devices)}, "
+        f"{f'{least} to ' * (least < largest)}{number_of(largest, 'run')} each"
+        f"{'' if imported else ', in random order within blocks'}."
+    )
+    return Note("measured", text, runs=len(runs), cells=len(runs_per_cell), nodes=nodes)
+
+
+def _limits(facts: Facts) -> list[str]:
+    """Return what the results are limited to, in a few words each; empty without a successful run."""
+    ok = facts.ok
+    if ok.empty:
+        return []
+    if facts.study.imported:
+        return ["numbers as their source states them"]
+    limits = ["one site and one version of each library"] if facts.runs["site"].nunique() == 1 else []
+    limits += [words for place, words in _PLACES.items() if place in set(ok["placement"].dropna())]
+    epochs = ok["epochs"].max()
+    return [*limits, *([f"trainings of at most {epochs:g} epochs"] if epochs < MIN_EPOCHS else [])]
+
+
+def _scaling_note(evidence: Evidence) -> Note | None:
+    """Say what the best configuration loses on the most devices, and how many are slower than baselines."""
+    rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
+    rows = rows[rows["replicas"] > rows.get("baseline_replicas", 1)]
+    if rows.empty:
+        return None
+    largest = rows[rows["replicas"] == rows["replicas"].max()]
+    best = largest.loc[largest["efficiency"].astype(float).idxmax()]
+    efficiency, n_devices = float(best["efficiency"]), int(best["replicas"])
+    text = (
+        f"On {n_devices} devices the best configuration ({evidence.cell(best['cell'])}) has an efficiency of "
+        f"{100 * efficiency:.0f} %."
+    )
+    if 1 - efficiency > NEAR_IDEAL_LOSS:
+        text += (
+            " The rest of its devices' time goes to communication, waiting, and what the framework adds to "
+            "one device's work."
+        )
+    bounds = largest.get("speedup_high", pd.Series(dtype=float))
+    if n_slower := int((pd.to_numeric(bounds, errors="coerce") < 1).sum()):
+        text += (
+            f" In {n_slower} of {number_of(len(largest), 'configuration')} an epoch takes longer than on the "
+            "baseline: communication costs more than the devices save."
+        )
+    return Note("cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower)

@@ -1,0 +1,312 @@
+"""Write a proposal for compute time from a campaign: results/STUDY/proposal/proposal.md, .tex and .pdf.
+
+Its sections are what the forms of computing centres ask for (docs/how-to/proposal.md cites them); their text
+is proposal.md.jinja. A section whose data the campaign lacks says in one sentence what to measure.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analysis import energy, tables
+from analysis.batch_scaling import batch_scaling, scaling_phrase
+from analysis.intervals import Estimate
+from analysis.measured import (
+    Records,
+    are_times_to_train,
+    distinct_names,
+    size_factor_name,
+    successful,
+    title,
+    varying,
+)
+from analysis.pooling import pooled_response
+from analysis.responses import MEMORY, with_response
+from analysis.tables import Table
+from common.errors import InputError
+from common.files import display_path, write_text
+from common.tables import stored_file
+from common.text import end_sentence, number_of, size
+from declared.datasets import TOKENS, find_dataset, kind, token_bytes
+from declared.figures import Declared
+from declared.models import find_graph
+from declared.paper import DEFAULT_CLASS
+from declared.responses import RESPONSES
+from declared.study import Study
+from figures import scaling, style
+from plan.campaign import Campaign, configured, measured_campaign
+from prediction.projection import load_records
+from report import content, document, pdf
+from report.anonymous import anonymizer
+from report.latex import figure, join_words, to_latex
+from report.request import (
+    COUNTS,
+    HOUR_S,
+    Question,
+    Request,
+    Series,
+    choose_series,
+    make_request,
+    project,
+)
+from report.setting import site_of, software
+
+TEMPLATE, FIGURE = "proposal.md.jinja", "scaling"
+PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_per_device")
+NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's
+DOCUMENT = r"""\documentclass[10pt]{article}
+%s
+\setlength{\parskip}{5pt}
+%s
+\author{\studyauthors}
+\date{}
+\begin{document}
+\maketitle
+%s
+\end{document}
+"""
+
+
+def gather_facts(
+    study: Study, records: Records, series: Series, request: Request
+) -> tuple[dict[str, Any], dict[str, Table]]:
+    """Return what the template states, None where it is not known, and its tables by name."""
+    ok = successful(series.runs)
+    levels = ok[ok["cell"] == series.largest].iloc[0]
+    measured = {
+        name: _means(study, records, series, name) for name in (*PER_DEVICE, MEMORY.name) if name in RESPONSES
+    }
+    per_device = {name: own for name, own in measured.items() if name != MEMORY.name and own.notna().any()}
+    peak_mib = float(measured[MEMORY.name].max())
+    batches = batch_scaling(series.runs, size_factor_name(series.runs))
+    kinds = str(batches.facts["kind"]) if batches else ""
+    devices = distinct_names(ok, "devices")
+    parameters = _parameters(levels)
+    n_numbers = NUMBERS_OF_ADAM if str(levels["optimizer"]).startswith("adam") else NUMBERS_OF_SGD
+    facts = {
+        "study": study,
+        "series": series,
+        "request": request,
+        "question": request.question,
+        "on_most_nodes": request.moved(series),
+        "times_to_train": are_times_to_train(series.runs),
+        "levels": levels,
+        "parameters": parameters,
+        "varied": [title(name) for name in varying(successful(records.runs), but=COUNTS)],
+        "speedup": _estimate(series.rows.iloc[-1], "speedup"),
+        "efficiency": _estimate(series.rows.iloc[-1], "efficiency"),
+        "scaling_phrase": scaling_phrase(batches),
+        "missing_kind": "" if " and " in kinds else "weak" if "strong" in kinds else "strong",
+        "per_device": per_device,
+        "peak_mib": None if math.isnan(peak_mib) else peak_mib,
+        "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
+        "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
+        "has_phases": records.files.get("phases") is not None,
+        "source": study.imported.description.stated if study.imported else None,
+        "on_devices": f" on {join_words(devices)}" if devices else "",
+        **_input_facts(str(levels["dataset"]), request),
+        **_energy_facts(series, request),
+    }
+    return facts, {
+        "scaling": _scaling_table(series, request),
+        "devices": _device_table(series, per_device),
+        "software": _software_table(study, series),
+    }
+
+
+def _means(study: Study, records: Records, series: Series, name: str) -> pd.Series:
+    """Return the means of a response by cell of the series, in its displayed unit."""
+    response, ok = RESPONSES[name], successful(series.runs)
+    runs = with_response(ok, response, lambda: records.epochs, study.target_accuracy)
+    if not runs[response.column].notna().any():
+        return pd.Series(math.nan, index=series.rows["cell"])
+    means = pooled_response(runs, response).cell_statistics["mean"]
+    return response.unit_multiplier * means.reindex(series.rows["cell"])
+
+
+def _parameters(levels: pd.Series) -> float | None:
+    """Return the parameters of a cell's model, from its graph or as an import states them."""
+    if graph := find_graph(str(levels["model"]), str(levels["dataset"])):
+        return float(graph.parameters)
+    stated = levels.get("parameters")
+    return None if pd.isna(stated) else float(stated)
+
+
+def _input_facts(dataset: str, request: Request) -> dict[str, Any]:
+    """Return bytes of the data set and of a sample, and how many a second ranks read together."""
+    entry = find_dataset(dataset)
+    if entry is None:
+        return {"data_bytes": None}
+    bytes_of_number = token_bytes(entry["vocabulary"]) if kind(entry) == TOKENS else 1
+    sample_bytes = math.prod(entry["shape"]) * bytes_of_number
+    return {
+        "sample_bytes": sample_bytes,
+        "data_bytes": sample_bytes * (entry["train_samples"] + entry["validation_samples"]),
+        "read_bytes_s": sample_bytes * entry["train_samples"] / request.epoch_s.value,
+    }
+
+
+def _energy_facts(series: Series, request: Request) -> dict[str, Any]:
+    """Return the power of a node that trains in the largest cell, and the energy of the node hours."""
+    scope = energy.choose_scope(series.runs)
+    energies = energy.energy_of_runs(series.runs, scope) if scope else pd.DataFrame({"cell": []})
+    energies = energies[energies["cell"] == series.largest]
+    if scope is None or energies.empty:
+        return {"power_w": None}
+    power_w = float(energies["power_w"].mean()) / int(series.rows["nodes"].iloc[-1])
+    energy_kwh = power_w * request.node_hours.value / 1000
+    return {"power_w": power_w, "energy_kwh": energy_kwh, "energy_scope": scope.title}
+
+
+def _scaling_table(series: Series, request: Request) -> Table:
+    rows = series.rows
+    if request.is_predicted and request.is_known:
+        rows = pd.concat([rows, pd.DataFrame([series.extended(request)])], ignore_index=True)
+    rates = rows["samples"] / rows["epoch_time_s"]
+    compared = {"framework": rows["framework"]} if rows["framework"].nunique() > 1 else {}
+    display = pd.DataFrame(
+        {
+            **compared,
+            "nodes": rows["nodes"].map(str),
+            "devices": rows["devices"].map(str),
+            "runs": rows["n"].map(lambda n: f"{n}" if n else "predicted"),
+            "epoch (s)": tables.interval_texts(rows, "epoch_time_s"),
+            "samples/s": rates.map(tables.number),
+            "speed-up": tables.interval_texts(rows, "speedup"),
+            "efficiency (%)": tables.interval_texts(rows, "efficiency", 100),
+            "node h/epoch": (rows["nodes"] * rows["epoch_time_s"] / HOUR_S).map(tables.number),
+        }
+    )
+    notes = [f"Cells of {series.words}."]
+    return Table("Scaling of the series that time is asked for", rows, display, notes, list(compared))
+
+
+def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
+    columns = {RESPONSES[name].label: own.map(tables.number).tolist() for name, own in per_device.items()}
+    display = series.rows[["nodes", "devices"]].astype(str).assign(**columns)
+    notes = [RESPONSES[name].meaning for name in per_device]
+    return Table("What a device does", display, display if columns else display[:0], notes)
+
+
+def _software_table(study: Study, series: Series) -> Table:
+    grid = software(series.runs)
+    display = pd.DataFrame([] if study.imported else grid.rows, columns=grid.header)
+    return Table(grid.caption, display, display, [], list(grid.left))
+
+
+def _estimate(row: pd.Series, name: str) -> Estimate:
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    return Estimate(value, low, high)
+
+
+def _hours_text(estimate: Estimate) -> str:
+    """Return an estimate in whole numbers from 100 on, where no decimals matter."""
+    if not estimate.value >= 100:
+        return tables.interval(estimate)
+    value, low, high = (f"{end:,.0f}" for end in (estimate.value, estimate.low, estimate.high))
+    return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
+
+
+def render_blocks(facts: Mapping[str, Any], tables_by_name: Mapping[str, Table]) -> list[str | Table]:
+    """Return the blocks of the proposal: headings, paragraphs, tables with rows, and FIGURE."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701 - the text becomes Markdown and LaTeX, whose writers escape it
+    )
+    environment.globals |= {
+        "interval": tables.interval, "number": tables.number, "hours": _hours_text, "count": number_of,
+        "size": size, "sentence": end_sentence, "join": join_words,
+    }  # fmt: skip
+    blocks: list[str | Table] = []
+    for text in environment.get_template(TEMPLATE).render(facts).split("\n\n"):
+        word, _, name = text.strip().partition(" ")
+        if word == "TABLE":
+            blocks += [tables_by_name[name]] if len(tables_by_name[name].display) else []
+        elif word == "ROWS":
+            heading, header, *rows = (line.split(" | ") for line in name.splitlines() if line.strip())
+            display = pd.DataFrame(rows, columns=header)
+            blocks.append(Table(heading[0], display, display, [], header[::2]))
+        elif word:
+            blocks.append(" ".join(text.split()))
+    return blocks
+
+
+def to_markdown(blocks: Sequence[str | Table], caption: str) -> str:
+    """Return the proposal in Markdown; `caption` is that of its figure, "" without one."""
+    texts = [tables.markdown(block).rstrip() if isinstance(block, Table) else block for block in blocks]
+    picture = f"![{caption}]({FIGURE}.png)" if caption else ""
+    return "\n\n".join(filter(None, (picture if text == "FIGURE" else text for text in texts))) + "\n"
+
+
+def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> str:
+    """Return the proposal as a LaTeX document."""
+    texts = []
+    for number, block in enumerate(blocks):
+        if isinstance(block, Table):
+            texts.append(tables.latex(block, f"tab:{number}"))
+        elif block == "FIGURE":
+            texts += [figure(FIGURE, caption).replace("figures/", "")] if caption else []
+        else:
+            mark, _, heading = block.partition(" ")
+            commands = {"#": "title", "##": "section"}
+            latex = to_latex((heading if mark in commands else block).replace("`", "")).replace("--", "-{}-")
+            texts.append(rf"\{commands[mark]}{{{latex}}}" if mark in commands else latex)
+    head = f"{document.preamble(study, DEFAULT_CLASS, study.anonymous)}{document.NOTHING_FLOATS}"
+    return DOCUMENT % (head, texts[0], "\n\n".join(texts[1:]))
+
+
+def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Series, Request]:
+    """Return the tables of a campaign, the series that is asked about, and the request for it.
+
+    Raises:
+        InputError: If there are no records, none of a successful run, or the question is wrong.
+    """
+    if not campaign.runs_csv.is_file():
+        file, hint = display_path(campaign.runs_csv), f"./ringside run {campaign.study.name}"
+        raise InputError("missing-file", "there are no records yet", file=file, hint=hint)
+    files = {name: stored_file(campaign.record_file(name)) for name in ("network", "phases")}
+    existing = {name: file if file.exists() else None for name, file in files.items()}
+    records = Records(campaign.runs_csv, campaign.epochs_csv, existing)
+    series = choose_series(records.runs, question.levels)
+    study = load_records(campaign.runs_csv, existing["network"])
+    return records, series, make_request(series, question, *project(study, series.largest, question.nodes))
+
+
+def write_proposal(study: str, site: str, records: str, question: Question) -> None:
+    """Write the proposal of a study's campaign, and its PDF where TeX is installed.
+
+    Args:
+        study: Name of the study; "" for the configured one.
+        site: Name of the site; "" for the configured one.
+        records: Folder of published tables; "" for the study's results.
+        question: What time is asked for.
+    """
+    config = configured(study, site)
+    campaign = measured_campaign(config["study"], config["site"], records or "available")
+    all_records, series, request = gather_records(campaign, question)
+    facts, tables_by_name = gather_facts(campaign.study, all_records, series, request)
+    out, runs = campaign.results / "proposal", all_records.runs
+    levels = {name: [facts["levels"][name]] for name in varying(runs, but=COUNTS)}
+    drawn, caption = scaling.draw(all_records, Declared(FIGURE, "scaling", filter=levels))
+    style.save(drawn, out / FIGURE)
+    below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
+    blocks, names = (
+        render_blocks(facts, tables_by_name),
+        anonymizer(campaign.study, site_of(campaign, runs), runs),
+    )
+    write_text(out / "proposal.md", names.scrub(to_markdown(blocks, below)))
+    latex = to_document(blocks, below, campaign.study)
+    write_text(out / "proposal.tex", names.scrub(latex))
+    print(display_path(out / "proposal.md"))
+    try:
+        pdf.main(main=out / "proposal.tex", out=out / "proposal.pdf", log=out / "proposal.log")
+    except InputError as error:
+        if error.code != "not-installed":
+            raise
+        print(f"no PDF: {error}")

@@ -1,0 +1,285 @@
+"""Numbers behind a proposal for compute time: how one series scales, and which node hours follow from it.
+
+A series is what a proposal asks time for: cells that differ in nodes and devices only. Speed-up is relative
+to the fewest devices with a measured cell. Node hours of trainings on N nodes are
+
+    node hours = trainings x N x (epochs x (epoch time + validation time) + start-up time) x attempts
+
+with the epoch time on N nodes measured or, where N was not measured, predicted by the law of prediction.
+`attempts` is how many runs of the campaign were started for each that succeeded.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
+from analysis.measured import cell_words, level_text, successful, varying
+from analysis.pooling import pooled
+from analysis.speedup import baseline_cells
+from common.errors import InputError
+from common.text import alternatives
+from prediction.projection import Study, forecast
+
+HOUR_S = 3600.0
+UNKNOWN = Estimate(math.nan)
+COUNTS = ("nodes", "devices_per_node", "replicas")  # which grow along a series
+
+
+@dataclass(frozen=True)
+class Question:
+    """What time is asked for.
+
+    Attributes:
+        nodes: Nodes of a production training.
+        epochs: Epochs of it; None for those of the measured runs.
+        samples: Samples of it, in place of epochs.
+        trainings: Number of trainings.
+        levels: Levels that choose the series, as text by factor.
+    """
+
+    nodes: int
+    epochs: float | None = None
+    samples: float | None = None
+    trainings: int = 1
+    levels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_work_stated(self) -> bool:
+        """Return whether epochs or samples of a training are stated."""
+        return self.epochs is not None or self.samples is not None
+
+
+@dataclass(frozen=True)
+class Series:
+    """The chosen cells, from the fewest to the most devices, and what one epoch takes on each.
+
+    Attributes:
+        runs: All runs of the cells.
+        words: What distinguishes the series from the others of the study.
+        rows: A row per cell: cell, framework, nodes, devices, n, samples of an epoch, and epoch_time_s,
+            speedup and efficiency with bounds.
+    """
+
+    runs: pd.DataFrame
+    words: str
+    rows: pd.DataFrame
+
+    @property
+    def largest(self) -> str:
+        """The cell with the most devices."""
+        return str(self.rows["cell"].iloc[-1])
+
+    @property
+    def devices(self) -> list[int]:
+        """Devices of the cells."""
+        return [int(count) for count in self.rows["devices"]]
+
+    @property
+    def samples(self) -> float:
+        """Samples of an epoch; 0 if they are not known."""
+        samples = float(self.rows["samples"].iloc[-1])
+        return 0.0 if math.isnan(samples) else samples
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes of a cell."""
+        return int(self.rows["nodes"].max())
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of a node of the largest cell."""
+        return max(1, round(self.devices[-1] / int(self.rows["nodes"].iloc[-1])))
+
+    def mean_at_largest(self, column: str) -> float:
+        """Return the mean of a column of runs.csv in the largest cell; 0 if it was not recorded."""
+        ok = successful(self.runs)
+        mean = float(pd.to_numeric(ok.loc[ok["cell"] == self.largest, column]).mean())
+        return 0.0 if math.isnan(mean) else mean
+
+    def measured_epoch(self, nodes: int) -> Estimate | None:
+        """Return the epoch time of the cell with the most devices on this number of nodes; None without."""
+        rows = self.rows[self.rows["nodes"] == nodes]
+        if rows.empty:
+            return None
+        value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[-1]) for end in ("", "_low", "_high"))
+        return Estimate(value, low, high)
+
+    def extended(self, request: "Request") -> dict[str, Any]:
+        """Return a row for the nodes asked for, with the predicted epoch time and its band."""
+        first, nodes, epoch_s = self.rows.iloc[0], request.question.nodes, request.epoch_s
+        devices, base_s = nodes * self.devices_per_node, float(first["epoch_time_s"])
+        speedup = Estimate(base_s / epoch_s.value, base_s / epoch_s.high, base_s / epoch_s.low)
+        return {
+            **self.rows.iloc[-1].to_dict(),
+            **{"cell": None, "nodes": nodes, "devices": devices, "n": 0},
+            **columns("epoch_time_s", epoch_s),
+            **columns("speedup", speedup),
+            **columns("efficiency", speedup.scaled(self.devices[0] / devices)),
+        }
+
+
+@dataclass(frozen=True)
+class Request:
+    """Node hours and what they follow from; times in seconds.
+
+    Attributes:
+        question: What is asked for.
+        epochs: Epochs of a training, also a fraction.
+        epoch_s: Time of an epoch on the nodes asked for; NaN where it can neither be measured nor predicted.
+        is_predicted: Whether it was predicted; then its bounds are those of a 90 % band.
+        validation_s: Validation after each epoch, 0 if not recorded.
+        startup_s: Start-up of a training, 0 if not recorded.
+        attempts: Runs started for each that succeeded.
+        advice: How many nodes are worth it, in sentences; "" if it cannot be predicted.
+    """
+
+    question: Question
+    epochs: float
+    epoch_s: Estimate
+    is_predicted: bool
+    validation_s: float
+    startup_s: float
+    attempts: float
+    advice: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether there is an epoch time for the nodes asked for."""
+        return not math.isnan(self.epoch_s.value)
+
+    @property
+    def training_s(self) -> Estimate:
+        """Wall time of one training."""
+        constant_s = self.startup_s + self.epochs * self.validation_s
+        of_epochs = self.epoch_s.scaled(self.epochs)
+        ends = (constant_s + end for end in (of_epochs.value, of_epochs.low, of_epochs.high))
+        return Estimate(*ends)  # type: ignore[arg-type]
+
+    @property
+    def node_hours(self) -> Estimate:
+        """Node hours of all trainings."""
+        return self.training_s.scaled(self.question.nodes * self.question.trainings * self.attempts / HOUR_S)
+
+    def moved(self, series: Series) -> "Request":
+        """Return the same trainings on the most nodes that were measured."""
+        return make_request(series, replace(self.question, nodes=series.most_nodes))
+
+
+def parse_levels(texts: Sequence[str]) -> dict[str, str]:
+    """Return levels by factor from texts such as `model=resnet-50`.
+
+    Raises:
+        InputError: If a text is not FACTOR=LEVEL.
+    """
+    pairs = [text.partition("=") for text in texts]
+    for text, (factor, _, level) in zip(texts, pairs, strict=True):
+        if not (factor and level):
+            problem = f"'{text}' is no level"
+            raise InputError("wrong-format", problem, file="--level", got=text, expected="FACTOR=LEVEL")
+    return {factor: level for factor, _, level in pairs}
+
+
+def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
+    """Return the series with the most devices and scales and then the shortest epoch, among these levels.
+
+    Raises:
+        InputError: If no run succeeded, or a level or factor is unknown.
+    """
+    ok = successful(runs)
+    if ok.empty:
+        raise InputError("no-success", "no run of the study succeeded", expected="at least one measured cell")
+    groups = _at_levels(ok, levels).assign(all=0).groupby(["all", *varying(ok, but=COUNTS)], dropna=False)
+
+    def rank(group: pd.DataFrame) -> tuple[int, int, float]:
+        n_devices = group["replicas"].max()
+        fastest_s = group.loc[group["replicas"] == n_devices, "epoch_time_s"].mean()
+        return int(n_devices), group["replicas"].nunique(), -float(fastest_s)
+
+    best = max((group for _, group in groups), key=rank).sort_values(["replicas", "nodes"], kind="stable")
+    cells = best["cell"].drop_duplicates().tolist()
+    baseline = baseline_cells(runs).get(cells[-1])
+    if baseline and baseline not in cells:
+        cells.insert(0, baseline)
+    words = cell_words(runs, but=COUNTS)[cells[-1]]
+    return Series(runs[runs["cell"].isin(cells)], words, _scaling_rows(runs, cells))
+
+
+def _at_levels(ok: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
+    names = varying(ok)
+    for factor, level in levels.items():
+        choices = ok[factor].map(level_text).unique().tolist() if factor in names else []
+        if level not in choices:
+            unknown = level if choices else factor
+            problem = f"{factor} has no level '{level}' here" if choices else f"'{factor}' does not vary"
+            fields = alternatives(unknown, choices or names)
+            raise InputError("unknown-name", problem, file="--level", got=unknown, **fields)
+        ok = ok[ok[factor].map(level_text) == level]
+    return ok
+
+
+def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
+    """Return time, speed-up over the first cell and efficiency of each cell, with bounds."""
+    pooling, measured = pooled(runs), successful(runs).drop_duplicates("cell").set_index("cell").loc[cells]
+    ratios = pooling.ratios([cells[0]] * len(cells), list(cells))[ESTIMATE_COLUMNS]
+    speedups = [Estimate(1.0), *(Estimate(*row) for row in ratios.iloc[1:].itertuples(index=False))]
+    growth = measured["replicas"] / measured["replicas"].iloc[0]
+    rows = [
+        columns("epoch_time_s", pooling.cell_mean(cell))
+        | columns("speedup", speedup)
+        | columns("efficiency", speedup.scaled(1 / growth[cell]))
+        for cell, speedup in zip(cells, speedups, strict=True)
+    ]
+    return pd.DataFrame(rows).assign(
+        cell=list(cells),
+        framework=measured["framework"].tolist(),
+        nodes=measured["nodes"].astype(int).tolist(),
+        devices=measured["replicas"].astype(int).tolist(),
+        n=[pooling.cell_mean(cell).n for cell in cells],
+        samples=pd.to_numeric(measured["samples_per_epoch"]).astype(float).tolist(),
+    )
+
+
+def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
+    """Return the epoch time of a cell's series on so many nodes, with a 90 % band, and how many are worth it.
+
+    NaN and "" where the law of prediction does not hold for the series.
+    """
+    rows = forecast(study, nodes, cell=cell)
+    if rows.empty:
+        return UNKNOWN, ""
+    value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[0]) for end in ("", "_low", "_high"))
+    return Estimate(value, low, high), str(rows["answer"].iloc[0])
+
+
+def make_request(
+    series: Series, question: Question, predicted: Estimate = UNKNOWN, advice: str = ""
+) -> Request:
+    """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
+    measured = series.measured_epoch(question.nodes)
+    started = series.runs[series.runs["status"] != "missing"]
+    return Request(
+        question,
+        _epochs(series, question),
+        measured or predicted,
+        measured is None,
+        series.mean_at_largest("validation_time_s"),
+        series.mean_at_largest("startup_s"),
+        float(started["attempt"].fillna(1).sum()) / len(successful(series.runs)),
+        advice,
+    )
+
+
+def _epochs(series: Series, question: Question) -> float:
+    """Return the epochs of a training: as asked for, else those of the measured runs."""
+    if question.samples is None:
+        return question.epochs or float(successful(series.runs)["epochs"].max())
+    if question.epochs is not None:
+        raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
+    if not series.samples:
+        problem, hint = "the runs do not say how many samples an epoch has", "give --epochs"
+        raise InputError("conflicting-keys", problem, file="--samples", hint=hint)
+    return question.samples / series.samples
