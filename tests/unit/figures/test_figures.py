@@ -702,7 +702,7 @@ def test_regression_has_equal_axes_and_a_diagonal(treated):
         assert list(x) == list(y) and (x[0], x[1]) == ax.get_xlim()
 
 
-def test_the_caption_of_scaling_says_the_seconds_of_its_baselines(treated):
+def test_scaling_caption_says_the_seconds_of_its_baselines(treated):
     _, caption = drawn_by("scaling", treated)
     rows = speedup.build_rows(treated.runs)
     rows = rows[(rows["model"] == "small-cnn") & (rows["batch_size"] == 32)]
