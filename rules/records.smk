@@ -31,6 +31,7 @@ rule aggregate:
     params:
         study=STUDY,
         site=SITE,
+        peaks=CAMPAIGN.site.peak_tflops,  # a changed peak makes the tables again
     shell:
         """
         {PREFORKED} records.aggregate \

@@ -67,6 +67,7 @@ def test_table_of_a_trait_is_available_with_it() -> None:
     )
     assert is_available("settings", Traits(varied=("framework",)))
     assert not is_available("settings", Traits(varied=("framework",), settings_recorded=False))
+    assert not is_available("efficiency", Traits(varied=(), peak_known=False))
     assert not is_available("settings", traits), "it compares frameworks"
     assert not is_available("pilot", traits), "somebody has to ask for it"
 

@@ -90,6 +90,13 @@ def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -
     assert site_part(unreferenced) == site_part(waiting) == site_part(plain)
 
 
+def test_stated_peak_is_no_part_of_a_measurement(tmp_path: Path) -> None:
+    plain = load_site("here", written(tmp_path, LOCAL))
+    stated = load_site("here", written(tmp_path, LOCAL, peak_tflops={"fp32": 1.2, "bf16": 2}))
+    assert dict(stated.peak_tflops) == {"fp32": 1.2, "bf16": 2} and plain.peak_tflops == ()
+    assert site_part(stated) == site_part(plain)
+
+
 def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5, 6})
     assert load_site("here", written(tmp_path, LOCAL)).cores == 3
@@ -106,6 +113,8 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
          {"got": 300, "mentions": ["reference"]}),
         (SLURM, {"wait_for_quiet": 900, "scheduler": {"block_limit_s": 1200}}, "out-of-range",
          "scheduler.block_limit_s", {"got": 1200, "mentions": [1680, 180]}),
+        (LOCAL, {"peak_tflops": {"amp": 1}}, "not-one-of", "peak_tflops", {"got": "amp"}),
+        (LOCAL, {"peak_tflops": {"fp32": 0}}, "out-of-range", "peak_tflops.fp32", {"got": 0}),
         (LOCAL, {"cores": "all"}, "bad-value", "cores", {"got": "all"}),
         (LOCAL, {"interface": None}, "missing-key", "interface", {}),
         (LOCAL, {"interface": "=lo"}, "bad-pattern", "interface", {"got": "=lo"}),

@@ -232,3 +232,15 @@ def test_failed_run_has_no_time() -> None:
     rows, epochs = to_rows([run(), run(status="CUDA out of memory")], "s", stated())
     assert [row["status"] for row in rows] == ["ok", "oom"]
     assert rows[1]["epoch_time_s"] is None and len(epochs) == 1
+
+
+def test_peak_is_stated_for_devices_without_one() -> None:
+    statement = stated(
+        levels={"precision": "amp"},
+        peak_tflops={"bf16": 989.5},
+        models={"m": ModelSize(parameters=45e6, sample_flops=2.4e15)},
+    )
+    names = ("H100 80GB", "NVIDIA A100-SXM4-80GB", None)
+    rows = [to_rows([run(statement, device=name)], "s", statement)[0][0] for name in names]
+    assert [row["peak_flops_s"] for row in rows] == [989.5e12, None, 989.5e12]
+    assert {row["sample_flops"] for row in rows} == {2.4e15}

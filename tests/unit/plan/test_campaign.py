@@ -486,3 +486,24 @@ def test_preview_of_measurements_made_elsewhere_is_refused(
     with pytest.raises(InputError) as refused:
         preview.main(study=imported.name)
     assert_refusal(refused.value, "measured-elsewhere", "imported")
+
+
+def test_utilization_without_a_peak_is_refused_at_once(tmp_path: Path) -> None:
+    study, site = load_study("quickstart"), load_site("local")
+    by_response = replace(study, response="mfu")
+    with pytest.raises(InputError) as refused:
+        plan_campaign(by_response, site).check_responses()
+    assert (refused.value.code, refused.value.key, refused.value.got) == (
+        "not-possible-here",
+        "peak_tflops",
+        "mfu",
+    )
+    drawn = replace(study, figures=[Declared(kind="by_factor", name="mfu", x="nodes", y="hfu")])
+    with pytest.raises(InputError):
+        plan_campaign(drawn, site).check_responses()
+    for possible in (replace(site, peak_tflops=(("fp32", 1.2),)), replace(site, device="cuda")):
+        planned = plan_campaign(by_response, possible)
+        planned.check_responses()
+        traits = campaign_traits(planned, CollectiveBenchmarks(planned), Timings(planned))
+        assert traits.peak_known
+    assert not plan_campaign(study, site).peak_known

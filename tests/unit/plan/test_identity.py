@@ -1,6 +1,7 @@
 """What a run's key follows, and what it does not."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from declared.site import load_site
 from declared.study import Study, load_study
 from plan import identity
 from plan.design import Run, plan_design
-from plan.identity import MODEL_CODE, plan_run, rank_code, spec
+from plan.identity import MODEL_CODE, device_peak, plan_run, rank_code, spec
 
 SCRIPTS = RANKS.parent
 STUDY = {
@@ -97,3 +98,19 @@ def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pyte
     )
     changed = {site for site in before if key(planned, site) != before[site]}
     assert changed == {"virtual"}
+
+
+def test_ranks_on_processors_have_a_share_of_the_peak() -> None:
+    levels = {"device": "site", "precision": "fp32"}
+    peaks = (("bf16", 4.0), ("fp32", 1.2))
+    local = replace(load_site("local"), cores=8, nodes=2, ranks_per_node=1, peak_tflops=peaks)
+    assert device_peak(local, levels) == pytest.approx(0.6e12), "two ranks share eight cores"
+    assert device_peak(local, {**levels, "precision": "amp"}) == pytest.approx(2e12)
+    assert device_peak(local, {**levels, "precision": "tf32"}) is None
+    virtual = replace(load_site("virtual"), cores=1, ranks_per_node=1, cpu_share=0.3, peak_tflops=peaks)
+    assert device_peak(virtual, levels) == pytest.approx(0.36e12), "a node has 0.3 of its core"
+    cuda = replace(load_site("slurm-example"), device="cuda", peak_tflops=peaks)
+    assert device_peak(cuda, levels) == 1.2e12
+    for changes in ({"device": "cpu"}, {"device": "hybrid"}):
+        assert device_peak(cuda, {**levels, **changes}) is None, "the peak is that of accelerators"
+    assert device_peak(replace(local, peak_tflops=()), levels) is None

@@ -134,11 +134,11 @@ def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
 
 def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
     assert not products_of(campaign).traits.nodes_have_network, "they are emulated at the site local"
-    assert products.omitted_tables(campaign) == ["time_to_accuracy", "strategies"]
+    assert products.omitted_tables(campaign) == ["time_to_accuracy", "strategies", "efficiency"]
     arguments = parse_arguments(
         analysis.study.main, products_of(campaign).arguments(PROGRAMS["analysis.study"])
     )
-    assert list(arguments["omit"]) == ["time_to_accuracy", "strategies"]
+    assert list(arguments["omit"]) == ["time_to_accuracy", "strategies", "efficiency"]
     factors = campaign.study.factors | {"nodes": [2], "sync_every": [1], "batch_size": [16]}
     single = replace(campaign.study.replicates, at_least=1, at_most=1)
     study = replace(campaign.study, factors=factors, replicates=single, exclude=())

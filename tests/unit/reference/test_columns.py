@@ -11,6 +11,7 @@ from analysis import (
     decomposition,
     drift,
     effects,
+    efficiency,
     energy,
     missing,
     regression,
@@ -103,7 +104,7 @@ def table_data(
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
     projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
-    with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
+    with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
         "cells": cells_of_every_response(with_energy, of_epochs),
@@ -113,6 +114,7 @@ def table_data(
         "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
         "energy": energy.summarize(with_energy, of_epochs.assign(energy_package_j=5.0), 0.5),
+        "efficiency": efficiency.summarize(efficiency.measure(runs.assign(peak_flops_s=1e12))),
         "variance": variance.build_rows(*of_variance(runs)),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,

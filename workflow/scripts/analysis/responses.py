@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from analysis import energy, time_to_accuracy
+from analysis import efficiency, energy, time_to_accuracy
 from analysis.measured import successful
 from common.notes import Note
 from common.text import number_of
@@ -52,6 +52,11 @@ def _derive(
         scope = energy.choose_scope(runs)
         by_run = energy.energy_of_runs(runs, scope)[ENERGY.column] if scope else pd.Series(dtype=float)
         return by_run.reindex(runs.index)
+    if response in efficiency.UTILIZATION:
+        utilization = efficiency.model_flop_utilization(runs)
+        if response.column in efficiency.SHARES:
+            efficiency.check_shares(runs, utilization)
+        return utilization[response.column]
     accuracies = time_to_accuracy.accuracy_of_runs(runs, epochs(), target or math.nan)
     missed = set(accuracies.loc[accuracies[TIME_TO_ACCURACY.column].isna(), "cell"])
     reached = accuracies[~accuracies["cell"].isin(missed)].set_index("run_id")[TIME_TO_ACCURACY.column]
@@ -69,6 +74,8 @@ def response_notes(runs: pd.DataFrame, response: Response) -> list[str]:
     if response == ENERGY and (scope := energy.choose_scope(runs)):
         notes.append(Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope))
     ok = successful(runs)
+    if response in efficiency.UTILIZATION:
+        notes += efficiency.notes(efficiency.model_flop_utilization(ok), response)
     measured = set(ok.loc[ok[response.column].notna(), "cell"])
     if lacking_cells := [cell for cell in dict.fromkeys(ok["cell"]) if cell not in measured]:
         text = f"Without {response.title}: {number_of(len(lacking_cells), 'cell')}."

@@ -21,6 +21,7 @@ from analysis import (
     decomposition,
     drift,
     effects,
+    efficiency,
     energy,
     missing,
     regression,
@@ -145,6 +146,7 @@ RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "settings": settings.table,
     "drift": drift.table,
     "adjusted": adjusted.table,
+    "efficiency": efficiency.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were computed"
 TABLES_LONGEST_FIRST = (
@@ -163,6 +165,7 @@ TABLES_LONGEST_FIRST = (
     "settings",
     "drift",
     "adjusted",
+    "efficiency",
     "missing",
     "note",
 )

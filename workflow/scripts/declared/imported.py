@@ -16,6 +16,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
+from declared.devices import Precision, Tflops
 from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"
@@ -33,6 +34,11 @@ class ModelSize(Keys):
     parameters: Maybe[Positive] = optional("number of its parameters", gt=0)
     gradient_bytes: Maybe[Positive] = optional(
         "bytes of its gradients in one all-reduce, on each device; default: 4 x parameters", gt=0
+    )
+    sample_flops: Maybe[Positive] = optional(
+        "floating point operations of forward and backward pass of a sample; default: 6 x parameters x "
+        "tokens",
+        gt=0,
     )
 
 
@@ -59,6 +65,10 @@ class Statement(Keys):
     )
     inside_bandwidth_bytes_s: Maybe[Positive] = optional(
         "link rate of a device to the others of its node in one direction, bytes/s"
+    )
+    peak_tflops: dict[Precision, Tflops] = key(
+        "dense peak of a device by precision, TFLOP/s, for devices that the table of devices does not have",
+        default_factory=dict,
     )
     levels: dict[str, Any] = key(
         "level of each factor that all runs share and the files do not say, such as precision: amp",

@@ -78,6 +78,10 @@ _TOKENS: dict[str, Any] = {
     "when": ("token_sequences",),
     "hint": "its data sets are no sequences of tokens; take throughput",
 }
+_PEAK: dict[str, Any] = {
+    "when": ("peak_known",),
+    "hint": "state peak_tflops of the site: no peak is known of processors",
+}
 _DECLARED = (
     Response(
         name="epoch_time",
@@ -169,6 +173,55 @@ _DECLARED = (
         ),
         when=("target_accuracy",),
         hint="add target_accuracy: 0.9 to the study",
+    ),
+    Response(
+        name="mfu",
+        column="mfu",
+        title="model FLOP utilization",
+        unit="%",
+        meaning=(
+            "MFU: operations of forward and backward pass per second, divided by the peak of all devices."
+        ),
+        is_rate=True,
+        scaling_power=0,
+        unit_multiplier=100.0,
+        **_PEAK,
+    ),
+    Response(
+        name="hfu",
+        column="hfu",
+        title="hardware FLOP utilization",
+        unit="%",
+        meaning="HFU: as MFU, with the forward passes that are computed again in the backward pass.",
+        is_rate=True,
+        scaling_power=0,
+        unit_multiplier=100.0,
+        **_PEAK,
+    ),
+    Response(
+        name="flops_per_device",
+        column="device_flops_s",
+        title="operations per device",
+        unit="TFLOP/s",
+        meaning=(
+            "Operations per device: those of forward and backward pass per second, divided by devices; means "
+            "are harmonic."
+        ),
+        is_rate=True,
+        scaling_power=0,
+        unit_multiplier=1e-12,
+    ),
+    Response(
+        name="collective_rate",
+        column="collective_bytes_s_device",
+        title="collective traffic per device",
+        unit="MB/s",
+        meaning=(
+            "Collective traffic: bytes that a device has to send for gradients, parameters and layers, by "
+            "formula, over the time of an epoch; means are harmonic."
+        ),
+        is_rate=True,
+        unit_multiplier=1e-6,
     ),
 )
 RESPONSES = {response.name: response for response in _DECLARED}

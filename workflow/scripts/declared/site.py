@@ -17,6 +17,7 @@ from common.python import python_abi
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
 from declared.configuration import existing
+from declared.devices import Peaks
 from declared.environments import (
     BASE,
     Installed,
@@ -299,6 +300,11 @@ class SiteKeys(Keys):
         "training rate of one replica, in 1e9 operations per second of dense convolutions and matrix "
         "products; used only by `./ringside plan`",
         gt=0,
+    )
+    peak_tflops: Peaks = key(
+        "dense peak by precision, TFLOP/s, for the utilization of devices: of one accelerator, over that of "
+        "the table of devices; with device cpu, of all `cores` together, which have no default",
+        default=(),
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
     interface: Interface | Annotated[tuple[Interface, ...], Rules(min_length=2, unique=True)] = key(

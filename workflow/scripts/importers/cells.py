@@ -13,6 +13,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.written import parse
+from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
 from declared.models import model_names
@@ -316,6 +317,7 @@ def to_rows(
         rate = samples / epoch_s if epoch_s and not run.is_to_target else None
         size = statement.models.get(levels["model"])
         is_sized = levels["model"] not in registered
+        device = values.get("device") or statement.device
         rows.append(
             {
                 "run_id": run_id,
@@ -331,14 +333,18 @@ def to_rows(
                 "gradient_bytes": (values.get("gradient_bytes") or (size and size.gradient_bytes))
                 if is_sized
                 else None,
+                "sample_flops": size.sample_flops if size else None,
                 "status": run.status,
                 "reason": run.reason,
                 "started_at": iso_time(values["started_at"]) if "started_at" in values else None,
                 "hosts": values.get("hosts"),
-                "devices": values.get("device") or statement.device,
+                "devices": device,
                 "placement": "distinct-nodes",
                 "bandwidth_bytes_s": _rate(values, "bandwidth", statement),
                 "inside_bandwidth_bytes_s": _rate(values, "inside_bandwidth", statement),
+                "peak_flops_s": None
+                if find_device(str(device))
+                else stated_peak(tuple(statement.peak_tflops.items()), levels["precision"]),
                 "epoch_time_s": epoch_s,
                 "epoch_time_median_s": epoch_s,
                 "throughput_samples_s": rate,

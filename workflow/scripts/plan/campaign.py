@@ -22,6 +22,7 @@ from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
+from declared.responses import RESPONSES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments import installed
@@ -150,6 +151,29 @@ class Campaign:
     def combined(self) -> bool:
         """Whether its tables are made of those of other campaigns."""
         return bool(self.study.imported and self.study.imported.campaigns)
+
+    @cached_property
+    def peak_known(self) -> bool:
+        """Whether devices may have a known peak: accelerators, or devices whose peak is stated."""
+        if "cuda" in self.study.factors["device"]:
+            return True
+        if self.published is None:
+            return self.site.device == "cuda" or bool(self.site.peak_tflops)
+        return any(map(self._has_values, ("peak_flops_s", "drivers")))
+
+    def check_responses(self) -> None:
+        """Raise InputError if study or figures ask for the utilization of devices without a known peak."""
+        responses = {self.study.response, *(figure.y for figure in self.study.figures or ())}
+        needing = [name for name in responses if name in RESPONSES and "peak_known" in RESPONSES[name].when]
+        if needing and not self.peak_known:
+            raise InputError(
+                "not-possible-here",
+                f"the study asks for {needing[0]}, and no peak of the devices is known",
+                file=display_path(self.site.file),
+                key="peak_tflops",
+                got=needing[0],
+                hint=RESPONSES[needing[0]].hint,
+            )
 
     def _has_values(self, column: str) -> bool:
         """Return whether a run of a published campaign has a value in this column of runs.csv."""
@@ -522,6 +546,7 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
     campaign = plan_campaign(study, site)
     if probe and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
         campaign = plan_campaign(study, load_site(config.site))
+    campaign.check_responses()
     _ = campaign.environments  # reports a broken description before rules are parsed
     return campaign
 

@@ -18,6 +18,7 @@ from common.normal_form import digest_sources
 from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.datasets import find_dataset
+from declared.devices import stated_peak
 from declared.environments import older
 from declared.environments import read as read_environment
 from declared.factors import has_largest_batch
@@ -133,6 +134,22 @@ def device(site: Site, levels: Mapping[str, Any]) -> str:
 def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
     """Return the nodes' link rate in each direction in bytes/s, None if neither levels nor site set one."""
     return levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s
+
+
+def device_peak(site: Site, levels: Mapping[str, Any]) -> float | None:
+    """Return the peak of a device in FLOP/s that the site states for the precision, None without one.
+
+    A rank on processors has its share of the peak of all cores, or of the CPU time of its virtual node.
+    """
+    peak, kind = stated_peak(site.peak_tflops, levels["precision"]), device(site, levels)
+    if peak is None or kind == "hybrid" or site.is_heterogeneous or (kind == "cpu") != (site.device == "cpu"):
+        return None
+    if kind == "cuda":
+        return peak
+    cores = float(cores_per_rank(site))
+    if site.cpu_share:
+        cores = min(cores, site.cpu_share / site.ranks_per_node)
+    return peak * cores / site.cores
 
 
 def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:

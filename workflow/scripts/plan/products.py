@@ -41,7 +41,9 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
 def omitted_tables(campaign: Campaign) -> list[str]:
     """Return the tables of `analysis.study` that the study has nothing for."""
     traits = campaign.study.traits(
-        reference_timed=campaign.referenced, settings_recorded=campaign.settings_recorded
+        reference_timed=campaign.referenced,
+        settings_recorded=campaign.settings_recorded,
+        peak_known=campaign.peak_known,
     )
     return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
 
@@ -169,6 +171,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         settings_recorded=campaign.settings_recorded,
+        peak_known=campaign.peak_known,
         power_recorded=is_recorded("power"),
         costs_timed=bool(campaign.study.searches_strategies and benchmarks.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),

@@ -35,7 +35,7 @@ from models.graph import BYTES
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import Planned, link_rate
+from plan.identity import Planned, device_peak, link_rate
 from plan.record_checks import find_contradiction, load_record
 from ranks.worker.epoch_timer import COLUMNS
 from records.next_commands import (
@@ -98,6 +98,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "inside_bandwidth_bytes_s": campaign.site.inside_bandwidth_bytes_s,
+        "peak_flops_s": device_peak(campaign.site, run.levels),
         "baseline": run.framework.baseline,
         **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
     }

@@ -73,6 +73,7 @@ NEEDS = {
     "step_times": "`step_times: true` in the study",
     "token_sequences": "data sets of sequences of tokens",
     "target_accuracy": "`target_accuracy` in the study",
+    "peak_known": "[a known peak](../how-to/utilization.md)",
     "energy_per_sample": "[meters](../how-to/energy.md)",
 }
 

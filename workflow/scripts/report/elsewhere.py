@@ -28,6 +28,7 @@ ABSENT_BECAUSE = {
     "settings_recorded": "trainers did not report their settings",
     "accuracy_recorded": "no accuracy was imported",
     "energy_recorded": "no energy was imported",
+    "peak_known": "the source does not name its devices",
     "has_collective_benchmark": "no benchmark of the network was imported",
     "accumulation_varies": "gradient accumulation does not vary",
     "target_accuracy": "the study names no target accuracy",
@@ -110,6 +111,7 @@ def absent_products(campaign: Campaign) -> str:
     traits = campaign.study.traits(
         reference_timed=campaign.referenced,
         settings_recorded=campaign.settings_recorded,
+        peak_known=campaign.peak_known,
         has_collective_benchmark=campaign.record_file("network").exists(),
     )
     names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}

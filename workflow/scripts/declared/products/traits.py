@@ -44,6 +44,7 @@ class Traits:
         planned_here: Runs were planned here, in random order, not measured elsewhere.
         accuracy_recorded: Runs have accuracies.
         energy_recorded: Runs may have energy.
+        peak_known: Devices may have a known peak: accelerators, or those whose peak is stated.
     """
 
     varied: Sequence[str]
@@ -73,6 +74,7 @@ class Traits:
     planned_here: bool = True
     accuracy_recorded: bool = True
     energy_recorded: bool = True
+    peak_known: bool = True
 
     def hold_all(self, names: Sequence[str]) -> bool:
         """Return whether all traits with these names hold."""

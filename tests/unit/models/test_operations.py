@@ -1,0 +1,69 @@
+"""Operations of a training step: those that PyTorch counts, published formulas, and products counted by hand."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers.launch import SCRIPTS
+from models.families.transformers import gpt, vit
+from models.graph import Builder, Graph
+from models.named import graph
+from models.operations import parameter_operations, training_operations
+
+
+def narrow_transformer(build: Any, shape: tuple[int, ...], vocabulary: int | None, **sizes: int) -> Graph:
+    builder = Builder("narrow", shape, "glorot", vocabulary)
+    build(builder, vocabulary or 10, **sizes)
+    return builder.graph()
+
+
+def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tmp_path: Path) -> None:
+    graphs = {
+        "small-cnn": graph("small-cnn", (28, 28, 1), 10),
+        "wide-mlp": graph("wide-mlp", (8, 8, 1), 10),
+        "resnet-18": graph("resnet-18", (32, 32, 3), 10),
+        "gpt": narrow_transformer(gpt, (7,), 23, layers=2, heads=3, units=12),
+        "vit": narrow_transformer(vit, (8, 12, 3), None, layers=2, heads=2, units=16),
+    }
+    (tmp_path / "graphs.json").write_text(
+        json.dumps({name: model.to_json() for name, model in graphs.items()})
+    )
+    counter = Path(__file__).with_name("counted_flops.py")
+    done = subprocess.run(
+        [real("pytorch")["python"]["executable"], str(counter), str(tmp_path / "graphs.json")],
+        env={"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name, (forward, backward) in json.loads(done.stdout).items():
+        operations = training_operations(graphs[name])
+        assert (operations.forward, operations.backward) == (forward, backward), name
+
+
+def test_gpt_has_operations_of_the_published_formula() -> None:
+    """The formula is that of Chowdhery et al. 2022, appendix B: 6 N + 12 L d T for each token."""
+    layers, units, length, vocabulary = 4, 64, 32, 101
+    model = narrow_transformer(gpt, (length,), vocabulary, layers=layers, heads=4, units=units)
+    n_in_products = 12 * layers * units**2 + units * vocabulary
+    expected = length * (6 * n_in_products + 12 * layers * units * length)
+    operations = training_operations(model)
+    assert operations.model == expected and operations.backward == 2 * operations.forward
+    by_rule = parameter_operations(model.parameters, length)
+    assert by_rule.model == pytest.approx(6 * model.parameters * length)
+    assert by_rule.forward == pytest.approx(by_rule.backward / 2) and by_rule.hardware == by_rule.model
+
+
+def test_lstm_on_images_needs_no_gradients_of_pixels() -> None:
+    model = Builder("rows", (4, 3, 2), "glorot")
+    states = model.lstm(model.sequence(model.input), 5)
+    model.dense(model.step(states, -1), 10)
+    operations = training_operations(model.graph())
+    of_inputs, of_states, of_logits = 12 * 2 * 20, 12 * 5 * 20, 5 * 10
+    assert operations.forward == 2 * (of_inputs + of_states + of_logits)
+    assert operations.backward == 2 * (of_inputs + 2 * of_states + 2 * of_logits)

@@ -1,0 +1,92 @@
+"""Peak rates and memory of accelerators: the table devices.yaml, with sources.
+
+A site or an import may state other peaks.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from common.written import Keys, Pairs, Rules, key, load
+
+TABLE = Path(__file__).with_suffix(".yaml")
+#: level of the factor precision -> precisions of its products; the first one with a peak counts
+PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16")}
+GIB = 2**30
+TERA = 1e12
+_NAMED_GIB = re.compile(r"\b(\d+) ?GB\b")
+_PART_OF_A_DEVICE = re.compile(r"\bMIG\b")
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+Tflops = Annotated[float, Rules("TFLOP/s", gt=0, exact=True)]
+Peaks = Pairs[Precision, Tflops]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device(Keys):
+    """An entry of `devices`: an accelerator, or the part of one that a rank sees as a device."""
+
+    pattern: str = key(
+        "regular expression that names of this device contain, as NVML and AMD SMI report them"
+    )
+    memory_gib: int = key("nominal memory, GiB; of devices sold with several, the smallest", ge=1)
+    peak_tflops: Peaks = key("peak of dense matrix products by precision, TFLOP/s")
+    source: str = key("document of the maker, with its year")
+    url: str = key("address of the document")
+    name: str = ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Nominal memory in bytes; drivers and error correction keep up to 7 % of it."""
+        return self.memory_gib * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTable(Keys):
+    """The keys of devices.yaml."""
+
+    devices: dict[str, Device] = key("devices by name")
+
+
+@functools.cache
+def load_devices() -> Mapping[str, Device]:
+    """Return all devices of the table by name."""
+    table = load(DeviceTable, TABLE)
+    return {name: replace(device, name=name) for name, device in table.devices.items()}
+
+
+@functools.cache
+def find_device(reported: str) -> Device | None:
+    """Return the device with this reported name, with the memory that the name states.
+
+    None for processors, parts of a GPU (MIG), and names that leave open which device it is, as H100 80GB.
+    """
+    if _PART_OF_A_DEVICE.search(reported):
+        return None
+    matching = [
+        device
+        for device in load_devices().values()
+        if re.search(device.pattern, reported, flags=re.IGNORECASE)
+    ]
+    if len(matching) != 1:
+        return None
+    named = _NAMED_GIB.search(reported)
+    return replace(matching[0], memory_gib=int(named[1])) if named else matching[0]
+
+
+def choose_peak(peaks: tuple[tuple[str, float], ...], level: str) -> tuple[str, float] | None:
+    """Return the precision of products and the peak (FLOP/s) of a level of the factor precision, or None."""
+    by_precision = dict(peaks)
+    for precision in PRODUCT_PRECISIONS.get(level, ()):
+        if precision in by_precision:
+            return precision, TERA * by_precision[precision]
+    return None
+
+
+def stated_peak(peaks: tuple[tuple[str, float], ...], level: str) -> float | None:
+    """Return the peak (FLOP/s) among those stated for a level of the factor precision, or None."""
+    chosen = choose_peak(peaks, level)
+    return chosen[1] if chosen else None
