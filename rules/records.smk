@@ -31,6 +31,7 @@ rule aggregate:
     params:
         study=STUDY,
         site=SITE,
+        costs=CAMPAIGN.site.costs.columns(),  # a changed price makes the tables again
     shell:
         """
         {PREFORKED} records.aggregate \

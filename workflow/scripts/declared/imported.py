@@ -16,6 +16,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
+from declared.costs import Costs
 from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"
@@ -59,6 +60,9 @@ class Statement(Keys):
     )
     inside_bandwidth_bytes_s: Maybe[Positive] = optional(
         "link rate of a device to the others of its node in one direction, bytes/s"
+    )
+    costs: Annotated[Costs, Rules(filled=True)] = key(
+        "price, grid and stated power of a node", default_factory=Costs
     )
     levels: dict[str, Any] = key(
         "level of each factor that all runs share and the files do not say, such as precision: amp",

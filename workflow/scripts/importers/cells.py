@@ -339,6 +339,7 @@ def to_rows(
                 "placement": "distinct-nodes",
                 "bandwidth_bytes_s": _rate(values, "bandwidth", statement),
                 "inside_bandwidth_bytes_s": _rate(values, "inside_bandwidth", statement),
+                **statement.costs.columns(),
                 "epoch_time_s": epoch_s,
                 "epoch_time_median_s": epoch_s,
                 "throughput_samples_s": rate,

@@ -74,6 +74,10 @@ NEEDS = {
     "token_sequences": "data sets of sequences of tokens",
     "target_accuracy": "`target_accuracy` in the study",
     "energy_per_sample": "[meters](../how-to/energy.md)",
+    "cost": "[a price](../how-to/cost.md)",
+    "carbon": "[the grid, and meters or stated power](../how-to/cost.md)",
+    "cost_to_target": "`target_accuracy` in the study, a price",
+    "carbon_to_target": "`target_accuracy` in the study, the grid, meters or stated power",
 }
 
 

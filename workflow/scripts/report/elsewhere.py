@@ -28,6 +28,7 @@ ABSENT_BECAUSE = {
     "settings_recorded": "trainers did not report their settings",
     "accuracy_recorded": "no accuracy was imported",
     "energy_recorded": "no energy was imported",
+    "costs_stated": "no price and no grid is stated",
     "has_collective_benchmark": "no benchmark of the network was imported",
     "accumulation_varies": "gradient accumulation does not vary",
     "target_accuracy": "the study names no target accuracy",
@@ -108,8 +109,7 @@ def accepted(imported: Imported) -> Grid:
 def absent_products(campaign: Campaign) -> str:
     """Return which figures and tables the imported columns have nothing for, with reasons."""
     traits = campaign.study.traits(
-        reference_timed=campaign.referenced,
-        settings_recorded=campaign.settings_recorded,
+        **campaign.recorded_traits,
         has_collective_benchmark=campaign.record_file("network").exists(),
     )
     names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}

@@ -44,6 +44,8 @@ class Traits:
         planned_here: Runs were planned here, in random order, not measured elsewhere.
         accuracy_recorded: Runs have accuracies.
         energy_recorded: Runs may have energy.
+        priced: A price of a node is stated.
+        grid_stated: The carbon dioxide of a kWh is stated.
     """
 
     varied: Sequence[str]
@@ -73,6 +75,8 @@ class Traits:
     planned_here: bool = True
     accuracy_recorded: bool = True
     energy_recorded: bool = True
+    priced: bool = False
+    grid_stated: bool = False
 
     def hold_all(self, names: Sequence[str]) -> bool:
         """Return whether all traits with these names hold."""
@@ -117,6 +121,11 @@ class Traits:
     def computation_measured(self) -> bool:
         """Epoch times tell computation from communication, though runs do not record more than these."""
         return not self.planned_here and self.has_baseline
+
+    @property
+    def costs_stated(self) -> bool:
+        """A price of a node or the carbon dioxide of a kWh is stated."""
+        return self.priced or self.grid_stated
 
     @property
     def accumulation_varies(self) -> bool:
