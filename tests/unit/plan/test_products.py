@@ -30,7 +30,7 @@ ENTRY = """
 question: How many?
 shows: The number of runs.
 reading: Read it.
-default: where nodes vary
+drawn_by_default: where nodes vary
 when: [nodes_vary]
 inputs: [network, crossover]
 takes: [filter]
