@@ -32,6 +32,7 @@ rule aggregate:
         study=STUDY,
         site=SITE,
         peaks=CAMPAIGN.site.peak_tflops,  # a changed peak makes the tables again
+        costs=CAMPAIGN.site.costs.columns(),  # a changed price makes the tables again
     shell:
         """
         {PREFORKED} records.aggregate \

@@ -30,7 +30,12 @@ def test_tables_of_time_know_nothing_of_traced_runs(campaign, tmp_path):
         for written_file, plain_file in zip(files, untraced, strict=True)
         if written_file.read_bytes() != plain_file.read_bytes()
     ]
-    assert differ == ["missing.md", "missing.tex", "notes.md"]  # they count the runs of the design
+    assert differ == [
+        "missing.md",
+        "missing.tex",
+        "notes.md",
+        *(f"useful_time.{end}" for end in ("csv", "md", "tex")),
+    ]
     notes, plain = ((tmp_path / name / "tables" / "notes.md").read_text() for name in ("both", "untraced"))
     note = conditions.tracing_note(read_runs(tmp_path / "both" / "runs.csv"))
     facts = sentence([note], "traced-runs").facts

@@ -27,11 +27,11 @@ def test_energy_of_a_cell_is_the_mean_of_its_runs(tmp_path):
     share = runs["samples_per_epoch"].astype(float) / runs["samples_trained"].astype(float)
     expected = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
     computed = energy.cell_energy(runs, choose_scope(runs))
-    assert computed["value"].to_numpy() == pytest.approx(expected.reindex(computed.index).to_numpy())
+    assert computed["mean"].to_numpy() == pytest.approx(expected.reindex(computed.index).to_numpy())
     assert (
         (computed["n"] == 5).all()
-        and (computed["low"] < computed["value"]).all()
-        and (computed["value"] < computed["high"]).all()
+        and (computed["low"] < computed["mean"]).all()
+        and (computed["mean"] < computed["high"]).all()
     )
 
 
@@ -48,7 +48,7 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
     points = [point for ax in figure.axes for point in _markers(ax)]
     times = runs.groupby("cell")["epoch_time_s"].mean()
-    expected = sorted((times[cell], energies.loc[cell, "value"] / unit) for cell in energies.index)
+    expected = sorted((times[cell], energies.loc[cell, "mean"] / unit) for cell in energies.index)
     assert sorted(points) == [pytest.approx(point) for point in expected]
     assert all(len(ax.collections) == 2 * 3 for ax in figure.axes), "two intervals for each of three series"
     fronts = [line for ax in figure.axes for line in ax.lines if line.get_drawstyle() == "steps-post"]

@@ -57,6 +57,18 @@ def test_table_and_collective_test_become_a_campaign(checkout: Path) -> None:
     assert study["imported"] == "results/theirs/imported" and set(study) == {"title", "question", "imported"}
 
 
+def test_stated_costs_are_kept(checkout: Path) -> None:
+    statement = checkout / "theirs.yaml"
+    costs = {"price_per_node_hour": {"amount": 24.48, "currency": "USD"}, "grid_g_co2_per_kwh": 380}
+    statement.write_text(yaml.safe_dump({"stated": {"source": "x", "licence": "none", "costs": costs}}))
+    names = [str(FILES / "dlperf_runs.csv")]
+    import_measurements(names, "theirs", Options(column=["dataset="]), statement=statement)
+    written = yaml.safe_load((checkout / "results" / "theirs" / "imported" / "import.yaml").read_text())
+    assert written["stated"]["costs"] == costs
+    runs = read_table(checkout / "results" / "theirs" / "imported" / "runs.csv", "runs")
+    assert set(runs["currency"]) == {"USD"} and set(runs["price_per_node_hour"]) == {24.48}
+
+
 def test_collectives_of_several_devices_are_a_finding(checkout: Path) -> None:
     table = checkout / "nccl.csv"
     rows = "".join(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
+from declared.costs import Costs, Price
 from declared.imported import ModelSize, Statement
 from importers.cells import complete_run, to_rows
 from importers.measurement import Measurement
@@ -226,6 +227,12 @@ def test_sizes_and_rates_are_the_files_else_stated() -> None:
     assert [row["bandwidth_bytes_s"] for row in rows] == [12.5e9, 50e9]
     registered, _ = to_rows([run(model="small-cnn", parameters=1e6)], "s", stated())
     assert registered[0]["parameters"] is None
+
+
+def test_stated_costs_are_columns() -> None:
+    costs = Costs(price_per_node_hour=Price(24.48, "USD"))
+    (row,), _ = to_rows([run()], "s", stated(costs=costs))
+    assert {name: row[name] for name in costs.columns()} == costs.columns()
 
 
 def test_failed_run_has_no_time() -> None:

@@ -9,6 +9,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note
+from declared.costs import Costs, Price
 from declared.environments import Installed
 from declared.figures import Declared
 from declared.site import Site, load_site
@@ -442,6 +443,18 @@ def test_reference_follows_the_site_or_published_tables(tmp_path: Path) -> None:
             (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
         published = load_campaign({**CONFIG, "records": str(tmp_path)})
         assert published.referenced == available
+
+
+def test_costs_follow_the_site_or_published_tables(tmp_path: Path) -> None:
+    site, study = load_site("local"), load_study("quickstart")
+    costs = Costs(price_per_node_hour=Price(3.2, "EUR"))
+    for stated, priced in ((Costs(), False), (costs, True)):
+        traits = plan_campaign(study, replace(site, costs=stated)).recorded_traits
+        assert (traits["priced"], traits["grid_stated"]) == (priced, False)
+    for name in ("runs", "epochs"):
+        (tmp_path / f"{name}.csv").write_text("run_id,grid_g_co2_per_kwh\nx,250\n")
+    traits = load_campaign({**CONFIG, "records": str(tmp_path)}).recorded_traits
+    assert (traits["priced"], traits["grid_stated"]) == (False, True)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from common.errors import InputError, InputErrors
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
+from declared.costs import Costs, Price
 from declared.datasets import load_dataset
 from declared.records import WARNING_SEPARATOR, split_settings
 from declared.site import load_site
@@ -91,6 +92,16 @@ def test_warnings_and_settings_are_columns(campaign: Campaign) -> None:
     assert runs.loc[0, ["warnings", "settings"]].isna().all(), "an older record does not say"
     assert runs.warnings[1].split(WARNING_SEPARATOR) == texts
     assert split_settings(runs.settings[1]) == settings
+
+
+def test_costs_of_the_site_are_columns_and_change_no_key(campaign: Campaign) -> None:
+    record(campaign, campaign.runs[0], [4.0, 1.0, 2.0, 3.0], lost_s=12.5)
+    costs = Costs(price_per_node_hour=Price(3.2, "EUR"), node_power_w=700.0)
+    priced = replace(campaign, site=replace(campaign.site, costs=costs))
+    free_rows, rows = aggregated(campaign)[0], aggregated(priced)[0]
+    assert rows["key"].tolist() == free_rows["key"].tolist() and rows["lost_s"][0] == 12.5
+    assert rows[list(costs.columns())].iloc[0].tolist() == [3.2, "EUR", None, 700.0]
+    assert free_rows[list(costs.columns())].isna().all(axis=None)
 
 
 def test_older_record_has_no_node_cores(campaign: Campaign) -> None:

@@ -8,6 +8,7 @@ from analysis import (
     anova,
     cells,
     checks,
+    cost,
     decomposition,
     drift,
     effects,
@@ -21,6 +22,7 @@ from analysis import (
     speedup,
     strategies,
     time_to_accuracy,
+    useful_time,
     variance,
 )
 from analysis.measured import factors, read_timing_runs
@@ -29,6 +31,7 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_results, read_table
 from comparison import changes, matched, published
+from declared.costs import Costs, Price
 from declared.products.tables import TABLES
 from declared.references import load_reference
 from declared.responses import RESPONSES
@@ -45,8 +48,9 @@ from support.known_heterogeneous import heterogeneous_runs
 from support.measured_elsewhere import DLPERF
 from support.synthetic import referenced
 from support.traces_made import gathered
-from traces import bottlenecks, cost, exposed, path
+from traces import bottlenecks, exposed, path
 from traces import cells as traced_cells
+from traces import cost as tracing_cost
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 FOLDER, OTHER_FOLDER = (CAMPAIGNS / f"tf-strategies-{name}" for name in ("unshaped", "virtual"))
@@ -54,10 +58,11 @@ FOLDER, OTHER_FOLDER = (CAMPAIGNS / f"tf-strategies-{name}" for name in ("unshap
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    """A kept campaign, with memory of accelerators, times of steps, and what tokens have, which none had."""
+    """A kept campaign, with costs, memory of accelerators, times of steps, and what tokens have."""
     steps = {f"step_time_{name}_s": 1.0 for name in ("median", "p95", "p99", "largest")}
     added = {"device_memory_peak_bytes": 1, "perplexity": 2.0, "throughput_tokens_s": 1e3}
-    return read_table(FOLDER / "runs.csv", "runs").assign(**added, **steps)
+    costs = Costs(price_per_node_hour=Price(2.0, "EUR"), grid_g_co2_per_kwh=300.0, node_power_w=100.0)
+    return read_table(FOLDER / "runs.csv", "runs").assign(**added, **steps, **costs.columns())
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -
         "bottlenecks": bottlenecks.table(measured, network).data,
         "critical_path": path.table(measured).data,
         "exposed": exposed.table(measured, runs).data,
-        "tracing": cost.table(runs).data,
+        "tracing": tracing_cost.table(runs).data,
     }
 
 
@@ -106,15 +111,18 @@ def table_data(
     projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
+    metered_epochs = of_epochs.assign(energy_package_j=5.0)
     return {
-        "cells": cells_of_every_response(with_energy, of_epochs),
+        "cells": cells_of_every_response(with_energy, metered_epochs),
         "settings": settings.values_by_framework(runs.assign(settings="threads: 2")),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
         "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
         "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
-        "energy": energy.summarize(with_energy, of_epochs.assign(energy_package_j=5.0), 0.5),
         "efficiency": efficiency.summarize(efficiency.measure(runs.assign(peak_flops_s=1e12))),
+        "energy": energy.summarize(with_energy, metered_epochs, 0.5),
+        "cost": cost.summarize(runs, of_epochs, 0.5),
+        "useful_time": useful_time.summarize(runs, of_epochs),
         "variance": variance.build_rows(*of_variance(runs)),
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,

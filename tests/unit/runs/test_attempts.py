@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,30 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
         (tmp_path / f"attempt-{number}").mkdir()
     assert [path.name for path in attempts.attempts(tmp_path)] == ["attempt-1", "attempt-2", "attempt-10"]
     assert attempts.create_attempt_folder(tmp_path)[0] == 11
+
+
+def test_earlier_attempts_lose_their_time(tmp_path: Path) -> None:
+    folders = []
+    for _ in range(3):
+        with attempts.new_attempt(tmp_path) as folder:
+            folders.append(folder)
+    lost, aside, counted = folders
+    begun = datetime.fromisoformat(attempts.read_holder(lost)["started_at"]).timestamp()
+    for folder, name, seconds in (
+        (lost, "log.txt", 30),
+        (aside, "record.json", 12),
+        (counted, "log.txt", 99),
+    ):
+        (folder / name).write_text("")
+        os.utime(folder / name, (begun + seconds,) * 2)
+    for folder in folders:
+        os.utime(folder / attempts.HOLDER, (begun,) * 2)
+    (aside / attempts.PUT_ASIDE).write_text("later")
+    os.utime(aside / attempts.PUT_ASIDE, (begun + 5000,) * 2)
+    assert attempts.lost_seconds(counted) == pytest.approx(42, abs=3)
+    assert attempts.lost_seconds(lost) == 0
+    (aside / attempts.HOLDER).unlink()
+    assert attempts.lost_seconds(counted) == pytest.approx(30, abs=2), "its beginning is not known"
 
 
 def test_machine_is_locked_by_one_run_until_its_process_ends(

@@ -226,6 +226,7 @@ def answer_sentences(
         return answer._replace(opening=[note, *answer.opening])
     if successful(runs).empty:
         return Answer([NO_SUCCESS, *_shortage_notes(runs, asked_factors or ["framework"])], [])
+    response = measured
     if not varying(runs):
         mean = pooled_response(runs, response).cell_mean(str(runs["cell"].iloc[0]))
         value = f"{tables.interval(mean.scaled(response.unit_multiplier))} {response.unit}"

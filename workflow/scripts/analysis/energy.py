@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
 from analysis.pooling import pool_column
-from analysis.speedup import baseline_cells
+from analysis.speedup import with_baseline_ratios
 from common.notes import Note
 from common.text import number_of
 from common.units import ENERGIES, choose_unit
@@ -159,20 +159,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{response}{end}"] = of_cells[part]
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
-    baselines = {
-        cell: baseline_cell
-        for cell, baseline_cell in baseline_cells(runs).items()
-        if {cell, baseline_cell} <= set(rows.index)
-    }
-    rows["baseline_cell"] = rows["cell"].map(baselines)
-    ratios = (
-        pool_column(energies, "energy_j")
-        .ratios(numerator=list(baselines), denominator=list(baselines.values()))
-        .set_index(pd.Index(list(baselines)))
-    )
-    own = rows["cell"] == rows["baseline_cell"]
-    for part, end in (("value", ""), ("low", "_low"), ("high", "_high")):
-        rows[f"ratio{end}"] = ratios[part].reindex(rows.index).mask(own, math.nan if end else 1.0)
+    rows = with_baseline_ratios(rows, runs, pool_column(energies, "energy_j"))
     if target is not None:
         rows = _with_accuracy(rows, energies, energy_to_accuracy(runs, epochs, scope, target))
     return rows.reset_index(drop=True)

@@ -52,7 +52,7 @@ from scipy import optimize, special
 
 from analysis import intervals
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import block_of, cache_last, successful
+from analysis.measured import block_of, cache_last, currency_of, successful
 from declared.responses import EPOCH_TIME, Response
 
 MIN_SHARED_BLOCKS = 3
@@ -448,9 +448,9 @@ def pooled_response(runs: pd.DataFrame, response: Response) -> Pooling:
 
 
 def measured_response(runs: pd.DataFrame, response: Response) -> Response:
-    """Return the response, or epoch time if no successful run has it."""
+    """Return the response with the currency of the runs, or epoch time if no successful run has it."""
     is_measured = response.column in runs and successful(runs)[response.column].notna().any()
-    return response if is_measured else EPOCH_TIME
+    return response.with_currency(currency_of(runs)) if is_measured else EPOCH_TIME
 
 
 def pool_column(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> Pooling:

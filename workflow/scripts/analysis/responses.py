@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from analysis import efficiency, energy, time_to_accuracy
+from analysis import cost, efficiency, energy
 from analysis.measured import successful
+from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
 from common.text import number_of
 from declared.responses import RESPONSES, Response
 
-DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY, TIME_TO_ACCURACY = (
+COST_COLUMNS = tuple(cost.HEADINGS)
+DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY = (
     RESPONSES[name]
     for name in (
         "throughput_per_device",
         "token_throughput_per_device",
         "memory",
         "energy_per_sample",
-        "time_to_accuracy",
     )
 )
 
@@ -57,10 +58,9 @@ def _derive(
         if response.column in efficiency.SHARES:
             efficiency.check_shares(runs, utilization)
         return utilization[response.column]
-    accuracies = time_to_accuracy.accuracy_of_runs(runs, epochs(), target or math.nan)
-    missed = set(accuracies.loc[accuracies[TIME_TO_ACCURACY.column].isna(), "cell"])
-    reached = accuracies[~accuracies["cell"].isin(missed)].set_index("run_id")[TIME_TO_ACCURACY.column]
-    return runs["run_id"].map(reached).astype(float)
+    if response.column in COST_COLUMNS:
+        return cost.quantity(runs, response.column, epochs, target)
+    return seconds_to_accuracy(runs, epochs(), target or math.nan)
 
 
 def response_notes(runs: pd.DataFrame, response: Response) -> list[str]:
@@ -73,6 +73,8 @@ def response_notes(runs: pd.DataFrame, response: Response) -> list[str]:
     notes: list[str] = [Note("response", response.meaning, response=response.name)]
     if response == ENERGY and (scope := energy.choose_scope(runs)):
         notes.append(Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope))
+    if response.column in COST_COLUMNS and runs[response.column].notna().any():
+        notes += cost.source_notes(runs, response.column)
     ok = successful(runs)
     if response in efficiency.UTILIZATION:
         notes += efficiency.notes(efficiency.model_flop_utilization(ok), response)

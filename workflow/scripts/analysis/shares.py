@@ -52,14 +52,38 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     return data.assign(n=ratio["n"].to_numpy(), within_blocks=ratio["within_blocks"].to_numpy())
 
 
+def run_seconds(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return seconds of successful runs by run_id: wall_s, startup_s, epochs_s, warm_up_s, validation_s.
+
+    Epochs count the seconds that passed, not scaled to the data set's samples. Warm-up is what the warm-up
+    epochs, including the first step, took longer than as many timed epochs. NaN where a run lacks a time.
+    """
+    ok = successful(runs).set_index("run_id")
+    epochs = epochs[epochs["run_id"].isin(ok.index)]
+    share = (epochs["samples_trained"] / epochs["run_id"].map(ok["samples_per_epoch"])).astype(float)
+    seconds = epochs["epoch_time_s"] * share.fillna(1.0)
+    is_warm_up = epochs["warm_up"].astype(bool)
+    timed = seconds[~is_warm_up].groupby(epochs["run_id"]).mean()
+    warmed = (
+        seconds[is_warm_up].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
+    )
+    return pd.DataFrame(
+        {
+            "wall_s": ok["wall_s"],
+            "startup_s": ok["startup_s"],
+            "epochs_s": seconds.groupby(epochs["run_id"]).sum(),
+            "warm_up_s": warmed["sum"] - warmed["count"] * timed,
+            "validation_s": epochs["validation_time_s"].astype(float).groupby(epochs["run_id"]).sum(),
+        }
+    )
+
+
 def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the mean seconds of each part of a run by measured cell, which add up to wall_s.
 
-    Epochs count the seconds that passed, not scaled to the data set's samples. Warm-up is what the warm-up
-    epochs, including the first step, took longer than as many timed epochs, at least 0. Computation and
-    communication split all epochs in the shares of the timed ones; `training_s` is both where they cannot be
-    separated. The rest is the last barriers of epochs and the end of the processes. Cells whose runs lack
-    start-up or wall time are left out.
+    Times are those of `run_seconds`, warm-up at least 0. Computation and communication split all epochs in
+    the shares of the timed ones; `training_s` is both where they cannot be separated. The rest is the last
+    barriers of epochs and the end of the processes. Cells whose runs lack start-up or wall time are left out.
 
     Args:
         records: The records of a study.
@@ -69,23 +93,8 @@ def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd
         By cell: wall_s, the columns of PARTS, and those of `epoch_shares`.
     """
     epochs = records.epochs_of(records.runs if selected is None else selected)
+    of_run = run_seconds(records.runs, epochs).dropna()
     ok = successful(records.runs).set_index("run_id")
-    share = (epochs["samples_trained"] / epochs["run_id"].map(ok["samples_per_epoch"])).astype(float)
-    seconds = epochs["epoch_time_s"] * share.fillna(1.0)
-    is_warm_up = epochs["warm_up"].astype(bool)
-    timed = seconds[~is_warm_up].groupby(epochs["run_id"]).mean()
-    warmed = (
-        seconds[is_warm_up].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
-    )
-    of_run = pd.DataFrame(
-        {
-            "wall_s": ok["wall_s"],
-            "startup_s": ok["startup_s"],
-            "epochs_s": seconds.groupby(epochs["run_id"]).sum(),
-            "warm_up_s": warmed["sum"] - warmed["count"] * timed,
-            "validation_s": epochs["validation_time_s"].astype(float).groupby(epochs["run_id"]).sum(),
-        }
-    ).dropna()
     means = of_run.groupby(ok["cell"].reindex(of_run.index)).mean()
     data = epoch_shares(records.runs)
     data = data[data.index.isin(means.index)]

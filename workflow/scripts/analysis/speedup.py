@@ -23,7 +23,7 @@ from analysis.measured import (
     title,
     varying,
 )
-from analysis.pooling import pooled
+from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of
 from declared.factors import NODES_AND_DEVICES
@@ -40,6 +40,27 @@ def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     if not measured_elsewhere(runs):
         return baselines
     return {cell: baselines.get(cell, fewest) for cell, fewest in _fewest_replicas_cells(runs).items()}
+
+
+def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, pooling: Pooling) -> pd.DataFrame:
+    """Return rows by cell with baseline_cell, and ratio to it with bounds, of what was pooled.
+
+    The ratio of a baseline to itself is 1 and has no bounds.
+    """
+    baselines = {
+        cell: baseline_cell
+        for cell, baseline_cell in baseline_cells(runs).items()
+        if {cell, baseline_cell} <= set(rows.index)
+    }
+    ratios = pooling.ratios(numerator=list(baselines), denominator=list(baselines.values()))
+    ratios = ratios.set_index(pd.Index(list(baselines)))
+    baseline_of = rows["cell"].map(baselines)
+    is_own = rows["cell"] == baseline_of
+    bounds = {
+        f"ratio{end}": ratios[part].reindex(rows.index).mask(is_own, math.nan if end else 1.0)
+        for part, end in (("value", ""), ("low", "_low"), ("high", "_high"))
+    }
+    return rows.assign(baseline_cell=baseline_of, **bounds)
 
 
 def _fewest_replicas_cells(runs: pd.DataFrame) -> dict[str, str]:

@@ -18,6 +18,7 @@ from analysis import (
     cells,
     checks,
     conditions,
+    cost,
     decomposition,
     drift,
     effects,
@@ -32,9 +33,10 @@ from analysis import (
     strategies,
     tables,
     time_to_accuracy,
+    useful_time,
     variance,
 )
-from analysis.measured import read_runs, timing_runs
+from analysis.measured import currency_of, read_runs, timing_runs
 from analysis.pooling import pooled
 from analysis.responses import with_response
 from common.cores import all_cores
@@ -109,6 +111,10 @@ class Study:
         """Write the table; it has rows if machines report energy."""
         tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
 
+    def write_cost(self) -> None:
+        """Write the table; it has rows if price or carbon intensity is stated."""
+        tables.write(cost.table(self.runs, self.epochs, self.target_accuracy), self.out / "cost")
+
     def write_variance(self) -> None:
         """Write the table, whose innermost part is the spread of epochs within a run."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
@@ -116,6 +122,10 @@ class Study:
     def write_missing(self) -> None:
         """Write the table of the runs of the design that did not succeed."""
         tables.write(missing.table(self.every_run), self.out / "missing")
+
+    def write_useful_time(self) -> None:
+        """Write the table of the node time of all runs."""
+        tables.write(useful_time.table(self.every_run, self.epochs), self.out / "useful_time")
 
     def write_note(self) -> None:
         """Write the study's methods note, which explains once what captions and table notes omit."""
@@ -157,6 +167,7 @@ TABLES_LONGEST_FIRST = (
     "variance",
     "time_to_accuracy",
     "energy",
+    "cost",
     "anova",
     "speedup",
     "strategies",
@@ -166,6 +177,7 @@ TABLES_LONGEST_FIRST = (
     "drift",
     "adjusted",
     "efficiency",
+    "useful_time",
     "missing",
     "note",
 )
@@ -213,7 +225,7 @@ def main(
         margin,
         target_accuracy,
         replicates or "",
-        chosen_response(response),
+        chosen_response(response).with_currency(currency_of(every)),
     )
     names = [name for name in TABLES_LONGEST_FIRST if name not in omit]
     if len(measured) < MIN_PARALLEL_RUNS:

@@ -53,6 +53,14 @@ def accuracy_of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     return rows.loc[in_order].reset_index()[["run_id", "cell", "time_to_accuracy_s", "epochs_needed", "best"]]
 
 
+def seconds_to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.Series:
+    """Return the time to accuracy of each run, s; NaN in cells of which a run never reaches the target."""
+    accuracies = accuracy_of_runs(runs, epochs, target)
+    missed = set(accuracies.loc[accuracies["time_to_accuracy_s"].isna(), "cell"])
+    reached = accuracies[~accuracies["cell"].isin(missed)].set_index("run_id")["time_to_accuracy_s"]
+    return runs["run_id"].map(reached).astype(float)
+
+
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return a row per cell with a successful run.
 

@@ -16,9 +16,8 @@ from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
 from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
-from declared.responses import EPOCH_TIME, RESPONSES
+from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 
-TIME_TO_ACCURACY = "time_to_accuracy"
 MAX_VARIANTS = 4  # series of one framework, which share its colour
 
 Levels = Mapping[str, Any]
@@ -110,7 +109,7 @@ def from_json(text: str) -> Declared:
             "not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected
         )
     kind = entry.pop("kind")
-    target = {"target"} if entry.get("y") == TIME_TO_ACCURACY else set()
+    target = {"target"} if entry.get("y") in TO_TARGET else set()
     if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes, *target}):
         raise InputError(
             "unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_allowed_keys(kind)
@@ -226,7 +225,7 @@ def _check_y(figure: Declared, kind: FigureKind, traits: Traits) -> None:
     if figure.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
-    if kind.shows_response and figure.y and not traits.hold_all(RESPONSES[figure.y].when):
+    if figure.y in RESPONSES and not traits.hold_all(RESPONSES[figure.y].when):
         raise _Mistake("not-possible-here", "y", **impossible_response(figure.y))
 
 
@@ -236,17 +235,16 @@ def impossible_response(name: str) -> dict[str, Any]:
 
 
 def choose_response(figure: Declared, response: str | None, target: float | None) -> Declared:
-    """Return a figure that shows a response of the study unless it names its own y.
+    """Return a figure that shows a response of the study unless it names its own y, with the target of both.
 
     Args:
         figure: The figure.
         response: The study's response; None or epoch_time leaves the figure as it is.
         target: The study's target accuracy.
     """
-    if not KINDS[figure.kind].shows_response or response in (None, EPOCH_TIME.name):
-        return figure
-    figure = replace(figure, y=figure.y or response)
-    return replace(figure, target=target) if figure.y == TIME_TO_ACCURACY else figure
+    if KINDS[figure.kind].shows_response and response not in (None, EPOCH_TIME.name):
+        figure = replace(figure, y=figure.y or response)
+    return replace(figure, target=target) if figure.y in TO_TARGET else figure
 
 
 def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> None:

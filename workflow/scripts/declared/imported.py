@@ -17,6 +17,7 @@ from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
 from declared.devices import Precision, Tflops
+from declared.costs import Costs
 from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"
@@ -69,6 +70,9 @@ class Statement(Keys):
     peak_tflops: dict[Precision, Tflops] = key(
         "dense peak of a device by precision, TFLOP/s, for devices that the table of devices does not have",
         default_factory=dict,
+    )
+    costs: Annotated[Costs, Rules(filled=True)] = key(
+        "price, grid and stated power of a node", default_factory=Costs
     )
     levels: dict[str, Any] = key(
         "level of each factor that all runs share and the files do not say, such as precision: amp",

@@ -4,7 +4,7 @@ Epoch time is the default. A study names another one under `response`, a figure 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -16,7 +16,7 @@ class Response:
         name: Its name in studies; "" if figures and studies cannot choose it.
         column: Column in runs.csv, or one that `analysis.responses` derives from others.
         title: Title without unit.
-        unit: Displayed unit.
+        unit: Displayed unit; of money the currency, which `with_currency` sets.
         meaning: One sentence for captions and the reference.
         is_rate: Whether more is better and means are harmonic; else it is a cost with arithmetic means.
         scaling_power: Power of the number of replicas to which the ideal is proportional; None without one.
@@ -24,13 +24,14 @@ class Response:
         maximum: Largest possible value.
         unit_multiplier: Factor from the column's unit to the displayed one.
         digits: Significant digits displayed.
+        is_money: Whether the unit is the currency of the runs.
         when: Traits that a study needs (declared.products.traits).
         hint: What gives a study these traits.
     """
 
     column: str
     title: str
-    unit: str
+    unit: str = field(compare=False)
     name: str = ""
     meaning: str = ""
     is_rate: bool = False
@@ -41,6 +42,11 @@ class Response:
     digits: int = 3
     when: tuple[str, ...] = ()
     hint: str = ""
+    is_money: bool = False
+
+    def with_currency(self, currency: str) -> "Response":
+        """Return the response with a currency as its unit, if it is money; the two are equal."""
+        return replace(self, unit=currency) if self.is_money else self
 
     @property
     def label(self) -> str:
@@ -81,6 +87,10 @@ _TOKENS: dict[str, Any] = {
 _PEAK: dict[str, Any] = {
     "when": ("peak_known",),
     "hint": "state peak_tflops of the site: no peak is known of processors",
+}
+_TARGET: dict[str, Any] = {
+    "when": ("target_accuracy",),
+    "hint": "add target_accuracy: 0.9 to the study",
 }
 _DECLARED = (
     Response(
@@ -171,8 +181,43 @@ _DECLARED = (
             "Time to accuracy: training until the end of the first epoch whose validation accuracy reaches "
             "the target; cells in which a run never reaches it have no value."
         ),
-        when=("target_accuracy",),
-        hint="add target_accuracy: 0.9 to the study",
+        **_TARGET,
+    ),
+    Response(
+        name="cost",
+        column="cost",
+        title="cost per epoch",
+        unit="currency",
+        meaning="Cost: price of a node for an hour times nodes times epoch time.",
+        scaling_power=0,
+        is_money=True,
+    ),
+    Response(
+        name="carbon",
+        column="co2_g",
+        title="carbon dioxide per epoch",
+        unit="gCO2e",
+        meaning="Carbon dioxide: energy of an epoch times the carbon intensity of the grid.",
+    ),
+    Response(
+        name="cost_to_target",
+        column="cost_to_target",
+        title="cost to accuracy",
+        unit="currency",
+        meaning="Cost to accuracy: price of a node for an hour times nodes times time to accuracy.",
+        is_money=True,
+        **_TARGET,
+    ),
+    Response(
+        name="carbon_to_target",
+        column="co2_to_target_g",
+        title="carbon dioxide to accuracy",
+        unit="gCO2e",
+        meaning=(
+            "Carbon dioxide to accuracy: energy until the end of the first epoch whose validation accuracy "
+            "reaches the target, times the carbon intensity of the grid."
+        ),
+        **_TARGET,
     ),
     Response(
         name="mfu",
@@ -226,3 +271,4 @@ _DECLARED = (
 )
 RESPONSES = {response.name: response for response in _DECLARED}
 EPOCH_TIME = RESPONSES["epoch_time"]
+TO_TARGET = tuple(name for name, response in RESPONSES.items() if "target_accuracy" in response.when)

@@ -18,6 +18,7 @@ from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, lo
 from declared.commands import command_names
 from declared.configuration import existing
 from declared.devices import Peaks
+from declared.costs import Costs
 from declared.environments import (
     BASE,
     Installed,
@@ -390,6 +391,11 @@ class SiteKeys(Keys):
     energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = optional(
         "meters of whole nodes that are asked after a run; what nodes count themselves (NVML, AMD SMI, "
         "RAPL, Slurm) needs no key"
+    )
+    costs: Annotated[Costs, Rules(filled=True)] = key(
+        "price, grid and stated power of a node; a changed value redraws tables and figures, and repeats no "
+        "run",
+        default_factory=Costs,
     )
     scheduler: Maybe[Scheduler] = optional("what jobs request from the scheduler (not with launcher local)")
 

@@ -16,6 +16,7 @@ from common.code import SCRIPTS
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml, stored_file, written_whole
 from common.options import run_program
+from common.tables import read_table, write_table
 from common.text import alternatives
 from declared.figures import Declared
 from declared.products.figures import KINDS, FigureKind
@@ -81,6 +82,9 @@ def make(example: Example, folder: Path) -> None:
         f"{name}={_input_file(name, example.records, folder)}"
         for name in ("runs", "epochs", *example.kind.inputs)
     ]
+    if stated := example.kind.example.get("stated"):
+        write_table(read_table(example.records / "runs.csv", "runs").assign(**stated), "runs", stem)
+        inputs[0] = f"runs={stem}"
     draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
         size = (image.width // SHRINK_FACTOR, image.height // SHRINK_FACTOR)

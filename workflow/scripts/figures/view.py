@@ -18,6 +18,7 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     Records,
     combination_text,
+    currency_of,
     factors,
     level_text,
     levels_in_order,
@@ -342,7 +343,7 @@ def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = E
         declaration,
         colour,
         [*facet, *(name for name in unplaced if name not in treatments), *treatments],
-        response=response,
+        response=response.with_currency(currency_of(runs)),
     )
 
 

@@ -378,11 +378,8 @@ def _to_error(finding: Finding) -> InputError:
 def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a written class with a value, as plain values for YAML."""
     plain = {
-        name: {
-            key: _without_unset(vars(part)) if hasattr(part, "__dict__") else part
-            for key, part in value.items()
-        }
-        if isinstance(value, dict)
+        name: _without_unset(value if isinstance(value, dict) else vars(value))
+        if isinstance(value, dict) or hasattr(value, "__dict__")
         else value
         for name, value in values.items()
     }

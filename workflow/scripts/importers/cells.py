@@ -345,6 +345,7 @@ def to_rows(
                 "peak_flops_s": None
                 if find_device(str(device))
                 else stated_peak(tuple(statement.peak_tflops.items()), levels["precision"]),
+                **statement.costs.columns(),
                 "epoch_time_s": epoch_s,
                 "epoch_time_median_s": epoch_s,
                 "throughput_samples_s": rate,

@@ -143,9 +143,23 @@ class Campaign:
         return self.site.reference if self.published is None else self._has_values("reference_s")
 
     @cached_property
-    def settings_recorded(self) -> bool:
-        """Whether runs have or will have the settings of their trainers."""
-        return self.published is None or self._has_values("settings")
+    def recorded_traits(self) -> dict[str, bool]:
+        """Traits of the study that its site decides, and its runs if they are published."""
+        if self.published is not None:
+            columns = {
+                "settings_recorded": "settings",
+                "priced": "price_per_node_hour",
+                "grid_stated": "grid_g_co2_per_kwh",
+            }
+            stated = {trait: self._has_values(column) for trait, column in columns.items()}
+        else:
+            costs = self.site.costs
+            stated = {
+                "settings_recorded": True,
+                "priced": costs.price_per_node_hour is not None,
+                "grid_stated": costs.grid_g_co2_per_kwh is not None,
+            }
+        return {"reference_timed": self.referenced, "peak_known": self.peak_known, **stated}
 
     @property
     def combined(self) -> bool:

@@ -40,11 +40,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
 
 def omitted_tables(campaign: Campaign) -> list[str]:
     """Return the tables of `analysis.study` that the study has nothing for."""
-    traits = campaign.study.traits(
-        reference_timed=campaign.referenced,
-        settings_recorded=campaign.settings_recorded,
-        peak_known=campaign.peak_known,
-    )
+    traits = campaign.study.traits(**campaign.recorded_traits)
     return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
 
 
@@ -169,9 +165,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
         has_collective_benchmark=benchmarks.has_results,
         nodes_have_network=bool(campaign.study.imported) or campaign.site.placement != "emulated",
         traced=campaign.traced,
-        reference_timed=campaign.referenced,
-        settings_recorded=campaign.settings_recorded,
-        peak_known=campaign.peak_known,
+        **campaign.recorded_traits,
         power_recorded=is_recorded("power"),
         costs_timed=bool(campaign.study.searches_strategies and benchmarks.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),

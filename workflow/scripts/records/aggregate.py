@@ -60,6 +60,7 @@ MEASURED_COLUMNS = (
 RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
     "cores_per_rank", "node_cores", "oversubscribed", "max_other_cpu_share", "wall_s",
+    "lost_s",
 )  # fmt: skip
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
@@ -99,6 +100,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "inside_bandwidth_bytes_s": campaign.site.inside_bandwidth_bytes_s,
         "peak_flops_s": device_peak(campaign.site, run.levels),
+        **campaign.site.costs.columns(),
         "baseline": run.framework.baseline,
         **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
     }

@@ -75,6 +75,10 @@ NEEDS = {
     "target_accuracy": "`target_accuracy` in the study",
     "peak_known": "[a known peak](../how-to/utilization.md)",
     "energy_per_sample": "[meters](../how-to/energy.md)",
+    "cost": "[a price](../how-to/cost.md)",
+    "carbon": "[the grid, and meters or stated power](../how-to/cost.md)",
+    "cost_to_target": "`target_accuracy` in the study, a price",
+    "carbon_to_target": "`target_accuracy` in the study, the grid, meters or stated power",
 }
 
 

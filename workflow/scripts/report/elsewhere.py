@@ -29,6 +29,7 @@ ABSENT_BECAUSE = {
     "accuracy_recorded": "no accuracy was imported",
     "energy_recorded": "no energy was imported",
     "peak_known": "the source does not name its devices",
+    "costs_stated": "no price and no grid is stated",
     "has_collective_benchmark": "no benchmark of the network was imported",
     "accumulation_varies": "gradient accumulation does not vary",
     "target_accuracy": "the study names no target accuracy",
@@ -109,9 +110,7 @@ def accepted(imported: Imported) -> Grid:
 def absent_products(campaign: Campaign) -> str:
     """Return which figures and tables the imported columns have nothing for, with reasons."""
     traits = campaign.study.traits(
-        reference_timed=campaign.referenced,
-        settings_recorded=campaign.settings_recorded,
-        peak_known=campaign.peak_known,
+        **campaign.recorded_traits,
         has_collective_benchmark=campaign.record_file("network").exists(),
     )
     names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}

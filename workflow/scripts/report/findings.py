@@ -16,6 +16,7 @@ from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, p
 from analysis.measured import (
     cell_words,
     combination_text,
+    currency_of,
     level_text,
     levels_in_order,
     successful,
@@ -93,7 +94,7 @@ def _response(figure: Declared) -> Response:
 
 def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest mean of the figure's response."""
-    response = RESPONSES[str(figure.y)]
+    response = RESPONSES[str(figure.y)].with_currency(currency_of(evidence.runs))
     column = f"{response.column}_mean"
     rows = evidence.table("cells", column, "cell")
     return _range_note(

@@ -22,7 +22,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.answers import Answer, answer_sentences
-from analysis.measured import Records
+from analysis.measured import Records, currency_of
 from analysis.pooling import measured_response
 from analysis.responses import with_response
 from analysis.tables import Table
@@ -283,7 +283,8 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     if choice.tables is None:
         if "cells" in chosen:
             chosen.remove("cells")
-            short = means_table(tables_by_name["cells"], RESPONSES[facts.study.response])
+            response = RESPONSES[facts.study.response].with_currency(currency_of(facts.runs))
+            short = means_table(tables_by_name["cells"], response)
             means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
         chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
     paper = selection.select(figures, chosen)

@@ -31,6 +31,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -99,6 +100,21 @@ def unfinished(folder: Path) -> list[dict[str, Any]]:
         {"attempt": _number(attempt), "reason": note.read_text().strip() if note.exists() else UNKNOWN_END}
         for attempt, note in reasons.items()
     ]
+
+
+def lost_seconds(attempt: Path) -> float:
+    """Return how long the earlier attempts of a run took, from their beginning to their last file, s.
+
+    None of them counts: they have no record, or were put aside. An attempt of an unknown beginning takes 0 s.
+    """
+    lost_s = 0.0
+    for earlier in attempts(attempt.parent):
+        files = [file for file in earlier.iterdir() if file.name != PUT_ASIDE]
+        begun = read_holder(earlier).get("started_at")
+        if _number(earlier) < _number(attempt) and begun and files:
+            ended_s = max(file.stat().st_mtime for file in files)
+            lost_s += max(0.0, ended_s - datetime.fromisoformat(begun).timestamp())
+    return lost_s
 
 
 def absence_reason(published: Path) -> Note:

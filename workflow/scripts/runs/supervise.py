@@ -137,6 +137,7 @@ def run_attempt(
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
         "wall_s": outcome.wall_s,
+        "lost_s": attempts.lost_seconds(folder),
         "reference": machine_speed,
         "measured": measured,
     }

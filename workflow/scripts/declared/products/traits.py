@@ -45,6 +45,8 @@ class Traits:
         accuracy_recorded: Runs have accuracies.
         energy_recorded: Runs may have energy.
         peak_known: Devices may have a known peak: accelerators, or those whose peak is stated.
+        priced: A price of a node is stated.
+        grid_stated: The carbon dioxide of a kWh is stated.
     """
 
     varied: Sequence[str]
@@ -75,6 +77,8 @@ class Traits:
     accuracy_recorded: bool = True
     energy_recorded: bool = True
     peak_known: bool = True
+    priced: bool = False
+    grid_stated: bool = False
 
     def hold_all(self, names: Sequence[str]) -> bool:
         """Return whether all traits with these names hold."""
@@ -119,6 +123,11 @@ class Traits:
     def computation_measured(self) -> bool:
         """Epoch times tell computation from communication, though runs do not record more than these."""
         return not self.planned_here and self.has_baseline
+
+    @property
+    def costs_stated(self) -> bool:
+        """A price of a node or the carbon dioxide of a kWh is stated."""
+        return self.priced or self.grid_stated
 
     @property
     def accumulation_varies(self) -> bool:

@@ -1,0 +1,110 @@
+"""Cost and carbon dioxide follow from price, grid, nodes and time, and energy comes from meters first."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import cells, cost, time_to_accuracy
+from analysis.measured import Records
+from analysis.pooling import measured_response, pooled
+from analysis.responses import response_notes, with_response
+from common.errors import InputError
+from common.notes import codes, find_note
+from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
+from support.synthetic import campaign, metered, write_frames
+
+STATED = {"price_per_node_hour": 3.0, "currency": "EUR", "grid_g_co2_per_kwh": 250.0, "node_power_w": 360.0}
+TARGET = 0.7
+KWH_J = 3.6e6
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    runs, epochs = campaign(failures={})
+    return Records(*write_frames(tmp_path_factory.mktemp("cost"), runs.assign(**STATED), epochs))
+
+
+@pytest.fixture(scope="module")
+def runs(records: Records) -> pd.DataFrame:
+    return records.runs
+
+
+def test_cost_is_price_of_node_hours(runs: pd.DataFrame, records: Records) -> None:
+    data = cost.summarize(runs, records.epochs).set_index("cell")
+    times = pooled(runs).cell_statistics.reindex(data.index)
+    nodes = runs.drop_duplicates("cell").set_index("cell")["nodes"].reindex(data.index).astype(float)
+    for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
+        assert np.allclose(data[f"cost{end}"], 3.0 * nodes * times[part] / 3600), "the interval of time"
+        assert np.allclose(data[f"co2_g{end}"], 250 * 360 * nodes * times[part] / KWH_J)
+    assert set(data["energy_source"]) == {cost.STATED} and set(data["currency"]) == {"EUR"}
+    own = data["baseline_cell"] == data.index
+    assert own.any() and (data.loc[own, "ratio"] == 1).all()
+    sped_up = data[~own & data["baseline_cell"].notna()]
+    assert np.allclose(
+        sped_up["ratio"], sped_up["cost"] / data["cost"].reindex(sped_up["baseline_cell"]).to_numpy()
+    )
+
+
+def test_meters_come_before_stated_power(tmp_path) -> None:
+    runs, epochs = metered(*campaign(failures={}))
+    metered_records = Records(*write_frames(tmp_path, runs.assign(**STATED), epochs))
+    runs, read = metered_records.runs, lambda: metered_records.epochs
+    grams = with_response(runs, RESPONSES["carbon"], read)["co2_g"]
+    assert np.allclose(grams, runs["energy_package_j"].astype(float) / KWH_J * 250)
+    assert find_note(cost.source_notes(runs, "co2_g"), "whose-energy").facts == {"scope": "package"}
+    spent = with_response(runs, RESPONSES["carbon_to_target"], read, TARGET).set_index("run_id")
+    reached = spent["co2_to_target_g"].dropna()
+    joules = runs.set_index("run_id")["energy_package_j"].reindex(reached.index).astype(float)
+    assert 0 < len(reached) < len(runs) and (reached > 250 * 0.9 * joules / KWH_J).all()
+
+
+def test_cost_to_target_needs_all_runs_of_a_cell(runs: pd.DataFrame, records: Records) -> None:
+    data = cost.summarize(runs, records.epochs, TARGET).set_index("cell")
+    times = time_to_accuracy.summarize(runs, records.epochs, TARGET).set_index("cell").reindex(data.index)
+    expected = 3.0 * times["nodes"].astype(float) * times["time_to_accuracy_s"] / 3600
+    assert 0 < expected.notna().sum() < len(data)
+    assert np.allclose(data["cost_to_target"], expected, equal_nan=True)
+    assert np.allclose(data["co2_to_target_g"], expected / 3.0 * 0.36 * 250, equal_nan=True)
+
+
+def test_front_cells_are_beaten_by_none(runs: pd.DataFrame, records: Records) -> None:
+    data = cost.summarize(runs, records.epochs)
+    for cell in data.itertuples():
+        rivals = data[(data["model"] == cell.model) & (data["dataset"] == cell.dataset)]
+        beaten = ((rivals["epoch_time_s"] < cell.epoch_time_s) & (rivals["cost"] <= cell.cost)) | (
+            (rivals["epoch_time_s"] <= cell.epoch_time_s) & (rivals["cost"] < cell.cost)
+        )
+        assert cell.front == (not beaten.any())
+    assert 1 < data["front"].sum() < len(data)
+
+
+def test_response_of_money_has_the_currency(runs: pd.DataFrame, records: Records) -> None:
+    response = RESPONSES["cost"]
+    priced = with_response(runs, response, lambda: records.epochs)
+    in_currency = measured_response(priced, response)
+    assert in_currency == response and in_currency.label == "cost per epoch (EUR)"
+    assert in_currency.label in cells.table(priced, in_currency).display
+    assert codes(response_notes(priced, response)) == ["response", "price"]
+    free = with_response(runs.assign(price_per_node_hour=None), response, lambda: records.epochs)
+    assert measured_response(free, response) == EPOCH_TIME
+
+
+def test_two_currencies_are_refused(runs: pd.DataFrame, records: Records) -> None:
+    mixed = runs.assign(currency=["USD", *runs["currency"].iloc[1:]])
+    with pytest.raises(InputError) as refused:
+        cost.table(mixed, records.epochs)
+    assert (refused.value.code, refused.value.key) == ("contradicting-values", "currency")
+
+
+@pytest.mark.parametrize("absent", ["price_per_node_hour", "grid_g_co2_per_kwh", "node_power_w"])
+def test_what_is_not_stated_has_no_column(absent: str, runs: pd.DataFrame, records: Records) -> None:
+    data = cost.summarize(runs.assign(**{absent: np.nan}), records.epochs, TARGET)
+    is_price = absent == "price_per_node_hour"
+    assert ("cost" in data) == (not is_price) and ("co2_g" in data) == is_price
+    assert np.isfinite(data["ratio"].dropna()).all() and data["front"].any()
+
+
+def test_nothing_stated_gives_a_note(runs: pd.DataFrame, records: Records) -> None:
+    table = cost.table(runs.assign(**dict.fromkeys(STATED)), records.epochs, TARGET)
+    assert table.data.empty and cost.NOTHING_STATED in table.notes
+    assert set(TO_TARGET) == {"time_to_accuracy", "cost_to_target", "carbon_to_target"}

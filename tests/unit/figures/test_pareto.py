@@ -1,0 +1,75 @@
+"""Cells stand where time and cost put them; without a price one sentence says why nothing is drawn."""
+
+import pytest
+
+from analysis import cost
+from analysis.measured import Records
+from common.notes import codes, find_note
+from declared.figures import Declared
+from figures import pareto
+from support.captions import why_not_drawn
+from support.synthetic import campaign, designed_campaign, write_frames
+
+STATED = {"price_per_node_hour": 3.0, "currency": "EUR", "grid_g_co2_per_kwh": 250.0, "node_power_w": 360.0}
+
+
+def declared(y: str | None = None) -> Declared:
+    return Declared("pareto", "pareto", y=y, target=0.7)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory) -> Records:
+    runs, epochs = designed_campaign()
+    runs = runs[runs["batch_size"] == runs["batch_size"].min()]
+    return Records(*write_frames(tmp_path_factory.mktemp("pareto"), runs.assign(**STATED), epochs))
+
+
+@pytest.mark.parametrize(("y", "column", "time"), [
+    (None, "cost", "epoch_time_s"), ("carbon", "co2_g", "epoch_time_s"),
+])  # fmt: skip
+def test_markers_stand_at_time_and_cost(records, y, column, time) -> None:
+    figure, caption = pareto.draw(records, declared(y))
+    figure.draw_without_rendering()
+    lines = [line for ax in figure.axes for line in ax.lines if line.get_marker() not in ("None", "")]
+    points = sorted(point for line in lines for point in zip(*line.get_data(), strict=True))
+    data = cost.summarize(records.runs, records.epochs)
+    unit = {"EUR": 1.0, "g": 1.0, "mg": 1e-3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
+    expected = sorted(zip(data[time], data[column] / unit, strict=True))
+    assert points == [pytest.approx(point) for point in expected]
+    fronts = [line for ax in figure.axes for line in ax.lines if line.get_drawstyle() == "steps-post"]
+    on_fronts = sorted(x for line in fronts for x in line.get_xdata())
+    assert on_fronts == pytest.approx(sorted(data.loc[data["front"], time]))
+    assert {"pareto-front", "numbers-beside-markers"} <= set(codes(caption.notes))
+
+
+def test_cost_to_target_is_over_time_to_accuracy(records) -> None:
+    figure, caption = pareto.draw(records, declared("cost_to_target"))
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_ylabel() == "cost to accuracy (EUR)"
+    assert figure._supxlabel.get_text() == "time to accuracy (s)"
+    assert find_note(caption.below, "heading").facts == {"response": "cost_to_target"}
+
+
+@pytest.mark.parametrize("case", ["no price", "no successful run", "one run", "one node", "far apart"])
+def test_it_is_drawn_whatever_the_records_hold(case, tmp_path) -> None:
+    runs, epochs = campaign(failures={})
+    runs = runs.assign(**STATED)
+    match case:
+        case "no price":
+            runs = runs.assign(price_per_node_hour=None, currency=None)
+        case "no successful run":
+            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+        case "one run":
+            runs = runs.head(1)
+        case "one node":
+            runs = runs[runs["nodes"] == 1]
+        case "far apart":
+            runs.loc[runs["batch_size"] == 16, "epoch_time_s"] *= 1000
+    figure, caption = pareto.draw(Records(*write_frames(tmp_path, runs, epochs)), declared())
+    figure.draw_without_rendering()
+    codes_by_case = {"no price": "response-not-recorded", "no successful run": "no-successful-run"}
+    assert ("not-drawn" in codes(caption.below)) == (case in codes_by_case)
+    if case in codes_by_case:
+        assert why_not_drawn(caption)["why"] == codes_by_case[case]
+    assert ("logarithmic-axes" in codes(caption.notes)) == (case == "far apart")
+    assert caption.endswith(".") and "nan" not in caption

@@ -1,0 +1,170 @@
+"""Cost and carbon dioxide of an epoch, and of training to the study's target.
+
+    cost = price of a node for an hour x nodes x hours
+    carbon dioxide = energy in kWh x carbon intensity of the grid
+
+Price, intensity and the power of a node are stated by the site (declared.costs). Energy is what meters
+measured (analysis.energy) if any did, else the stated power of a node x nodes x time. Intervals are those of
+epoch times (analysis.pooling), since price, power and intensity are taken as known.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from analysis import conditions, energy, tables
+from analysis.measured import (
+    are_times_to_train,
+    cell_levels,
+    currency_of,
+    level_text,
+    successful,
+    title,
+    varying,
+)
+from analysis.pooling import pool_column
+from analysis.speedup import with_baseline_ratios
+from analysis.time_to_accuracy import seconds_to_accuracy
+from common.notes import Note
+from common.units import CARBON_MASSES, choose_unit
+
+TITLE = "Cost and carbon dioxide of an epoch, with 95 % intervals"
+HOUR_S = 3600.0
+KWH_J = 3.6e6
+STATED = "stated"  # source of energy without meters
+PER_EPOCH, TO_TARGET = ("cost", "co2_g"), ("cost_to_target", "co2_to_target_g")
+HEADINGS = {
+    "cost": "cost",
+    "co2_g": "CO2e",
+    "cost_to_target": "cost to accuracy",
+    "co2_to_target_g": "CO2e to accuracy",
+}
+NOTHING_STATED = Note(
+    "no-costs",
+    "Neither price nor carbon intensity is known: add costs to the site (docs/how-to/cost.md). For carbon "
+    "dioxide, meters or node_power_w are needed, too.",
+)
+METHOD_NOTE = (
+    "Cost: price of a node for an hour times nodes times time, of training epochs only; queues, start-up and "
+    "failed runs are in the table useful_time. Nodes are paid whole. Ratio: over that of the baseline. "
+    "Front: no cell of the same model and data set is both faster and cheaper. To accuracy: where all runs "
+    "of a cell reach it."
+)
+TRAININGS_NOTE = Note(
+    "whole-trainings", "An epoch is a whole training, until the target of whoever measured."
+)
+
+
+def quantity(
+    runs: pd.DataFrame, column: str, epochs: Callable[[], pd.DataFrame], target: float | None
+) -> pd.Series:
+    """Return cost (in the currency) or carbon dioxide (g) of each run, NaN where it is unknown.
+
+    Args:
+        runs: Runs of a study.
+        column: One of PER_EPOCH and TO_TARGET.
+        epochs: Returns the epochs of the runs.
+        target: Validation accuracy that TO_TARGET are about.
+    """
+    is_to_target = column in TO_TARGET
+    if is_to_target:
+        seconds = seconds_to_accuracy(runs, epochs(), np.nan if target is None else target)
+    else:
+        seconds = runs["epoch_time_s"].astype(float)
+    node_s = runs["nodes"].astype(float) * seconds
+    if column.startswith("cost"):
+        return runs["price_per_node_hour"].astype(float) * node_s / HOUR_S
+    meters = energy.choose_scope(runs)
+    if meters is None:
+        joules = runs["node_power_w"].astype(float) * node_s
+    elif is_to_target:
+        spent = energy.energy_to_accuracy(runs, epochs(), meters, float(target or np.nan))
+        joules = runs["run_id"].map(spent).astype(float).where(seconds.notna())
+    else:
+        joules = meters.joules.reindex(runs.index)
+    return joules / KWH_J * runs["grid_g_co2_per_kwh"].astype(float)
+
+
+def source_notes(runs: pd.DataFrame, column: str) -> list[str]:
+    """Return what a caption says of price, or of grid and energy, behind a column of `quantity`."""
+    if column.startswith("cost"):
+        text = f"Price: {_stated(runs, 'price_per_node_hour')} {currency_of(runs)} per node and hour."
+        return [Note("price", text, currency=currency_of(runs))]
+    meters = energy.choose_scope(runs)
+    power = f"stated node power ({_stated(runs, 'node_power_w')} W), not measured"
+    grid = f"Grid: {_stated(runs, 'grid_g_co2_per_kwh')} gCO2e/kWh."
+    text = f"{grid} Energy: {meters.title if meters else power}."
+    return [Note("whose-energy", text, scope=meters.scope if meters else STATED)]
+
+
+def _stated(runs: pd.DataFrame, column: str) -> str:
+    return " or ".join(f"{value:g}" for value in sorted(set(runs[column].dropna().astype(float))))
+
+
+def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Return the points that no other point beats in both `x` and `y`, by ascending `x`."""
+    ascending = points.dropna(subset=[x, y]).sort_values([x, y])
+    return ascending[ascending[y] < ascending[y].cummin().shift(fill_value=np.inf)]
+
+
+def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
+    """Return a row per cell with a cost or carbon dioxide; no rows if neither is known.
+
+    Columns: factors, n, currency, energy_source, epoch_time_s, those of `quantity` with bounds, baseline_cell
+    and the ratio to it with bounds, and front.
+    """
+    ok = successful(runs)
+    rows = cell_levels(runs).set_index("cell", drop=False)
+    rows["n"] = ok.groupby("cell").size().reindex(rows.index)
+    rows["currency"] = currency_of(runs) or None
+    meters = energy.choose_scope(runs)
+    rows["energy_source"] = meters.scope if meters else STATED
+    rows["epoch_time_s"] = ok["epoch_time_s"].astype(float).groupby(ok["cell"]).mean().reindex(rows.index)
+    compared = None
+    for column in (*PER_EPOCH, *(TO_TARGET if target is not None else ())):
+        values = ok.assign(value=quantity(ok, column, lambda: epochs, target)).dropna(subset="value")
+        if values.empty:
+            continue
+        pooling = pool_column(values, "value")
+        for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
+            rows[f"{column}{end}"] = pooling.cell_statistics[part].reindex(rows.index)
+        compared = compared or (column, pooling)
+    if compared is None:
+        return pd.DataFrame(columns=["cell"])
+    column, pooling = compared
+    if "co2_g" not in rows:
+        rows["energy_source"] = None
+    rows = with_baseline_ratios(rows[rows[column].notna()], runs, pooling)
+    of_work = rows.reset_index(drop=True).groupby(["model", "dataset"])
+    on_front = {cell for _, cells in of_work for cell in pareto_front(cells, "epoch_time_s", column)["cell"]}
+    return rows.assign(front=rows["cell"].isin(on_front)).reset_index(drop=True)
+
+
+def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> tables.Table:
+    """Return the table of a study; it has no rows where neither cost nor carbon dioxide is known."""
+    data = summarize(runs, epochs, target)
+    if data.empty:
+        notes: list[str] = [NOTHING_STATED, conditions.setting_note(runs)]
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), notes)
+    factor_names = ["framework", *varying(runs, but=["framework"])]
+    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display["n"] = data["n"].map(str)
+    display["epoch time (s)"] = data["epoch_time_s"].map(tables.number)
+    for column, heading in HEADINGS.items():
+        if column in data:
+            unit = choose_unit(data[column], CARBON_MASSES)
+            size, name = (unit.size, unit.name) if "co2" in column else (1.0, str(data["currency"].iloc[0]))
+            display[f"{heading} ({name})"] = tables.interval_texts(data, column, 1 / size)
+    display["ratio to baseline"] = tables.interval_texts(data, "ratio")
+    display["front"] = np.where(data["front"], "yes", "")
+    notes = [
+        conditions.run_counts_note(runs, counted=data["n"]),
+        *(note for column in PER_EPOCH if column in data for note in source_notes(runs, column)),
+        METHOD_NOTE,
+        TRAININGS_NOTE if are_times_to_train(runs) else "",
+        conditions.setting_note(runs),
+    ]
+    words = [title(name) for name in ("framework", "model", "dataset")]
+    listed = data.dropna(axis="columns", how="all")
+    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
