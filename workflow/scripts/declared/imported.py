@@ -16,8 +16,8 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
-from declared.devices import Precision, Tflops
 from declared.costs import Costs
+from declared.devices import Precision, Tflops
 from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
 
 IMPORT_FILE = "import.yaml"

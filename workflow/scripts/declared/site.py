@@ -17,8 +17,8 @@ from common.python import python_abi
 from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
 from declared.configuration import existing
-from declared.devices import Peaks
 from declared.costs import Costs
+from declared.devices import Peaks
 from declared.environments import (
     BASE,
     Installed,
