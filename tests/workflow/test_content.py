@@ -98,7 +98,7 @@ def test_a_stated_price_repeats_no_run(campaign: Checkout) -> None:
     stated = "costs: {price_per_node_hour: {amount: 3.2, currency: EUR}}\n"
     edit(site, f"{site.read_text()}{stated}", 86400)
     jobs = rebuild(campaign)
-    assert jobs == {"aggregate": 1, "analysis": 1, "figure": 5}
+    assert jobs == {"aggregate": 1, "analysis": 1, "figure": 4}
     assert "3.2,EUR" in (campaign.results / "runs.csv").read_text()
     assert "(EUR)" in (campaign.results / "tables" / "cost.md").read_text()
     edit(site, site.read_text().replace("3.2", "6.4"), 86400)
