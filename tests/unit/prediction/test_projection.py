@@ -354,5 +354,16 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
     assert conditions.run_counts_note(records.runs, False) in caption
 
 
+def test_many_cases_are_drawn_with_their_largest_batch():
+    answer = answered(*MODEL)
+    cases = [(f"net-{model}", size) for model in range(2) for size in (16, 32, 64, 128)]
+    curves, rows = (
+        pd.concat([table.assign(model=model, batch_size=size, treatment=np.nan) for model, size in cases])
+        for table in (answer.curves, answer.rows)
+    )
+    _, caption = figure.draw_curves(curves, rows, [])
+    assert find_note(caption.below, "panels-left-out").facts == {"drawn": 2, "panels": 8}
+
+
 def names_in(legend):
     return [text.get_text() for text in legend.get_texts()]

@@ -65,9 +65,8 @@ def draw_curves(
     all_panels = panels.level_combinations(projected, panel_factors)
     panel_levels = all_panels
     if len(all_panels) > MAX_PANELS:  # one batch size of each case
-        largest = projected.groupby([name for name in FACTORS if name != "batch_size"])[
-            "batch_size"
-        ].transform("max")
+        cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
+        largest = cases["batch_size"].transform("max")
         panel_levels = panels.level_combinations(projected[projected["batch_size"] == largest], panel_factors)
     panel_levels = panel_levels[:MAX_PANELS]
     n_left_out = len(all_panels) - len(panel_levels)
