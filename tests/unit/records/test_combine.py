@@ -52,15 +52,16 @@ def test_cells_are_those_of_each_campaign(twice) -> None:
     assert study.answer == (CAMPAIGN,) and study.varied[-1] == CAMPAIGN
 
 
-def test_campaigns_share_no_block(twice) -> None:
+def test_campaigns_share_no_block(twice, tmp_path: Path) -> None:
     _, runs, _ = twice
-    by_campaign = runs.groupby("session")[CAMPAIGN].nunique()
-    assert (by_campaign == 1).all()
     data = effects.build_rows(runs, margin=0.05)
     across = data[data["factor"] == CAMPAIGN]
     assert len(across) == 39 and (across["within_blocks"] == 0).all()
     within = data.loc[data["factor"] == "nodes", "within_blocks"]
     assert (within == 3).sum() == len(within) - 1, "one pair was measured in different sessions"
+    copy = copy_of(Path(TWICE[0]), tmp_path / "copy")
+    same_sessions, _ = combine.combine(study_of(tmp_path, [TWICE[0], str(copy)]).imported, "both")
+    assert (same_sessions.groupby("session")[CAMPAIGN].nunique() == 1).all()
 
 
 def test_means_are_those_of_the_campaigns(twice) -> None:

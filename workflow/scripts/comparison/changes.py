@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import intervals, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, title, varying
-from analysis.pooling import Pooling, pooled
+from analysis.pooling import pooled
 from common.notes import Note
 from comparison.matched import Compared
 
@@ -34,19 +34,14 @@ def changes(compared: Compared) -> pd.DataFrame:
     """
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
-    means, errors, freedom, n = zip(
-        *(_cell_statistics(pooled(runs), compared.common) for runs in (compared.base, compared.contender)),
-        strict=True,
+    base, contender = (
+        pooled(runs).cell_statistics.loc[compared.common] for runs in (compared.base, compared.contender)
     )
-    squares = [error**2 for error in errors]
-    error = np.sqrt(squares[0] + squares[1])
-    with np.errstate(all="ignore"):
-        df = error**4 / (squares[0] ** 2 / freedom[0] + squares[1] ** 2 / freedom[1])
-    df = np.where(error == 0, np.minimum(*freedom), df)
-    change = np.log(means[1]) - np.log(means[0])
+    change, error, df = log_ratios(base, contender)
     low, high = intervals.t_interval(change, error, df)
     p = intervals.two_sided_p(change, error, df)
-    data = data.assign(from_n=n[0], from_s=means[0], to_n=n[1], to_s=means[1])
+    for end, own in (("from", base), ("to", contender)):
+        data[f"{end}_n"], data[f"{end}_s"] = own["n"].to_numpy(), own["mean"].to_numpy()
     data = data.assign(ratio=np.exp(change), ratio_low=np.exp(low), ratio_high=np.exp(high), p=p)
     data["p_holm"] = intervals.holm(p.tolist())
     sides = np.where(data["ratio"] > 1, *CHANGES)
@@ -56,13 +51,20 @@ def changes(compared: Compared) -> pd.DataFrame:
     return data
 
 
-def _cell_statistics(
-    pooling: Pooling, cells: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return means in s, standard errors of mean logarithms, their df, and n; each has shape [cells]."""
-    own = pooling.cell_statistics.loc[list(cells)]
-    mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
-    return mean, s / np.sqrt(n), df, n.astype(int)
+def log_ratios(base: pd.DataFrame, contender: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the logarithms of ratios of means of independent groups, their standard errors and df, [rows].
+
+    Args:
+        base: Mean, s (standard deviation of logarithms), n and df of s, as of `Pooling.cell_statistics`.
+        contender: The same, row by row, of the means that are divided by those of the base.
+    """
+    sides = [own[["mean", "s", "n", "df"]].to_numpy(float).T for own in (base, contender)]
+    squares = [s**2 / n for _, s, n, _ in sides]
+    error = np.sqrt(sum(squares))
+    with np.errstate(all="ignore"):
+        parts = [square**2 / df for square, (_, _, _, df) in zip(squares, sides, strict=True)]
+        df = np.where(error == 0, np.minimum(sides[0][3], sides[1][3]), error**4 / sum(parts))
+    return np.log(sides[1][0] / sides[0][0]), error, df
 
 
 def table(compared: Compared) -> tables.Table:

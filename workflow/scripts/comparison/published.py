@@ -30,6 +30,7 @@ from analysis.pooling import pooled_response
 from common.errors import InputError
 from common.notes import Note
 from common.text import number_of
+from comparison.changes import log_ratios
 from comparison.matched import table_in
 from declared.factors import DEVICES, NODES_AND_DEVICES
 from declared.imported import campaign_name
@@ -40,6 +41,7 @@ THROUGHPUT = RESPONSES["throughput"]
 WITHIN, SLOWER, FASTER, OPEN = "within", "slower", "faster", "open"
 VENDORS = {"nvidia", "amd", "intel", "tesla", "instinct", "geforce"}  # names of devices may lack these
 MAX_LISTED_VALUES = 3
+PUBLISHED = ["framework", "note", "runs", "cv", "samples_s"]  # columns with the prefix published_
 PRINTED_NOTES = ("published", "no-published-spread", "not-compared")
 
 
@@ -97,12 +99,12 @@ def _words(device: str) -> set[str]:
 
 def match_cells(
     runs: pd.DataFrame, reference: Reference
-) -> tuple[list[tuple[str, PublishedCell]], dict[str, Note]]:
+) -> tuple[list[tuple[str, PublishedCell]], list[tuple[str, str, list[str]]]]:
     """Return the pairs of cells and published rows that are compared, and why other cells are not.
 
-    The reason is what differs from the rows that are most like the cell.
+    A reason is what differs from the rows that are most like the cell: condition, own and published values.
     """
-    pairs, refused = [], {}
+    pairs, refused = [], []
     published = [published_conditions(row) for row in reference.rows]
     for cell, own in cell_conditions(runs).items():
         differing = [first_difference(own, conditions) for conditions in published]
@@ -113,9 +115,9 @@ def match_cells(
             continue
         name = max(filter(None, differing), key=list(own).index)
         similar = [conditions[name] for conditions, n in zip(published, differing, strict=True) if n == name]
-        texts = [value[0] if name == "model" else str(value) for value in similar]
-        text = f"{name} {own[name]}, published is {_list_values(texts)}"
-        refused[cell] = Note("other-conditions", text, differs=name, own=str(own[name]), published=texts)
+        refused.append(
+            (name, str(own[name]), [value[0] if name == "model" else str(value) for value in similar])
+        )
     return pairs, refused
 
 
@@ -135,33 +137,20 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
         problem = f"has no number of the same conditions: {_reasons(refused) or 'no run succeeded'}"
         raise InputError("nothing-to-compare", problem, file=reference.title)
     own = pooled_response(runs, THROUGHPUT).cell_statistics.loc[[cell for cell, _ in pairs]]
+    published = pd.DataFrame([vars(row) for _, row in pairs])[PUBLISHED].astype({"cv": float})
+    exact = published.assign(mean=published["samples_s"], s=published["cv"].fillna(0.0), n=published["runs"])
+    change, error, df = log_ratios(exact.assign(df=np.maximum(exact["n"] - 1, 1)), own)
     varied = [name for name in varying(runs) if name != DEVICES]
-    data = cell_levels(runs).set_index("cell").loc[own.index, [*varied, DEVICES]].reset_index()
-    for name, column in {
-        "n": "n",
-        "mean": "samples_s",
-        "low": "samples_s_low",
-        "high": "samples_s_high",
-    }.items():
-        data[column] = own[name].to_numpy()
-    for name, column in {
-        "framework": "framework",
-        "note": "note",
-        "runs": "n",
-        "cv": "cv",
-        "samples_s": "samples_s",
-    }.items():
-        data[f"published_{column}"] = [getattr(row, name) for _, row in pairs]
-    spread, count = (data[f"published_{name}"].to_numpy(float) for name in ("cv", "n"))
-    squares = own["s"].to_numpy() ** 2 / own["n"].to_numpy(), np.nan_to_num(spread) ** 2 / count
-    change, error = (
-        np.log((data["samples_s"] / data["published_samples_s"]).to_numpy()),
-        np.sqrt(sum(squares)),
-    )
+    levels = cell_levels(runs).set_index("cell").loc[own.index, [*varied, DEVICES]]
+    columns = {
+        "n": own["n"],
+        "samples_s": own["mean"],
+        "samples_s_low": own["low"],
+        "samples_s_high": own["high"],
+    }
+    data = levels.assign(**columns).reset_index().join(published.add_prefix("published_"))
+    limit = math.log1p(margin)
     with np.errstate(all="ignore"):
-        parts = squares[0] ** 2 / own["df"].to_numpy() + np.nan_to_num(squares[1] ** 2 / (count - 1))
-        df = np.where(error == 0, own["df"], error**4 / parts)
-        limit = math.log1p(margin)
         beyond = special.stdtr(df, -(np.abs(change) - limit) / error)
     low, high = intervals.t_interval(change, error, df)
     data = data.assign(ratio=np.exp(change), ratio_low=np.exp(low), ratio_high=np.exp(high))
@@ -174,12 +163,11 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
     return data.assign(verdict=np.select(is_shown, [np.full(len(data), WITHIN), side], OPEN))
 
 
-def _reasons(refused: Mapping[str, Note]) -> str:
+def _reasons(refused: Iterable[tuple[str, str, list[str]]]) -> str:
     """Return why cells are refused: what differs, in how many cells."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for note in refused.values():
-        reason = (note.facts["differs"], _list_values(note.facts["published"]))
-        by_reason.setdefault(reason, []).append(note.facts["own"])
+    for name, own, published in refused:
+        by_reason.setdefault((name, _list_values(published)), []).append(own)
     return "; ".join(
         f"{name} {_list_values(own)}, published is {published} ({number_of(len(own), 'cell')})"
         for (name, published), own in by_reason.items()
@@ -196,8 +184,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     """Return the table of a campaign, `name`, and published numbers."""
     data, percent = build_rows(runs, reference, margin), f"{100 * margin:g} %"
     varied = [factor for factor in (*factors(data), DEVICES) if factor in data and data[factor].nunique() > 1]
-    if set(NODES_AND_DEVICES) & set(varied):
-        varied.remove(DEVICES)
+    varied = [factor for factor in varied if factor != DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
     words = {title(factor): data[factor].map(level_text) for factor in varied} or {"cell": data["cell"]}
     texts = data[["published_framework", "published_note"]].fillna("").itertuples(index=False)
     words["published"] = [", ".join(filter(None, row)) or tables.DASH for row in texts]
@@ -205,14 +192,14 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     columns = words | {
         "samples/s": tables.mean_texts(data, "samples_s", "samples_s"),
         "published samples/s": [tables.number(value, 4) for value in data["published_samples_s"]],
-        "n": [f"{own}, {count}" for own, count in zip(data["n"], data["published_n"], strict=True)],
+        "n": [f"{own}, {count}" for own, count in zip(data["n"], data["published_runs"], strict=True)],
         "ratio": tables.interval_texts(data, "ratio"),
         "p within (Holm)": data["p_within_holm"].map(tables.p_value),
         f"within {percent}?": verdicts,
     }
     counts = verdicts.value_counts().to_dict()
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    n_exact = int((data["published_cv"].isna() | (data["published_n"] < 2)).sum())
+    n_exact = int((data["published_cv"].isna() | (data["published_runs"] < 2)).sum())
     _, refused = match_cells(runs, reference)
     notes = [
         Note("published", f"{name} within {percent} of {reference.title}? {summary}.", by_verdict=counts),
@@ -237,7 +224,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
         "Compared rows agree in model, device, precision, number of devices and batch. Software, data "
         "pipeline, links and date may differ, and are part of the ratio.",
         reference.note or "",
-        Note("not-compared", f"Not compared: {_reasons(refused)}.", cells=refused) if refused else "",
+        Note("not-compared", f"Not compared: {_reasons(refused)}.", reasons=refused) if refused else "",
         Note(
             "source",
             f"Published numbers: {reference.source}{f' ({reference.url})' if reference.url else ''}. "

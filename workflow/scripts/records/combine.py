@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from common.errors import InputError
-from common.files import display_path
 from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
@@ -57,10 +55,8 @@ def main(*, study: str, runs: Path, epochs: Path) -> None:
         runs: table of runs to write
         epochs: table of epochs to write
     """
-    declared = load_study(study)
-    if not (declared.imported and declared.imported.campaigns):
-        raise InputError("missing-key", "is missing", file=display_path(declared.file), key="campaigns")
-    write_tables(combine(declared.imported, study), runs, epochs)
+    if imported := load_study(study).imported:
+        write_tables(combine(imported, study), runs, epochs)
 
 
 if __name__ == "__main__":
