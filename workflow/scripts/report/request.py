@@ -97,7 +97,9 @@ class Series:
     def mean_at_largest(self, column: str) -> float:
         """Return the mean of a column of runs.csv in the largest cell; 0 if it was not recorded."""
         ok = successful(self.runs)
-        mean = float(pd.to_numeric(ok.loc[ok["cell"] == self.largest, column]).mean())
+        if column not in ok:
+            return 0.0
+        mean = float(ok.loc[ok["cell"] == self.largest, column].astype(float).mean())
         return 0.0 if math.isnan(mean) else mean
 
     def measured_epoch(self, nodes: int) -> Estimate | None:
