@@ -74,9 +74,14 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
     assert halved.epochs == 0.5
-    with pytest.raises(InputError) as refused:
-        make_request(series, Question(1, epochs=1, samples=samples))
-    assert refused.value.code == "conflicting-keys"
+    for question, code in (
+        (Question(1, epochs=1, samples=samples), "conflicting-keys"),
+        (Question(1, epochs=0), "out-of-range"),
+        (Question(1, samples=math.nan), "out-of-range"),
+    ):
+        with pytest.raises(InputError) as refused:
+            make_request(series, question)
+        assert refused.value.code == code
 
 
 def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:

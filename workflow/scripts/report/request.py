@@ -277,6 +277,10 @@ def make_request(
 
 def _epochs(series: Series, question: Question) -> float:
     """Return the epochs of a training: as asked for, else those of the measured runs."""
+    for option, value in (("--epochs", question.epochs), ("--samples", question.samples)):
+        if value is not None and not value > 0:
+            problem, expected = f"{value:g} is too small", "more than 0"
+            raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
     if question.samples is None:
         return question.epochs or float(successful(series.runs)["epochs"].max())
     if question.epochs is not None:
