@@ -112,6 +112,7 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
     assert facts["cost"].value == pytest.approx(2 * node_hours) and facts["currency"] == "EUR"
     assert facts["energy_kwh"] == pytest.approx(0.4 * node_hours)
     assert facts["carbon_kg"] == pytest.approx(0.25 * facts["energy_kwh"])
+    assert 0.15 < facts["spent"]["share"] < 0.25 and facts["spent"]["node_hours"] > 3
 
 
 def test_what_was_not_measured_is_none() -> None:
@@ -119,8 +120,8 @@ def test_what_was_not_measured_is_none() -> None:
     series = choose_series(records.runs, {})
     unknown = make_request(series, Question(4096), Estimate(math.nan))
     facts, tables = proposal.gather_facts(load_study("public-mpt-fsdp"), records, series, unknown)
-    assert {name for name in ("peak_mib", "data_bytes", "power_w", "price") if facts[name] is None} == {
-        "peak_mib", "data_bytes", "power_w", "price"
+    assert {name for name in ("peak_mib", "data_bytes", "power_w", "spent") if facts[name] is None} == {
+        "peak_mib", "data_bytes", "power_w", "spent"
     }  # fmt: skip
     assert facts["on_most_nodes"].node_hours.value > 0 and facts["missing_kind"] == "strong"
     assert tables["software"].display.empty

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis import efficiency, energy, tables
+from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.intervals import Estimate
 from analysis.measured import (
@@ -110,6 +110,7 @@ def gather_facts(
         "available_mib": _available_memory(ok, series) / MIB,
         "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
         "has_phases": records.files.get("phases") is not None,
+        "spent": _spent(records),
         "source": study.imported.description.stated if study.imported else None,
         "on_devices": f" on {join_words(devices)}" if devices else "",
         **_input_facts(str(levels["dataset"]), request),
@@ -187,6 +188,15 @@ def _cost_facts(series: Series, request: Request) -> dict[str, Any]:
         "cost": request.node_hours.scaled(price),
         "currency": join_words(distinct_names(series.runs, "currency")) if price else "",
     }
+
+
+def _spent(records: Records) -> dict[str, float] | None:
+    """Return node hours of the campaign and the share of them that trained; None if it recorded no times."""
+    spent = useful_time.summarize(records.every_run, records.epochs_of(records.every_run))
+    if spent.empty:
+        return None
+    campaign = spent.iloc[0]
+    return {"node_hours": float(campaign["node_s"]) / HOUR_S, "share": float(campaign["useful_share"])}
 
 
 def _scaling_table(series: Series, request: Request) -> Table:
