@@ -74,9 +74,14 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
     assert halved.epochs == 0.5
-    with pytest.raises(InputError) as refused:
-        make_request(series, Question(1, epochs=1, samples=samples))
-    assert refused.value.code == "conflicting-keys"
+    for question, code in (
+        (Question(1, epochs=1, samples=samples), "conflicting-keys"),
+        (Question(1, epochs=0), "out-of-range"),
+        (Question(1, samples=math.nan), "out-of-range"),
+    ):
+        with pytest.raises(InputError) as refused:
+            make_request(series, question)
+        assert refused.value.code == code
 
 
 def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
@@ -93,13 +98,30 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
 
 
+def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> None:
+    stated = {
+        "price_per_node_hour": 2.0,
+        "currency": "EUR",
+        "node_power_w": 400.0,
+        "grid_g_co2_per_kwh": 250.0,
+    }
+    series = choose_series(records.runs.assign(**stated), {})
+    request = make_request(series, Question(6, epochs=1000))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    node_hours = request.node_hours.value
+    assert facts["cost"].value == pytest.approx(2 * node_hours) and facts["currency"] == "EUR"
+    assert facts["energy_kwh"] == pytest.approx(0.4 * node_hours)
+    assert facts["carbon_kg"] == pytest.approx(0.25 * facts["energy_kwh"])
+    assert 0.15 < facts["spent"]["share"] < 0.25 and facts["spent"]["node_hours"] > 3
+
+
 def test_what_was_not_measured_is_none() -> None:
     records = records_of(ELSEWHERE)
     series = choose_series(records.runs, {})
     unknown = make_request(series, Question(4096), Estimate(math.nan))
     facts, tables = proposal.gather_facts(load_study("public-mpt-fsdp"), records, series, unknown)
-    assert {name for name in ("peak_mib", "data_bytes", "power_w") if facts[name] is None} == {
-        "peak_mib", "data_bytes", "power_w"
+    assert {name for name in ("peak_mib", "data_bytes", "power_w", "spent") if facts[name] is None} == {
+        "peak_mib", "data_bytes", "power_w", "spent"
     }  # fmt: skip
     assert facts["on_most_nodes"].node_hours.value > 0 and facts["missing_kind"] == "strong"
     assert tables["software"].display.empty

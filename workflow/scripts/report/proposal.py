@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis import energy, tables
+from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.intervals import Estimate
 from analysis.measured import (
@@ -32,6 +32,7 @@ from common.files import display_path, write_text
 from common.tables import stored_file
 from common.text import end_sentence, number_of, size
 from declared.datasets import TOKENS, find_dataset, kind, token_bytes
+from declared.devices import find_device
 from declared.figures import Declared
 from declared.models import find_graph
 from declared.paper import DEFAULT_CLASS
@@ -55,6 +56,7 @@ from report.request import (
 )
 from report.setting import site_of, software
 
+MIB = 2**20
 TEMPLATE, FIGURE = "proposal.md.jinja", "scaling"
 PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_per_device")
 NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's
@@ -102,14 +104,17 @@ def gather_facts(
         "scaling_phrase": scaling_phrase(batches),
         "missing_kind": "" if " and " in kinds else "weak" if "strong" in kinds else "strong",
         "per_device": per_device,
+        "utilization": efficiency.notes(efficiency.model_flop_utilization(ok)),
         "peak_mib": None if math.isnan(peak_mib) else peak_mib,
         "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
+        "available_mib": _available_memory(ok, series) / MIB,
         "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
         "has_phases": records.files.get("phases") is not None,
+        "spent": _spent(records),
         "source": study.imported.description.stated if study.imported else None,
         "on_devices": f" on {join_words(devices)}" if devices else "",
         **_input_facts(str(levels["dataset"]), request),
-        **_energy_facts(series, request),
+        **_cost_facts(series, request),
     }
     return facts, {
         "scaling": _scaling_table(series, request),
@@ -126,6 +131,14 @@ def _means(study: Study, records: Records, series: Series, name: str) -> pd.Seri
         return pd.Series(math.nan, index=series.rows["cell"])
     means = pooled_response(runs, response).cell_statistics["mean"]
     return response.unit_multiplier * means.reindex(series.rows["cell"])
+
+
+def _available_memory(ok: pd.DataFrame, series: Series) -> float:
+    """Return the bytes that a rank has: of its device, else its share of a node's memory; NaN if unknown."""
+    names = distinct_names(ok, "devices")
+    if device := find_device(names[0]) if len(names) == 1 else None:
+        return float(device.memory_bytes)
+    return series.mean_at_largest("node_memory_bytes") / series.devices_per_node or math.nan
 
 
 def _parameters(levels: pd.Series) -> float | None:
@@ -150,16 +163,40 @@ def _input_facts(dataset: str, request: Request) -> dict[str, Any]:
     }
 
 
-def _energy_facts(series: Series, request: Request) -> dict[str, Any]:
-    """Return the power of a node that trains in the largest cell, and the energy of the node hours."""
+def _cost_facts(series: Series, request: Request) -> dict[str, Any]:
+    """Return price, power of a node that trains in the largest cell, and energy and carbon of the request.
+
+    Power is metered or, without a meter, what the site states; price and grid are what it states.
+    """
     scope = energy.choose_scope(series.runs)
-    energies = energy.energy_of_runs(series.runs, scope) if scope else pd.DataFrame({"cell": []})
-    energies = energies[energies["cell"] == series.largest]
-    if scope is None or energies.empty:
-        return {"power_w": None}
-    power_w = float(energies["power_w"].mean()) / int(series.rows["nodes"].iloc[-1])
+    energies = (
+        energy.energy_of_runs(series.runs, scope) if scope else pd.DataFrame(columns=["cell", "power_w"])
+    )
+    metered_w = float(energies.loc[energies["cell"] == series.largest, "power_w"].mean())
+    stated_w, price, grid_g = map(
+        series.mean_at_largest, ("node_power_w", "price_per_node_hour", "grid_g_co2_per_kwh")
+    )
+    power_w = stated_w if math.isnan(metered_w) else metered_w / int(series.rows["nodes"].iloc[-1])
     energy_kwh = power_w * request.node_hours.value / 1000
-    return {"power_w": power_w, "energy_kwh": energy_kwh, "energy_scope": scope.title}
+    return {
+        "power_w": power_w or None,
+        "energy_scope": "as stated, not measured" if scope is None or math.isnan(metered_w) else scope.title,
+        "energy_kwh": energy_kwh,
+        "carbon_kg": energy_kwh * grid_g / 1000 or None,
+        "grid_g": grid_g,
+        "price": price or None,
+        "cost": request.node_hours.scaled(price),
+        "currency": join_words(distinct_names(series.runs, "currency")) if price else "",
+    }
+
+
+def _spent(records: Records) -> dict[str, float] | None:
+    """Return node hours of the campaign and the share of them that trained; None if it recorded no times."""
+    spent = useful_time.summarize(records.every_run, records.epochs_of(records.every_run))
+    if spent.empty:
+        return None
+    campaign = spent.iloc[0]
+    return {"node_hours": float(campaign["node_s"]) / HOUR_S, "share": float(campaign["useful_share"])}
 
 
 def _scaling_table(series: Series, request: Request) -> Table:

@@ -97,7 +97,9 @@ class Series:
     def mean_at_largest(self, column: str) -> float:
         """Return the mean of a column of runs.csv in the largest cell; 0 if it was not recorded."""
         ok = successful(self.runs)
-        mean = float(pd.to_numeric(ok.loc[ok["cell"] == self.largest, column]).mean())
+        if column not in ok:
+            return 0.0
+        mean = float(ok.loc[ok["cell"] == self.largest, column].astype(float).mean())
         return 0.0 if math.isnan(mean) else mean
 
     def measured_epoch(self, nodes: int) -> Estimate | None:
@@ -275,6 +277,10 @@ def make_request(
 
 def _epochs(series: Series, question: Question) -> float:
     """Return the epochs of a training: as asked for, else those of the measured runs."""
+    for option, value in (("--epochs", question.epochs), ("--samples", question.samples)):
+        if value is not None and not value > 0:
+            problem, expected = f"{value:g} is too small", "more than 0"
+            raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
     if question.samples is None:
         return question.epochs or float(successful(series.runs)["epochs"].max())
     if question.epochs is not None:

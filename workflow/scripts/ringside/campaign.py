@@ -120,11 +120,11 @@ def proposal(
     site: Site = "",
     epochs: Annotated[
         float | None,
-        typer.Option(min=0, metavar="E", help="Epochs of it; default: the benchmark's.", show_default=False),
+        typer.Option(metavar="E", help="Epochs of it; default: the benchmark's.", show_default=False),
     ] = None,
     samples: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="In place of --epochs: samples of it.", show_default=False),
+        typer.Option(metavar="S", help="In place of --epochs: samples of it.", show_default=False),
     ] = None,
     trainings: Annotated[int, typer.Option(min=1, metavar="T", help="Number of trainings.")] = 1,
     level: Annotated[
