@@ -95,10 +95,14 @@ def test_proposed_counts_narrow_as_much_as_they_say(informed):
     design = worth.next_counts(informed, 256)
     assert design.counts and design.then < design.now
     assert set(design.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
-    predicted = dict(zip(informed.nodes, informed.law.predict(informed.cells).seconds, strict=True))
-    extended = scaling(*FOUR_PLACES, *(f"{n}x8={float(predicted[n])!r}" for n in design.counts))
-    log_sd = extended.law.predict(extended.cells).log_sd[-1]
-    assert math.expm1(law.Z * log_sd) == pytest.approx(design.then, rel=0.01)
+    steps = informed.law.predict(informed.cells)
+    variances = []
+    for end in (-worth.TYPICAL_DEVIATION, worth.TYPICAL_DEVIATION):
+        step_s = dict(zip(informed.nodes, steps.seconds * np.exp(end * steps.log_sd), strict=True))
+        extended = scaling(*FOUR_PLACES, *(f"{n}x8={float(step_s[n])!r}" for n in design.counts))
+        variances.append(extended.law.predict(extended.cells).log_sd[-1] ** 2)
+    assert np.expm1(law.Z * np.sqrt(np.mean(variances))) == pytest.approx(design.then)
+    assert worth.expected_width(informed, (), 256) == pytest.approx(design.now)
 
 
 def test_proposed_counts_can_be_measured(informed):

@@ -8,13 +8,13 @@ most of their errors, and no draw scales better than ideally.
 
 What limits the next doubling is the part of a step whose node time (seconds times nodes) grows most.
 
-A measurement that agrees with its prediction narrows the band of other predictions. How far is found by
-adding it to the measured cells and fitting the law again. Of sets of counts that narrow almost alike the one
-with the fewest nodes is proposed, since it costs least.
+How far a measurement narrows the band of a prediction is found by adding it to the measured cells, somewhat
+off its own prediction, and fitting the law again. Of sets of counts that narrow almost alike the one with the
+fewest nodes is proposed, since it costs least.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -32,6 +32,7 @@ MAX_NEXT_COUNTS = 2
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
 ALMOST = 0.9  # of the narrowing of the best set of counts
+TYPICAL_DEVIATION = 0.67  # of a measurement from its prediction, in standard deviations: half deviate less
 MIN_NARROWING = 0.1  # of the band, for which a measurement is proposed
 MIN_NAMED_PART = 0.25  # of the node time that the next doubling adds, for which a sentence names a part
 
@@ -100,7 +101,7 @@ class Design:
         counts: Numbers of nodes.
         target: The number of nodes whose prediction they are to narrow.
         now: Half width of its 90 % band as a share of the prediction.
-        then: The same after measurements that agree with their predictions.
+        then: The same as expected after the measurements (`expected_width`).
     """
 
     counts: tuple[int, ...]
@@ -174,31 +175,35 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
     limit = measurable or MEASURABLE_FACTOR * max(scaling.measured)
     powers = [2**power for power in range(limit.bit_length())]
     counts = [count for count in powers if count in scaling.nodes and count not in scaling.measured]
-    target_cell = scaling.cells.iloc[[int(np.abs(np.log(scaling.nodes / target)).argmin())]]
-    now = scaling.law.predict(target_cell).log_sd[0]
-    n = max(1.0, float(scaling.law.cells["n"].median()))
-    widths = {}
-    for chosen in _sets(counts[-MAX_CANDIDATES:]):
-        cells = scaling.cells[np.isin(scaling.nodes, chosen)]
-        agreeing = cells.assign(step_s=scaling.law.predict(cells).seconds, n=n, sd=math.nan)
-        extended = Law(pd.concat([scaling.law.cells, agreeing], ignore_index=True))
-        widths[chosen] = float(extended.predict(target_cell).log_sd[0])
+    nearest = float(scaling.nodes[np.abs(np.log(scaling.nodes / target)).argmin()])
+    now = expected_width(scaling, (), nearest)
+    sizes = range(1, MAX_NEXT_COUNTS + 1)
+    sets = [chosen for size in sizes for chosen in combinations(counts[-MAX_CANDIDATES:], size)]
+    widths = {chosen: expected_width(scaling, chosen, nearest) for chosen in sets}
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
-        return Design((), target, _half_width(now), _half_width(now))
+        return Design((), target, now, now)
     almost = [chosen for chosen, width in widths.items() if now - width >= ALMOST * (now - narrowest)]
     best = min(almost, key=sum)
-    return Design(best, target, _half_width(now), _half_width(widths[best]))
+    return Design(best, target, now, widths[best])
 
 
-def _sets(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield all sets of up to MAX_NEXT_COUNTS counts."""
-    for size in range(1, MAX_NEXT_COUNTS + 1):
-        yield from combinations(counts, size)
+def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> float:
+    """Return the half width of the band on `target` nodes that is expected after measurements on `counts`.
 
-
-def _half_width(log_sd: float) -> float:
-    return math.exp(Z * log_sd) - 1
+    It is that of the mean variance of two laws, fitted as if all of them took longer, or shorter, than
+    predicted by TYPICAL_DEVIATION.
+    """
+    cells, target_cell = (scaling.cells[np.isin(scaling.nodes, nodes)] for nodes in (list(counts), [target]))
+    predicted = scaling.law.predict(cells)
+    n = max(1.0, float(scaling.law.cells["n"].median()))
+    variances = []
+    for z in (-TYPICAL_DEVIATION, TYPICAL_DEVIATION):
+        step_s = predicted.seconds * np.exp(z * predicted.log_sd)
+        measured = pd.concat([scaling.law.cells, cells.assign(step_s=step_s, n=n, sd=math.nan)])
+        extended = Law(measured.reset_index(drop=True)) if len(cells) else scaling.law
+        variances.append(float(extended.predict(target_cell).log_sd[0]) ** 2)
+    return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
 
 
 def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
