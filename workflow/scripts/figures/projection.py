@@ -164,7 +164,7 @@ def predict(question: Question, out: Path | None = None) -> None:
     powers = [2**power for power in range(question.nodes.bit_length())]
     counts = question.at or (powers if is_single else ())
     if counts and len(projection.rows):
-        answer_tables.append(counts_table(projection.curves, counts, question.price))
+        answer_tables.append(counts_table(projection.curves, counts))
     printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
     print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
     if out:

@@ -80,7 +80,7 @@ COUNTS_TITLE = "What numbers of nodes give, with 90 % bands"
 TITLES = {"treatment": "treatment", "rate": "links"}  # of columns that are no factors
 QUANTITIES = {
     "epoch_time_s": "epoch (s)", "speedup": "speed-up", "throughput_samples_s": "samples/s",
-    "efficiency": "efficiency (%)", "node_hours": "node hours",
+    "efficiency": "efficiency (%)", "node_hours": "node hours", "cost": "cost",
 }  # fmt: skip
 MAX_SENTENCES = 6
 EXTRAPOLATED = Note(
@@ -119,8 +119,8 @@ def _shown_factors(rows: pd.DataFrame) -> list[str]:
     return [name for name in FACTORS if name not in ("device", "treatment") or rows[name].nunique() > 1]
 
 
-def counts_table(curves: pd.DataFrame, counts: Sequence[int], price: float | None) -> tables.Table:
-    """Return what some numbers of nodes give, by case and link rate; `price` is that of a node hour."""
+def counts_table(curves: pd.DataFrame, counts: Sequence[int]) -> tables.Table:
+    """Return what some numbers of nodes give, by case and link rate."""
     rows = curves[curves["nodes"].isin(counts)].reset_index(drop=True)
     factors_shown = [name for name in CURVE if rows[name].nunique(dropna=False) > 1]
     columns: dict[str, Any] = {
@@ -129,9 +129,8 @@ def counts_table(curves: pd.DataFrame, counts: Sequence[int], price: float | Non
     }
     columns["nodes"] = rows["nodes"].map("{:.0f}".format)
     for name, heading in QUANTITIES.items():
-        columns[heading] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
-    if price is not None:
-        columns["cost"] = _band_texts(rows, "node_hours", price)
+        if rows[name].notna().any():
+            columns[heading] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
     return tables.Table(COUNTS_TITLE, rows, pd.DataFrame(columns), [])
 
 
@@ -260,7 +259,10 @@ def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer
     rates = [] if cell else _link_rates(args, law, cases, is_elsewhere)
     cells = hypothetical_cells(cases, rates, counts, is_epoch_known=is_epoch_known)
     curves = predict_curves(law, cells)
-    curves[[f"node_hours{end}" for end in ENDS]] *= args.epochs
+    price = _node_hour_price(args, study)
+    for end in ENDS:
+        curves[f"node_hours{end}"] *= args.epochs
+        curves[f"cost{end}"] = price * curves[f"node_hours{end}"]
     rows, sentences = summarize(law, curves, args)
     if rows.empty:
         notes = _no_answer_notes(study)
@@ -271,6 +273,16 @@ def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer
         explained = [_unanswered_note(cases, rows), _worth_note(args.min_gain), EXTRAPOLATED, limit]
         notes = [*sentences, *explained, *own_notes, *study_notes]
     return Answer(curves, rows, list(filter(None, notes)))
+
+
+def _node_hour_price(args: Question, study: Study | None) -> float:
+    """Return the price of a node hour that the question or else the study states, NaN without one."""
+    if args.price is not None:
+        return args.price
+    stated = (
+        study.runs.get("price_per_node_hour", pd.Series(dtype=float)) if study else pd.Series(dtype=float)
+    )
+    return float(stated.max()) if stated.nunique() == 1 else math.nan
 
 
 def _link_rates(args: Question, law: StudyLaw, cases: pd.DataFrame, is_elsewhere: bool) -> list[float]:

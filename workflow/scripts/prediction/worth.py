@@ -215,16 +215,21 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
         f"{100 * end:.0f}".replace("-", "−") for end in (own.gain, own.gain_low, own.gain_high)
     )
     named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
-    limits = f"; what it adds is {' and '.join(named)}" if named else ""
+    count, doubling, wanted = f"up to {own.nodes:.0f} nodes are", "next", f", not {100 * share:.0f} %"
     if math.isinf(own.nodes):
-        count, doubling = f"all {own.considered} nodes that were considered are", "the last doubling gains"
-    else:
-        count = "one node is" if own.nodes == 1 else f"up to {own.nodes:.0f} nodes are"
-        doubling = f"the next doubling gains less than {100 * share:.0f} % of the ideal,"
-    text = f"{title}, {count} worth it (90 % band: {ends}): {doubling} {gain} % [{low}, {high}]{limits}."
+        count, doubling, wanted = f"all {own.considered} nodes that were considered are", "last", ""
+    elif own.nodes == 1:
+        count = "one node is"
+    text = (
+        f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {gain} % [{low}, {high}] "
+        f"of the ideal{wanted}"
+    )
+    text += f", limited by {' and '.join(named)}." if named else "."
     if math.isfinite(own.again):
         text += f" From {own.again:.0f} nodes on, a doubling gains {100 * share:.0f} % again."
-    return f"{text} {_explain_design(design)}" if design else text
+    if design:
+        return f"{text} {_explain_design(design)}"
+    return f"{text} No further measurement is needed to say so." if own.low == own.high < math.inf else text
 
 
 def _explain_design(design: Design) -> str:
