@@ -220,10 +220,8 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
         count, doubling, wanted = f"all {own.considered} nodes that were considered are", "last", ""
     elif own.nodes == 1:
         count = "one node is"
-    text = (
-        f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {gain} % [{low}, {high}] "
-        f"of the ideal{wanted}"
-    )
+    band = f"{gain} % [{low}, {high}] of the ideal"
+    text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{wanted}"
     text += f", limited by {' and '.join(named)}." if named else "."
     if math.isfinite(own.again):
         text += f" From {own.again:.0f} nodes on, a doubling gains {100 * share:.0f} % again."
