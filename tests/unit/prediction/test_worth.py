@@ -140,13 +140,15 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
 def test_forecast_of_a_campaign(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
     rows = projection.forecast(study, 24, epochs=2)
-    own = rows[rows["answer"] != ""]
+    name = study.law.cells.loc[study.law.cells["nodes"] == 6, "cell"].iloc[0]
+    (named,) = projection.forecast(study, 24, cell=name).to_dict("records")
+    assert named["rate"] == study.law.cells.set_index("cell").loc[name, "rate"]
     assert rows["cost"].isna().all(), "the site states no price"
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0))
-    assert (projection.forecast(priced, 24)["cost"] / own["node_hours"]).iloc[0] == pytest.approx(1.5)
-    assert set(own["batch_size"]) == {32, 64, 128} and set(own["rate"]) == {1.25e8}
-    assert (own["node_hours"] / (2 * 24 * own["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
-    assert (own["efficiency_low"] < own["efficiency"]).all() and (own["nodes"] == 24).all()
+    assert (projection.forecast(priced, 24)["cost"] / rows["node_hours"]).iloc[0] == pytest.approx(1.5)
+    assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
+    assert (rows["node_hours"] / (2 * 24 * rows["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
+    assert (rows["efficiency_low"] < rows["efficiency"]).all() and (rows["nodes"] == 24).all()
 
 
 @pytest.mark.parametrize(

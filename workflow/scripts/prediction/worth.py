@@ -16,7 +16,7 @@ fewest nodes is proposed, since it costs least.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from prediction.study import StudyLaw
 SHARE = 0.7  # of the ideal gain of a doubling
 N_DRAWS = 999
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_NEXT_COUNTS = 2
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
 ALMOST = 0.9  # of the narrowing of the best set of counts
@@ -55,11 +54,6 @@ class Scaling:
     law: Law
     cells: pd.DataFrame
 
-    @property
-    def measured(self) -> list[int]:
-        """Measured numbers of nodes, ascending."""
-        return sorted({int(count) for count in self.law.cells["nodes"]})
-
 
 @dataclass(frozen=True)
 class Knee:
@@ -72,7 +66,6 @@ class Knee:
         gain: What the next doubling gains; that of the last one where `nodes` is inf, NaN without any.
         gain_low: The lower end of its 90 % band.
         gain_high: The upper end.
-        again: Number of nodes beyond `nodes` from which a doubling gains the share again; inf: none.
         parts: Shares of the node time that this doubling adds, by part of a step, largest first.
         considered: The largest number of nodes that was considered.
     """
@@ -83,7 +76,6 @@ class Knee:
     gain: float
     gain_low: float
     gain_high: float
-    again: float
     parts: dict[str, float]
     considered: int
 
@@ -125,8 +117,7 @@ def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     considered = int(nodes[-1])
     starts = np.flatnonzero(2 * nodes <= considered)
     if not len(starts):
-        unknown, beyond = math.nan, math.inf
-        return Knee(beyond, beyond, beyond, unknown, unknown, unknown, beyond, {}, considered)
+        return Knee(math.inf, math.inf, math.inf, math.nan, math.nan, math.nan, {}, considered)
     between = np.array(
         [np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in np.eye(len(nodes))]
     )
@@ -139,10 +130,8 @@ def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     low, high = np.quantile(ends[1:], [(1 - BAND) / 2, (1 + BAND) / 2], method="inverted_cdf")
     last = min(int(first[0]), len(starts) - 1)
     gain_low, gain_high = np.quantile(gains[1:, last], [(1 - BAND) / 2, (1 + BAND) / 2])
-    again = nodes[starts[last + 1 :]][~is_below[0, last + 1 :]]
     return Knee(
         float(ends[0]), float(low), float(high), float(gains[0, last]), float(gain_low), float(gain_high),
-        float(again[0]) if len(again) else math.inf,
         _added_parts(scaling, between[:, last] - np.eye(len(nodes))[starts[last]]), considered,
     )  # fmt: skip
 
@@ -164,7 +153,7 @@ def _added_parts(scaling: Scaling, contrast: Array) -> dict[str, float]:
 
 
 def next_counts(scaling: Scaling, target: int, measurable: int | None = None) -> Design:
-    """Return the powers of two whose measurement narrows the prediction on about `target` nodes most.
+    """Return one or two powers of two whose measurement narrows the prediction on about `target` nodes most.
 
     Args:
         scaling: Predictions up to `target` nodes or more.
@@ -172,13 +161,14 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
         measurable: The largest number of nodes that can be measured; None: MEASURABLE_FACTOR times the
             largest measured one.
     """
-    limit = measurable or MEASURABLE_FACTOR * max(scaling.measured)
-    powers = [2**power for power in range(limit.bit_length())]
-    counts = [count for count in powers if count in scaling.nodes and count not in scaling.measured]
+    measured = scaling.law.cells["nodes"].astype(int)
+    limit = measurable or MEASURABLE_FACTOR * int(measured.max())
+    powers = {2**power for power in range(limit.bit_length())} & set(scaling.nodes)
+    counts = sorted(powers - set(measured))
     nearest = float(scaling.nodes[np.abs(np.log(scaling.nodes / target)).argmin()])
     now = expected_width(scaling, (), nearest)
-    sizes = range(1, MAX_NEXT_COUNTS + 1)
-    sets = [chosen for size in sizes for chosen in combinations(counts[-MAX_CANDIDATES:], size)]
+    candidates = counts[-MAX_CANDIDATES:]
+    sets = chain(combinations(candidates, 1), combinations(candidates, 2))
     widths = {chosen: expected_width(scaling, chosen, nearest) for chosen in sets}
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
@@ -223,8 +213,6 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     band = f"{gain} % [{low}, {high}] of the ideal"
     text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{wanted}"
     text += f", limited by {' and '.join(named)}." if named else "."
-    if math.isfinite(own.again):
-        text += f" From {own.again:.0f} nodes on, a doubling gains {100 * share:.0f} % again."
     if design:
         return f"{text} {_explain_design(design)}"
     return f"{text} No further measurement is needed to say so." if own.low == own.high < math.inf else text
