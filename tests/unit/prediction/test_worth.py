@@ -67,8 +67,18 @@ def test_covariance_has_the_band_on_its_diagonal(informed):
     band = informed.law.predict(informed.cells).log_sd ** 2 - law.BAND_FLOOR**2
     assert np.diag(covariance) == pytest.approx(band)
     assert np.linalg.eigvalsh(covariance).min() > -1e-12
-    correlation = covariance / np.sqrt(np.outer(band, band))
-    assert correlation[-1, -2] > correlation[-1, 1], "predictions next to each other err alike"
+
+
+def test_left_out_errors_are_half_shared_a_doubling_apart(informed):
+    """All forms have a weight here, so that the sums need no care of missing ones."""
+    own, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
+    weights = own.weights / own.weights.sum()
+    logs = np.log([form.predict(law.step_terms(pair)) for form in own.forms])
+    deviations = logs - weights @ logs
+    fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in own.forms])
+    expected = weights @ (deviations.prod(axis=1) + 0.5 * own.left_out_errors**2 + fitted)
+    doublings = law.BAND_DOUBLING**2 * 3 * 4  # from 8 nodes, the most that were measured
+    assert own.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
 
 
 def test_parts_add_up_to_the_step(informed):
