@@ -315,9 +315,9 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                     knee = worth.knee(_scaling(seen, ends), -math.inf)
                     # No prediction is better than ideal; a measurement can be, by chance.
                     true = min((speedups[2 * nodes] - speedups[nodes]) / nodes, 1.0)
-                    found = knee.gain, knee.gain_low, knee.gain_high
+                    predicted = knee.gain, knee.gain_low, knee.gain_high
                     if nodes == seen["nodes"].iloc[-1]:
-                        gains.append((name, from_one, nodes, *found, true))
+                        gains.append((name, from_one, nodes, *predicted, true))
             for count in range(1, len(own) - 1):
                 scaling, target = _scaling(own[:count], own[count:]), float(own["nodes"].iloc[-1])
                 extended = _scaling(own[: count + 1], own[count + 1 :])

@@ -205,13 +205,13 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
         f"{100 * end:.0f}".replace("-", "−") for end in (own.gain, own.gain_low, own.gain_high)
     )
     named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
-    count, doubling, wanted = f"up to {own.nodes:.0f} nodes are", "next", f", not {100 * share:.0f} %"
+    count, doubling, too_little = f"up to {own.nodes:.0f} nodes are", "next", f", not {100 * share:.0f} %"
     if math.isinf(own.nodes):
-        count, doubling, wanted = f"all {own.considered} nodes that were considered are", "last", ""
+        count, doubling, too_little = f"all {own.considered} nodes that were considered are", "last", ""
     elif own.nodes == 1:
         count = "one node is"
     band = f"{gain} % [{low}, {high}] of the ideal"
-    text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{wanted}"
+    text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{too_little}"
     text += f", limited by {' and '.join(named)}." if named else "."
     if design:
         return f"{text} {_explain_design(design)}"
