@@ -303,8 +303,8 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     gains, widths = [], []
     for name, series in cells.groupby("series"):
-        whole = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
-        for _, own in whole.groupby([whole["local_batch"].round(law.DIGITS), "accumulation"]):
+        on_nodes = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
+        for _, own in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "accumulation"]):
             own = own.drop_duplicates("nodes")
             steps = own.set_index("nodes")["step_s"]
             speedups = steps.index * steps.iloc[0] / steps
