@@ -315,7 +315,7 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                     knee = worth.knee(_scaling(seen, ends), -math.inf)
                     # No prediction is better than ideal; a measurement can be, by chance.
                     true = min((speedups[2 * nodes] - speedups[nodes]) / nodes, 1.0)
-                    predicted = knee.gain, knee.gain_low, knee.gain_high
+                    predicted = knee.gain.value, knee.gain.low, knee.gain.high
                     if nodes == seen["nodes"].iloc[-1]:
                         gains.append((name, from_one, nodes, *predicted, true))
             for count in range(1, len(own) - 1):

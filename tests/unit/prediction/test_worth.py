@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.intervals import Estimate
 from common.options import parse_arguments
 from prediction import law, projection, question, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
@@ -42,24 +43,29 @@ def test_knee_is_the_first_doubling_below_the_share(informed):
     share = (gains[2] + gains[4]) / 2
     assert gains[1] > gains[2] > gains[4], "this curve has to bend"
     knee = worth.knee(informed, share)
-    assert 2 < knee.nodes <= 4 and knee.gain == pytest.approx(gain(informed, knee.nodes))
-    assert knee.gain < share <= gain(informed, knee.nodes - 1)
-    assert knee.low <= knee.nodes <= knee.high and knee.gain_low < knee.gain < knee.gain_high <= 1 + 1e-9
-    assert worth.knee(informed, gains[1] + 0.01).nodes == 1
+    assert 2 < knee.nodes.value <= 4 and knee.gain.value == pytest.approx(gain(informed, knee.nodes.value))
+    assert knee.gain.value < share <= gain(informed, knee.nodes.value - 1)
+    assert (
+        knee.nodes.low <= knee.nodes.value <= knee.nodes.high
+        and knee.gain.low < knee.gain.value < knee.gain.high <= 1 + 1e-9
+    )
+    assert worth.knee(informed, gains[1] + 0.01).nodes.value == 1
 
 
 def test_knee_beyond_all_counts_is_infinite(informed):
     knee = worth.knee(informed, 0.01)
-    assert knee.nodes == knee.low == knee.high == math.inf and knee.considered == 256
-    assert knee.gain == pytest.approx(gain(informed, 128))
+    assert knee.nodes == Estimate(math.inf, math.inf, math.inf) and knee.considered == 256
+    assert knee.gain.value == pytest.approx(gain(informed, 128))
     one_place = worth.knee(scaling(*FOUR_PLACES, nodes=1))
-    assert one_place.nodes == math.inf and math.isnan(one_place.gain) and one_place.considered == 1
+    assert (
+        one_place.nodes.value == math.inf and math.isnan(one_place.gain.value) and one_place.considered == 1
+    )
 
 
 def test_measurements_narrow_the_band_of_a_gain(informed):
     one_place, many_places = (worth.knee(own, 0.99) for own in (scaling(*ONE_PLACE), informed))
-    assert one_place.nodes == many_places.nodes == 1
-    assert many_places.gain_high - many_places.gain_low < 0.6 * (one_place.gain_high - one_place.gain_low)
+    assert one_place.nodes.value == many_places.nodes.value == 1
+    assert many_places.gain.high - many_places.gain.low < 0.6 * (one_place.gain.high - one_place.gain.low)
 
 
 def test_covariance_has_the_band_on_its_diagonal(informed):
@@ -98,7 +104,7 @@ def test_parts_add_up_to_the_step(informed):
 def test_what_grows_most_is_named(parameters, step_s, limit):
     places = [f"{nodes}x8={seconds}" for nodes, seconds in zip((2, 4, 8), step_s, strict=True)]
     knee = worth.knee(scaling(*ONE_PLACE, *places, parameters=parameters), 0.8)
-    assert knee.limit == limit
+    assert next(iter(knee.parts)) == limit
     assert sum(knee.parts.values()) == pytest.approx(1) and knee.parts[limit] > 0.5
 
 

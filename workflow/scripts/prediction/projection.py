@@ -305,8 +305,8 @@ def summarize(law: StudyLaw, curves: pd.DataFrame, args: Question) -> tuple[pd.D
         scaling = worth.predict_scaling(law, curve)
         knee = worth.knee(scaling, args.min_gain)
         is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
-        is_open = is_measured and not knee.low == knee.high < math.inf
-        target = int(min(2 * knee.high, knee.considered))
+        target = int(min(2 * knee.nodes.high, knee.considered))
+        is_open = is_measured and not knee.is_certain
         design = worth.next_counts(scaling, target, args.measurable) if is_open else None
         row = case | summarize_curve(curve) | worth.describe(knee, design) | {"answer": ""}
         if is_measured:

@@ -1,12 +1,10 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 where scaling is
-ideal: what the added nodes yield, relative to as many nodes that work alone. The knee is the smallest number
-of nodes whose doubling gains less than a stated share; more nodes are not worth it. Its band comes from draws
-of whole curves with the joint covariance of the law, because predictions on different numbers of nodes share
-most of their errors, and no draw scales better than ideally.
-
-What limits the next doubling is the part of a step whose node time (seconds times nodes) grows most.
+ideal. The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not
+worth it. Bands come from draws of whole curves with the covariance of the law, because predictions on
+different numbers of nodes share most errors. What limits the doubling is the part of a step whose node time
+(seconds times nodes) grows most.
 
 How far a measurement narrows the band of a prediction is found by adding it to the measured cells, somewhat
 off its own prediction, and fitting the law again. Of sets of counts that narrow almost alike the one with the
@@ -22,11 +20,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.intervals import Estimate, columns
 from prediction.law import BAND, Array, Law, Z
 from prediction.study import StudyLaw
 
 SHARE = 0.7  # of the ideal gain of a doubling
 N_DRAWS = 999
+ENDS = [(1 - BAND) / 2, (1 + BAND) / 2]  # quantiles of a band
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
@@ -60,29 +60,21 @@ class Knee:
     """Where the next doubling of the nodes gains less than a share of the ideal.
 
     Attributes:
-        nodes: Up to how many nodes a doubling gains the share; inf where all that were considered do.
-        low: The lower end of its 90 % band.
-        high: The upper end.
+        nodes: Up to how many nodes a doubling gains the share, with its 90 % band; inf: all considered ones.
         gain: What the next doubling gains; that of the last one where `nodes` is inf, NaN without any.
-        gain_low: The lower end of its 90 % band.
-        gain_high: The upper end.
         parts: Shares of the node time that this doubling adds, by part of a step, largest first.
         considered: The largest number of nodes that was considered.
     """
 
-    nodes: float
-    low: float
-    high: float
-    gain: float
-    gain_low: float
-    gain_high: float
+    nodes: Estimate
+    gain: Estimate
     parts: dict[str, float]
     considered: int
 
     @property
-    def limit(self) -> str:
-        """The part of a step that takes most of the node time that the next doubling adds; "": none."""
-        return next(iter(self.parts), "")
+    def is_certain(self) -> bool:
+        """Whether its band is one number of nodes, so that no measurement is needed."""
+        return self.nodes.low == self.nodes.high < math.inf
 
 
 @dataclass(frozen=True)
@@ -113,27 +105,24 @@ def predict_scaling(law: StudyLaw, curve: pd.DataFrame) -> Scaling:
 
 def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
-    nodes = scaling.nodes
-    considered = int(nodes[-1])
+    nodes, considered = scaling.nodes, int(scaling.nodes[-1])
     starts = np.flatnonzero(2 * nodes <= considered)
     if not len(starts):
-        return Knee(math.inf, math.inf, math.inf, math.nan, math.nan, math.nan, {}, considered)
-    between = np.array(
-        [np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in np.eye(len(nodes))]
-    )
+        return Knee(Estimate(math.inf, math.inf, math.inf), Estimate(math.nan), {}, considered)
+    units = np.eye(len(nodes))
+    between = np.array([np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in units])
     speedups = scaling.epoch_s[0] / scaling.epoch_s * nodes[0]
     logs = np.log(np.vstack([speedups, _draw_speedups(scaling, speedups)]))
     gains = (np.exp(logs @ between) - np.exp(logs[:, starts])) / nodes[starts]
     is_below = gains < share
     first = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(starts))
-    ends = np.append(nodes[starts], math.inf)[first]
-    low, high = np.quantile(ends[1:], [(1 - BAND) / 2, (1 + BAND) / 2], method="inverted_cdf")
     last = min(int(first[0]), len(starts) - 1)
-    gain_low, gain_high = np.quantile(gains[1:, last], [(1 - BAND) / 2, (1 + BAND) / 2])
-    return Knee(
-        float(ends[0]), float(low), float(high), float(gains[0, last]), float(gain_low), float(gain_high),
-        _added_parts(scaling, between[:, last] - np.eye(len(nodes))[starts[last]]), considered,
-    )  # fmt: skip
+    ends, ordinal = np.append(nodes[starts], math.inf)[first], "inverted_cdf"  # no mean of a number and inf
+    low, high = np.quantile(ends[1:], ENDS, method=ordinal).tolist()
+    gain_low, gain_high = np.quantile(gains[1:, last], ENDS).tolist()
+    added = _added_parts(scaling, between[:, last] - units[starts[last]])
+    gain = Estimate(float(gains[0, last]), gain_low, gain_high)
+    return Knee(Estimate(float(ends[0]), low, high), gain, added, considered)
 
 
 def _draw_speedups(scaling: Scaling, speedups: Array) -> Array:
@@ -198,24 +187,30 @@ def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> fl
 
 def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     """Return the answer in sentences; `title` says for what, as a first clause."""
-    if math.isnan(own.gain):
+    if math.isnan(own.gain.value):
         return f"{title}: only one node was considered."
-    ends = " to ".join(count_text(end, own.considered) for end in (own.low, own.high))
-    gain, low, high = (
-        f"{100 * end:.0f}".replace("-", "−") for end in (own.gain, own.gain_low, own.gain_high)
+    ends = " to ".join(
+        f"≥{own.considered}" if math.isinf(end) else f"{end:.0f}" for end in (own.nodes.low, own.nodes.high)
     )
-    named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
-    count, doubling, too_little = f"up to {own.nodes:.0f} nodes are", "next", f", not {100 * share:.0f} %"
-    if math.isinf(own.nodes):
+    gain, low, high = (
+        f"{100 * end:.0f}".replace("-", "−") for end in (own.gain.value, own.gain.low, own.gain.high)
+    )
+    count, doubling, too_little = (
+        f"up to {own.nodes.value:.0f} nodes are",
+        "next",
+        f", not {100 * share:.0f} %",
+    )
+    if math.isinf(own.nodes.value):
         count, doubling, too_little = f"all {own.considered} nodes that were considered are", "last", ""
-    elif own.nodes == 1:
+    elif own.nodes.value == 1:
         count = "one node is"
     band = f"{gain} % [{low}, {high}] of the ideal"
     text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{too_little}"
+    named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
     text += f", limited by {' and '.join(named)}." if named else "."
     if design:
         return f"{text} {_explain_design(design)}"
-    return f"{text} No further measurement is needed to say so." if own.low == own.high < math.inf else text
+    return f"{text} No further measurement is needed to say so." if own.is_certain else text
 
 
 def _explain_design(design: Design) -> str:
@@ -231,18 +226,12 @@ def width_text(half_width: float) -> str:
     return f"±{100 * half_width:.0f} %" if half_width < 1 else f"a factor of {1 + half_width:.1f}"
 
 
-def count_text(nodes: float, considered: int) -> str:
-    """Return a number of nodes, as "≥n" where it is beyond all that were considered."""
-    return f"≥{considered}" if math.isinf(nodes) else f"{nodes:.0f}"
-
-
 def describe(own: Knee, design: Design | None) -> dict[str, Any]:
     """Return a knee and a design as columns of the table `projection`."""
-    return {
-        "worth_nodes": own.nodes, "worth_nodes_low": own.low, "worth_nodes_high": own.high,
-        "next_gain": own.gain, "next_gain_low": own.gain_low, "next_gain_high": own.gain_high,
-        "limit": own.limit, "limit_share": own.parts.get(own.limit, math.nan),
-        "measure_next": " ".join(map(str, design.counts)) if design else "",
-        "target_nodes": design.target if design else math.nan,
-        "band_now": design.now if design else math.nan, "band_then": design.then if design else math.nan,
-    }  # fmt: skip
+    limit, share = next(iter(own.parts.items()), ("", math.nan))
+    measure = {"measure_next": "", "target_nodes": math.nan, "band_now": math.nan, "band_then": math.nan}
+    if design:
+        counts = " ".join(map(str, design.counts))
+        measure = dict(zip(measure, (counts, design.target, design.now, design.then), strict=True))
+    nodes, gain = columns("worth_nodes", own.nodes), columns("next_gain", own.gain)
+    return {**nodes, **gain, "limit": limit, "limit_share": share, **measure}
