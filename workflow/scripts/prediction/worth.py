@@ -117,8 +117,8 @@ def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     is_below = gains < share
     first = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(starts))
     last = min(int(first[0]), len(starts) - 1)
-    ends, ordinal = np.append(nodes[starts], math.inf)[first], "inverted_cdf"  # no mean of a number and inf
-    low, high = np.quantile(ends[1:], ENDS, method=ordinal).tolist()
+    ends = np.append(nodes[starts], math.inf)[first]
+    low, high = np.quantile(ends[1:], ENDS, method="inverted_cdf").tolist()  # numbers that were drawn
     gain_low, gain_high = np.quantile(gains[1:, last], ENDS).tolist()
     added = _added_parts(scaling, between[:, last] - units[starts[last]])
     gain = Estimate(float(gains[0, last]), gain_low, gain_high)
@@ -195,11 +195,8 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     gain, low, high = (
         f"{100 * end:.0f}".replace("-", "−") for end in (own.gain.value, own.gain.low, own.gain.high)
     )
-    count, doubling, too_little = (
-        f"up to {own.nodes.value:.0f} nodes are",
-        "next",
-        f", not {100 * share:.0f} %",
-    )
+    count, doubling = f"up to {own.nodes.value:.0f} nodes are", "next"
+    too_little = f", not {100 * share:.0f} %"
     if math.isinf(own.nodes.value):
         count, doubling, too_little = f"all {own.considered} nodes that were considered are", "last", ""
     elif own.nodes.value == 1:
