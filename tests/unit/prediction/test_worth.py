@@ -160,8 +160,10 @@ def test_forecast_of_a_campaign(campaigns):
     (named,) = projection.forecast(study, 24, cell=name).to_dict("records")
     assert named["rate"] == study.law.cells.set_index("cell").loc[name, "rate"]
     assert rows["cost"].isna().all(), "the site states no price"
-    priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0))
-    assert (projection.forecast(priced, 24)["cost"] / rows["node_hours"]).iloc[0] == pytest.approx(1.5)
+    priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
+    costs = projection.forecast(priced, 24)
+    assert (costs["cost"] / rows["node_hours"]).iloc[0] == pytest.approx(1.5)
+    assert set(costs["currency"]) == {"EUR"}
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
     assert (rows["node_hours"] / (2 * 24 * rows["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
     assert (rows["efficiency_low"] < rows["efficiency"]).all() and (rows["nodes"] == 24).all()

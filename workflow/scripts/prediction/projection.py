@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import (
+    currency_of,
     factors,
     measured_elsewhere,
     read_timing_runs,
@@ -127,7 +128,8 @@ def counts_table(curves: pd.DataFrame, counts: Sequence[int]) -> tables.Table:
     columns["nodes"] = rows["nodes"].map("{:.0f}".format)
     for name, heading in QUANTITIES.items():
         if rows[name].notna().any():
-            columns[heading] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
+            unit = f" ({rows['currency'].iloc[0]})" if name == "cost" and rows["currency"].iloc[0] else ""
+            columns[f"{heading}{unit}"] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
     return tables.Table(COUNTS_TITLE, rows, pd.DataFrame(columns), [])
 
 
@@ -259,6 +261,7 @@ def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer
     for end in ENDS:
         curves[f"node_hours{end}"] *= args.epochs
         curves[f"cost{end}"] = price * curves[f"node_hours{end}"]
+    curves["currency"] = currency_of(study.runs) if study and args.price is None else ""
     rows, sentences = summarize(law, curves, args)
     if rows.empty:
         notes = _no_answer_notes(study)
@@ -354,7 +357,7 @@ def forecast(
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of projection_curves.csv."""
-    return curves[[*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]]
+    return curves[[*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS), "currency"]]
 
 
 def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
