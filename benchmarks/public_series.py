@@ -12,6 +12,7 @@ SERIES the series are those that a test keeps (tests/unit/prediction/public_seri
 """
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import run_program
-from prediction import law, published
+from prediction import law, published, worth
 
 FIXTURE = CHECKOUT / "tests" / "unit" / "prediction" / "public_series"
 LAW = "law"
@@ -293,15 +294,79 @@ def _score(rows: pd.DataFrame) -> float:
     return float(errors.clip(upper=WORST_SCORED).mean() + 0.1 * abs(coverage - law.BAND))
 
 
-def main(*, series: Path = FIXTURE, choose: bool = False, every: bool = False) -> None:
+def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return gains of doublings and widths of bands, predicted from fewer nodes of a series, and true ones.
+
+    Gains: `gain`, its band (`gain_low`, `gain_high`) and the measured one (`true`), from all smaller counts
+    and `from_one` node. Widths: the half width of the band on the largest count after one more count is
+    measured, `expected` before and `true` after it.
+    """
+    gains, widths = [], []
+    for name, series in cells.groupby("series"):
+        on_nodes = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
+        for _, own in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "accumulation"]):
+            own = own.drop_duplicates("nodes")
+            steps = own.set_index("nodes")["step_s"]
+            speedups = steps.index * steps.iloc[0] / steps
+            for nodes in [count for count in steps.index if 2 * count in steps.index]:
+                ends = own[own["nodes"].isin([steps.index[0], nodes, 2 * nodes])]
+                for from_one in (False, True):
+                    seen = own[own["nodes"] < 2 * nodes][: 1 if from_one else None]
+                    knee = worth.knee(_scaling(seen, ends), -math.inf)
+                    # No prediction is better than ideal; a measurement can be, by chance.
+                    true = min((speedups[2 * nodes] - speedups[nodes]) / nodes, 1.0)
+                    predicted = knee.gain.value, knee.gain.low, knee.gain.high
+                    if nodes == seen["nodes"].iloc[-1]:
+                        gains.append((name, from_one, nodes, *predicted, true))
+            for count in range(1, len(own) - 1):
+                scaling, target = _scaling(own[:count], own[count:]), float(own["nodes"].iloc[-1])
+                extended = _scaling(own[: count + 1], own[count + 1 :])
+                expected = worth.expected_width(scaling, [own["nodes"].iloc[count]], target)
+                widths.append((name, expected, worth.expected_width(extended, (), target)))
+    columns = ["series", "from_one", "nodes", "gain", "gain_low", "gain_high", "true"]
+    return pd.DataFrame(gains, columns=columns), pd.DataFrame(widths, columns=["series", "expected", "true"])
+
+
+def _scaling(measured: pd.DataFrame, cells: pd.DataFrame) -> worth.Scaling:
+    """Return predictions of cells, whose epochs have as many samples in all."""
+    nodes = cells["nodes"].to_numpy(float)
+    _, fitted, prepared = next(law.split_places(measured, cells))
+    return worth.Scaling(nodes, fitted.predict(prepared).seconds / nodes, 1 / nodes, fitted, prepared)
+
+
+def print_worth(cells: pd.DataFrame) -> None:
+    """Print how well gains of doublings, and widths of bands after a measurement, are predicted."""
+    gains, widths = predict_worth(cells)
+    for from_one, own in gains.groupby("from_one"):
+        error = 100 * (own["gain"] - own["true"]).abs()
+        is_in_band = own["true"].between(own["gain_low"], own["gain_high"])
+        is_right = (own["gain"] >= worth.SHARE) == (own["true"] >= worth.SHARE)
+        print(
+            f"gains of doublings, from {'one node' if from_one else 'all smaller counts'}: {len(own)} of "
+            f"{own['series'].nunique()} series, errors {error.median():.1f} (median) and {error.mean():.1f} "
+            f"points (mean), {100 * is_in_band.mean():.0f} % in the band, {100 * is_right.mean():.0f} % on "
+            "the right side of the share"
+        )
+    ratio = (widths["expected"] / widths["true"]).quantile([0.1, 0.5, 0.9]).round(2).tolist()
+    print(f"widths after the next count, expected over true: {len(widths)}, quantiles 10, 50, 90 %: {ratio}")
+
+
+def main(
+    *, series: Path = FIXTURE, choose: bool = False, every: bool = False, worth_it: bool = False
+) -> None:
     """Print errors of predictions of public scaling series.
 
     Args:
         series: folder of the series' CSV files
         choose: choose the law's constants on all sources but one, too (1 min)
         every: print each prediction of the law, too
+        worth_it: print instead how well the gains of doublings are predicted
     """
-    splits = list(make_splits(read_cells(series)))
+    cells = read_cells(series)
+    if worth_it:
+        print_worth(cells)
+        return
+    splits = list(make_splits(cells))
     rows = predict_splits(splits, METHODS)
     if every:
         law_rows = rows[rows["method"] == LAW].drop(columns=["method", "source"])

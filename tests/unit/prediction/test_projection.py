@@ -261,6 +261,15 @@ def test_imports_are_extrapolated_beyond_their_largest_batch():
     assert set(answer.rows["most_nodes"]) == {4096} and "limited-by-data" not in codes(answer.notes)
 
 
+def test_links_of_unknown_rate_are_asked_as_they_were(tmp_path):
+    """Measurements made elsewhere, which have no key, may not state the rate of their links."""
+    runs = synthetic.runs(nodes=(1, 2, 4)).assign(bandwidth_bytes_s=None, key=None, block=None)
+    synthetic.written(runs, "runs", tmp_path)
+    rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "16")
+    assert rows["rate"].isna().all() and sorted(rows["batch_size"]) == [32, 64, 128]
+    assert (rows["worth_nodes"] >= 1).all() and rows["answer"].str.len().gt(0).all()
+
+
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
     synthetic.written(synthetic.runs(nodes=(1, 2)).assign(model="theirs", steps=None), "runs", tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path)).empty

@@ -29,7 +29,7 @@ from prediction.question import Question
 PANEL_INCHES = 1.7
 MAX_PANELS = 6
 MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
-BAR_GAP = 0.045  # between the bars of two rates, in the logarithm of nodes
+BAR_GAP = 0.06  # between the bars of two rates, in the logarithm of nodes
 HEADING = (
     "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: up "
     "to how many nodes are worth it; triangles: counts to measure next."
@@ -61,6 +61,7 @@ def draw_curves(
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
+    notes = [note for note in notes if note not in set(rows["answer"])]
     panel_factors = [name for name in FACTORS if projected[name].nunique() > 1]
     all_panels = panels.level_combinations(projected, panel_factors)
     panel_levels = all_panels
@@ -76,6 +77,7 @@ def draw_curves(
         Series(rate_text(rate), {"rate": rate}, series_style)
         for rate, series_style in zip(rates, style.TREATMENT_STYLES, strict=False)
     ]
+    ticks = _ticks(int(projected["nodes"].max()))
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     n_rows *= len(quantities)
     above_in = panels.legend_height(len(all_series), width)
@@ -90,10 +92,10 @@ def draw_curves(
             curve = series.select(curves)
             if len(curve):
                 offset = np.exp(BAR_GAP * (at - (len(all_series) - 1) / 2))
-                _draw_curve(ax, quantity, series, curve, series.select(own_rows).iloc[0], offset)
+                _draw_curve(ax, quantity, series, curve, series.select(own_rows).iloc[0], offset, ticks)
         if quantity == quantities[0]:
             ax.set_title(panels.panel_title(levels))
-        _set_axes(ax, quantity, int(projected["nodes"].max()))
+        _set_axes(ax, quantity, ticks, int(projected["nodes"].max()))
     for ax, (quantity, _) in list(zip(axes, drawn, strict=True))[::columns]:
         ax.set_ylabel("efficiency (%)" if quantity == "efficiency" else "speed-up")
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
@@ -108,14 +110,20 @@ def draw_curves(
 
 
 def _draw_curve(
-    ax: Axes, quantity: str, series: Series, curve: pd.DataFrame, row: pd.Series, offset: float
+    ax: Axes,
+    quantity: str,
+    series: Series,
+    curve: pd.DataFrame,
+    row: pd.Series,
+    offset: float,
+    ticks: list[int],
 ) -> None:
     """Draw one rate: its line, bars at ticks moved by the factor `offset`, its knee and counts to measure."""
     factor, colour = 100 if quantity == "efficiency" else 1, series.style.colour
     nodes = curve["nodes"].to_numpy(float)
     value, low, high = (factor * curve[f"{quantity}{end}"].to_numpy() for end in ENDS)
     ax.plot(nodes, value, color=colour, linestyle=series.style.line, zorder=3)
-    has_bar = np.isin(nodes, _ticks(int(nodes[-1]))[1:])
+    has_bar = np.isin(nodes, ticks[1:])
     ax.vlines(nodes[has_bar] * offset, low[has_bar], high[has_bar], color=colour, linewidth=0.9, zorder=2)
     if row["worth_nodes"] <= nodes[-1]:
         at = np.flatnonzero(nodes == row["worth_nodes"])
@@ -131,8 +139,7 @@ def _ticks(max_nodes: int) -> list[int]:
     return [2**power for power in range(0, max_nodes.bit_length(), 2 if max_nodes > 64 else 1)]
 
 
-def _set_axes(ax: Axes, quantity: str, max_nodes: int) -> None:
-    ticks = _ticks(max_nodes)
+def _set_axes(ax: Axes, quantity: str, ticks: list[int], max_nodes: int) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
@@ -163,7 +170,7 @@ def predict(question: Question, out: Path | None = None) -> None:
     powers = [2**power for power in range(question.nodes.bit_length())]
     counts = question.at or (powers if is_single else ())
     if counts and len(projection.rows):
-        answer_tables.append(counts_table(projection.curves, counts, question.price))
+        answer_tables.append(counts_table(projection.curves, counts))
     printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
     print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
     if out:

@@ -12,7 +12,7 @@ from prediction.study import StudyLaw
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
 LEVELS = (0.8, 0.5)  # efficiencies
-BANDS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours"]
+BANDS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
 ENDS = ("", "_low", "_high")
 SECONDS_PER_HOUR = 3600.0
 
@@ -80,7 +80,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def predict_curves(law: StudyLaw, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return `hypothetical_cells` with the quantities of BANDS; speed-up and efficiency are over one node.
+    """Return `hypothetical_cells` with BANDS but cost; speed-up and efficiency are relative to one node.
 
     Columns that end in `_low` and `_high` have the ends of 90 % bands, up to perfect scaling. Curves that
     lack a prediction at some number of nodes are left out.

@@ -7,7 +7,7 @@ prediction.question). figures.projection draws it.
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import (
+    currency_of,
     factors,
     measured_elsewhere,
     read_timing_runs,
@@ -80,7 +81,7 @@ COUNTS_TITLE = "What numbers of nodes give, with 90 % bands"
 TITLES = {"treatment": "treatment", "rate": "links"}  # of columns that are no factors
 QUANTITIES = {
     "epoch_time_s": "epoch (s)", "speedup": "speed-up", "throughput_samples_s": "samples/s",
-    "efficiency": "efficiency (%)", "node_hours": "node hours",
+    "efficiency": "efficiency (%)", "node_hours": "node hours", "cost": "cost",
 }  # fmt: skip
 MAX_SENTENCES = 6
 EXTRAPOLATED = Note(
@@ -97,41 +98,38 @@ def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
     """Return the table of `summarize`."""
     if rows.empty:
         return tables.Table(TITLE, rows, pd.DataFrame(), list(notes))
-    shown_factors = _shown_factors(rows)
-    columns: dict[str, Any] = {TITLES.get(name) or title(name): rows[name].map(str) for name in shown_factors}
-    columns["links"] = rows["rate"].map(rate_text)
+    constant = [name for name in ("device", "treatment") if rows[name].nunique() == 1]
+    columns = _case_columns(rows, [name for name in CURVE if name not in constant])
+    text_columns = [*columns][:-2]
     columns["nodes worth it"] = _band_texts(rows, "worth_nodes")
     columns["next doubling gains (%)"] = [tables.number(100 * gain, 2) for gain in rows["next_gain"]]
     columns["limited by"] = rows["limit"].where(rows["limit"] != "", tables.DASH)
     for level in LEVELS:
         columns[f"nodes at {100 * level:.0f} % efficiency"] = _band_texts(rows, f"nodes_at_{100 * level:.0f}")
     columns["greatest speed-up"] = _band_texts(rows, "greatest_speedup")
-    if (rows["measure_next"] != "").any():
-        columns["measure next"] = rows["measure_next"].where(rows["measure_next"] != "", tables.DASH)
+    columns["measure next"] = rows["measure_next"].where(rows["measure_next"] != "", tables.DASH)
     group_starts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
-    text_columns = [TITLES.get(name) or title(name) for name in shown_factors if name != "batch_size"]
-    return tables.Table(
-        TITLE, rows, pd.DataFrame(columns), list(notes), [*text_columns, "limited by"], group_starts[1:]
-    )
+    display, left_aligned = pd.DataFrame(columns), [*text_columns, "limited by"]
+    return tables.Table(TITLE, rows, display, list(notes), left_aligned, group_starts[1:])
 
 
-def _shown_factors(rows: pd.DataFrame) -> list[str]:
-    return [name for name in FACTORS if name not in ("device", "treatment") or rows[name].nunique() > 1]
-
-
-def counts_table(curves: pd.DataFrame, counts: Sequence[int], price: float | None) -> tables.Table:
-    """Return what some numbers of nodes give, by case and link rate; `price` is that of a node hour."""
-    rows = curves[curves["nodes"].isin(counts)].reset_index(drop=True)
-    factors_shown = [name for name in CURVE if rows[name].nunique(dropna=False) > 1]
-    columns: dict[str, Any] = {
+def _case_columns(rows: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of `names` as text, by their headings."""
+    return {
         TITLES.get(name) or title(name): rows[name].map(rate_text if name == "rate" else str)
-        for name in factors_shown
+        for name in names
     }
+
+
+def counts_table(curves: pd.DataFrame, counts: Sequence[int]) -> tables.Table:
+    """Return what some numbers of nodes give, by case and link rate."""
+    rows = curves[curves["nodes"].isin(counts)].reset_index(drop=True)
+    columns = _case_columns(rows, [name for name in CURVE if rows[name].nunique(dropna=False) > 1])
     columns["nodes"] = rows["nodes"].map("{:.0f}".format)
     for name, heading in QUANTITIES.items():
-        columns[heading] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
-    if price is not None:
-        columns["cost"] = _band_texts(rows, "node_hours", price)
+        if rows[name].notna().any():
+            unit = f" ({rows['currency'].iloc[0]})" if name == "cost" and rows["currency"].iloc[0] else ""
+            columns[f"{heading}{unit}"] = _band_texts(rows, name, 100 if name == "efficiency" else 1)
     return tables.Table(COUNTS_TITLE, rows, pd.DataFrame(columns), [])
 
 
@@ -254,13 +252,16 @@ def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer
         law, cases = law_of_numbers(args, study)
     if study and conditions.is_emulated(study.runs):
         cases = cases[:0]
-    is_elsewhere = study is not None and measured_elsewhere(study.runs)
-    is_epoch_known = bool(args.places) or not is_elsewhere
+    is_epoch_known = bool(args.places) or study is None or not measured_elsewhere(study.runs)
     counts = np.union1d(node_counts(args.nodes), args.at).astype(int)
-    rates = [] if cell else _link_rates(args, law, cases, is_elsewhere)
+    rates = [] if cell else _link_rates(args, law, cases, is_epoch_known)
     cells = hypothetical_cells(cases, rates, counts, is_epoch_known=is_epoch_known)
     curves = predict_curves(law, cells)
-    curves[[f"node_hours{end}" for end in ENDS]] *= args.epochs
+    price = _node_hour_price(args, study)
+    for end in ENDS:
+        curves[f"node_hours{end}"] *= args.epochs
+        curves[f"cost{end}"] = price * curves[f"node_hours{end}"]
+    curves["currency"] = currency_of(study.runs) if study and args.price is None else ""
     rows, sentences = summarize(law, curves, args)
     if rows.empty:
         notes = _no_answer_notes(study)
@@ -273,16 +274,23 @@ def answer(args: Question, study: Study | None = None, cell: str = "") -> Answer
     return Answer(curves, rows, list(filter(None, notes)))
 
 
-def _link_rates(args: Question, law: StudyLaw, cases: pd.DataFrame, is_elsewhere: bool) -> list[float]:
-    """Return the rates of links in question, none where each case is asked at its own.
+def _node_hour_price(args: Question, study: Study | None) -> float:
+    """Return the price of a node hour that the question or else the study states, NaN without one."""
+    if args.price is not None or study is None:
+        return math.nan if args.price is None else args.price
+    prices = study.runs.get("price_per_node_hour", pd.Series(dtype=float))
+    return float(prices.max()) if prices.nunique() == 1 else math.nan
 
-    They are those that the question names. Without any, a study is asked at the usual ones and its fastest,
-    and measurements made elsewhere at their own.
+
+def _link_rates(args: Question, law: StudyLaw, cases: pd.DataFrame, is_measured_here: bool) -> list[float]:
+    """Return the rates that the question names, or the usual ones and the study's fastest.
+
+    It is empty where each case is asked at its own rate: measurements made elsewhere.
     """
     rates = [GIGABIT * rate for rate in dict.fromkeys(args.rate)]
     if args.study is None or args.places or args.rate != RATES:
         return rates
-    if is_elsewhere and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
+    if not is_measured_here and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
         return []
     return sorted({*rates, *law.cells["rate"].dropna().nlargest(1)})
 
@@ -300,16 +308,14 @@ def summarize(law: StudyLaw, curves: pd.DataFrame, args: Question) -> tuple[pd.D
         scaling = worth.predict_scaling(law, curve)
         knee = worth.knee(scaling, args.min_gain)
         is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
-        is_open = is_measured and not knee.low == knee.high < math.inf
-        target = int(min(2 * knee.high, knee.considered))
+        target = int(min(2 * knee.nodes.high, knee.considered))
+        is_open = is_measured and not knee.is_certain
         design = worth.next_counts(scaling, target, args.measurable) if is_open else None
-        answer = ""
+        row = case | summarize_curve(curve) | worth.describe(knee, design) | {"answer": ""}
         if is_measured:
-            answer = worth.explain(knee, design, args.min_gain, _case_clause(case, curves))
-            measure_next = design.counts if design else ()
-            facts = {**case, "worth_nodes": knee.nodes, "measure_next": measure_next}
-            sentences.append(Note("worth-it", answer, **facts))
-        rows.append(case | summarize_curve(curve) | worth.describe(knee, design) | {"answer": answer})
+            row["answer"] = worth.explain(knee, design, args.min_gain, _case_clause(case, curves))
+            sentences.append(Note("worth-it", str(row["answer"]), **row))
+        rows.append(row)
     omitted = len(sentences) - MAX_SENTENCES
     if omitted > 0:
         text = f"The table has {omitted} more cases, its CSV their answers in the column `answer`."
@@ -325,43 +331,33 @@ def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
 
 
 def forecast(
-    study: Study,
-    nodes: int,
-    *,
-    cell: str = "",
-    epochs: float = 1.0,
-    share: float = worth.SHARE,
-    measurable: int | None = None,
+    study: Study, nodes: int, *, cell: str = "", epochs: float = 1.0, share: float = worth.SHARE
 ) -> pd.DataFrame:
     """Return what a study's cases give on a number of nodes, with the links that were measured.
 
     Args:
         study: What was measured (`load_study`).
         nodes: The number of nodes in question.
-        cell: The cell whose case is asked about; default: all cases.
-        epochs: Epochs that `node_hours` are for.
+        cell: The cell whose case is asked about; "": all cases.
+        epochs: Epochs that `node_hours` and `cost` are for.
         share: Of the ideal gain of a doubling, below which more nodes are not worth it.
-        measurable: The largest number of nodes that can be measured next.
 
     Returns:
-        A row for each case: `curves.CURVE`, the quantities of `curves.BANDS` with their 90 % bands, the
-        columns of the table `projection` (`worth_nodes`, `limit`, ...), and `answer`, the same in sentences,
-        "" for links that were not measured. Without rows, nothing can be predicted.
+        A row for each case: `curves.CURVE`, `nodes`, the quantities of `curves.BANDS` with their 90 % bands,
+        and the columns of the table `projection`. It is empty where nothing can be predicted.
     """
     considered = max(MAX_NODES, 2 * nodes)
-    question = replace(
-        ask(from_=Path(), nodes=considered, epochs=epochs, min_gain=share, measurable=measurable), at=(nodes,)
-    )
+    question = ask(from_=Path(), nodes=considered, at=[nodes], epochs=epochs, min_gain=share)
     projected = answer(question, study, cell)
     if projected.rows.empty:
         return projected.rows
-    columns = [*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]
-    return projected.curves.loc[projected.curves["nodes"] == nodes, columns].merge(projected.rows, on=CURVE)
+    curves = curve_columns(projected.curves)
+    return curves[curves["nodes"] == nodes].merge(projected.rows[projected.rows["answer"] != ""], on=CURVE)
 
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of projection_curves.csv."""
-    return curves[[*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS)]]
+    return curves[[*CURVE, "nodes", *(f"{name}{end}" for name in BANDS for end in ENDS), "currency"]]
 
 
 def main(*, runs: Path, network: Path | None = None, out: Path) -> None:

@@ -97,12 +97,9 @@ def ask(
     Raises:
         InputError: If a number is out of its range, or the options contradict each other.
     """
-    options: dict[str, Any] = {
-        "batch_size": batch_size, "samples": samples, "model": model, "dataset": dataset,
-        "parameters": parameters, "gradient_bytes": gradient_bytes, "sync_every": sync_every,
-        "inside_rate": inside_rate, "framework": framework, "nodes": nodes, "epochs": epochs, "price": price,
-        "min_gain": min_gain, "measurable": measurable,
-    }  # fmt: skip
+    options = dict(locals())
+    for name in ("from_", "step_time", "measured", "rate", "at"):
+        del options[name]
     rates = tuple(rate) or RATES
     places = [(1, 1, step_time)] if step_time is not None else []
     places += map(_parse_place, measured)

@@ -1,37 +1,37 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 where scaling is
-ideal: what the added nodes yield, relative to as many nodes that work alone. The knee is the smallest number
-of nodes whose doubling gains less than a stated share; more nodes are not worth it. Its band comes from draws
-of whole curves with the joint covariance of the law, because predictions on different numbers of nodes share
-most of their errors, and no draw scales better than ideally.
+ideal. The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not
+worth it. Bands come from draws of whole curves with the covariance of the law, because predictions on
+different numbers of nodes share most errors. What limits the doubling is the part of a step whose node time
+(seconds times nodes) grows most.
 
-What limits the next doubling is the part of a step whose node time (seconds times nodes) grows most.
-
-A measurement that agrees with its prediction narrows the band of other predictions. How far is found by
-adding it to the measured cells and fitting the law again. Of sets of counts that narrow almost alike the one
-with the fewest nodes is proposed, since it costs least.
+How far a measurement narrows the band of a prediction is found by adding it to the measured cells, somewhat
+off its own prediction, and fitting the law again. Of sets of counts that narrow almost alike the one with the
+fewest nodes is proposed, since it costs least.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.intervals import Estimate, columns
 from prediction.law import BAND, Array, Law, Z
 from prediction.study import StudyLaw
 
 SHARE = 0.7  # of the ideal gain of a doubling
 N_DRAWS = 999
+ENDS = [(1 - BAND) / 2, (1 + BAND) / 2]  # quantiles of a band
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_NEXT_COUNTS = 2
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
 ALMOST = 0.9  # of the narrowing of the best set of counts
+TYPICAL_DEVIATION = 0.67  # of a measurement from its prediction, in standard deviations: half deviate less
 MIN_NARROWING = 0.1  # of the band, for which a measurement is proposed
 MIN_NAMED_PART = 0.25  # of the node time that the next doubling adds, for which a sentence names a part
 
@@ -54,42 +54,27 @@ class Scaling:
     law: Law
     cells: pd.DataFrame
 
-    @property
-    def measured(self) -> list[int]:
-        """Measured numbers of nodes, ascending."""
-        return sorted({int(count) for count in self.law.cells["nodes"]})
-
 
 @dataclass(frozen=True)
 class Knee:
     """Where the next doubling of the nodes gains less than a share of the ideal.
 
     Attributes:
-        nodes: Up to how many nodes a doubling gains the share; inf where all that were considered do.
-        low: The lower end of its 90 % band.
-        high: The upper end.
+        nodes: Up to how many nodes a doubling gains the share, with its 90 % band; inf: all considered ones.
         gain: What the next doubling gains; that of the last one where `nodes` is inf, NaN without any.
-        gain_low: The lower end of its 90 % band.
-        gain_high: The upper end.
-        again: Number of nodes beyond `nodes` from which a doubling gains the share again; inf: none.
         parts: Shares of the node time that this doubling adds, by part of a step, largest first.
         considered: The largest number of nodes that was considered.
     """
 
-    nodes: float
-    low: float
-    high: float
-    gain: float
-    gain_low: float
-    gain_high: float
-    again: float
+    nodes: Estimate
+    gain: Estimate
     parts: dict[str, float]
     considered: int
 
     @property
-    def limit(self) -> str:
-        """The part of a step that takes most of the node time that the next doubling adds; "": none."""
-        return next(iter(self.parts), "")
+    def is_certain(self) -> bool:
+        """Whether its band is one number of nodes, so that no measurement is needed."""
+        return self.nodes.low == self.nodes.high < math.inf
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,7 @@ class Design:
         counts: Numbers of nodes.
         target: The number of nodes whose prediction they are to narrow.
         now: Half width of its 90 % band as a share of the prediction.
-        then: The same after measurements that agree with their predictions.
+        then: The same as expected after the measurements (`expected_width`).
     """
 
     counts: tuple[int, ...]
@@ -120,30 +105,24 @@ def predict_scaling(law: StudyLaw, curve: pd.DataFrame) -> Scaling:
 
 def knee(scaling: Scaling, share: float = SHARE) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
-    nodes = scaling.nodes
-    considered = int(nodes[-1])
+    nodes, considered = scaling.nodes, int(scaling.nodes[-1])
     starts = np.flatnonzero(2 * nodes <= considered)
     if not len(starts):
-        unknown, beyond = math.nan, math.inf
-        return Knee(beyond, beyond, beyond, unknown, unknown, unknown, beyond, {}, considered)
-    between = np.array(
-        [np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in np.eye(len(nodes))]
-    )
+        return Knee(Estimate(math.inf, math.inf, math.inf), Estimate(math.nan), {}, considered)
+    units = np.eye(len(nodes))
+    between = np.array([np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in units])
     speedups = scaling.epoch_s[0] / scaling.epoch_s * nodes[0]
     logs = np.log(np.vstack([speedups, _draw_speedups(scaling, speedups)]))
     gains = (np.exp(logs @ between) - np.exp(logs[:, starts])) / nodes[starts]
     is_below = gains < share
     first = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(starts))
-    ends = np.append(nodes[starts], math.inf)[first]
-    low, high = np.quantile(ends[1:], [(1 - BAND) / 2, (1 + BAND) / 2], method="inverted_cdf")
     last = min(int(first[0]), len(starts) - 1)
-    gain_low, gain_high = np.quantile(gains[1:, last], [(1 - BAND) / 2, (1 + BAND) / 2])
-    again = nodes[starts[last + 1 :]][~is_below[0, last + 1 :]]
-    return Knee(
-        float(ends[0]), float(low), float(high), float(gains[0, last]), float(gain_low), float(gain_high),
-        float(again[0]) if len(again) else math.inf,
-        _added_parts(scaling, between[:, last] - np.eye(len(nodes))[starts[last]]), considered,
-    )  # fmt: skip
+    ends = np.append(nodes[starts], math.inf)[first]
+    low, high = np.quantile(ends[1:], ENDS, method="inverted_cdf").tolist()  # numbers that were drawn
+    gain_low, gain_high = np.quantile(gains[1:, last], ENDS).tolist()
+    added = _added_parts(scaling, between[:, last] - units[starts[last]])
+    gain = Estimate(float(gains[0, last]), gain_low, gain_high)
+    return Knee(Estimate(float(ends[0]), low, high), gain, added, considered)
 
 
 def _draw_speedups(scaling: Scaling, speedups: Array) -> Array:
@@ -163,7 +142,7 @@ def _added_parts(scaling: Scaling, contrast: Array) -> dict[str, float]:
 
 
 def next_counts(scaling: Scaling, target: int, measurable: int | None = None) -> Design:
-    """Return the powers of two whose measurement narrows the prediction on about `target` nodes most.
+    """Return one or two powers of two whose measurement narrows the prediction on about `target` nodes most.
 
     Args:
         scaling: Predictions up to `target` nodes or more.
@@ -171,55 +150,64 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
         measurable: The largest number of nodes that can be measured; None: MEASURABLE_FACTOR times the
             largest measured one.
     """
-    limit = measurable or MEASURABLE_FACTOR * max(scaling.measured)
-    powers = [2**power for power in range(limit.bit_length())]
-    counts = [count for count in powers if count in scaling.nodes and count not in scaling.measured]
-    target_cell = scaling.cells.iloc[[int(np.abs(np.log(scaling.nodes / target)).argmin())]]
-    now = scaling.law.predict(target_cell).log_sd[0]
-    n = max(1.0, float(scaling.law.cells["n"].median()))
-    widths = {}
-    for chosen in _sets(counts[-MAX_CANDIDATES:]):
-        cells = scaling.cells[np.isin(scaling.nodes, chosen)]
-        agreeing = cells.assign(step_s=scaling.law.predict(cells).seconds, n=n, sd=math.nan)
-        extended = Law(pd.concat([scaling.law.cells, agreeing], ignore_index=True))
-        widths[chosen] = float(extended.predict(target_cell).log_sd[0])
+    measured = scaling.law.cells["nodes"].astype(int)
+    limit = measurable or MEASURABLE_FACTOR * int(measured.max())
+    powers = {2**power for power in range(limit.bit_length())} & set(scaling.nodes)
+    counts = sorted(powers - set(measured))
+    nearest = float(scaling.nodes[np.abs(np.log(scaling.nodes / target)).argmin()])
+    now = expected_width(scaling, (), nearest)
+    candidates = counts[-MAX_CANDIDATES:]
+    sets = chain(combinations(candidates, 1), combinations(candidates, 2))
+    widths = {chosen: expected_width(scaling, chosen, nearest) for chosen in sets}
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
-        return Design((), target, _half_width(now), _half_width(now))
+        return Design((), target, now, now)
     almost = [chosen for chosen, width in widths.items() if now - width >= ALMOST * (now - narrowest)]
     best = min(almost, key=sum)
-    return Design(best, target, _half_width(now), _half_width(widths[best]))
+    return Design(best, target, now, widths[best])
 
 
-def _sets(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield all sets of up to MAX_NEXT_COUNTS counts."""
-    for size in range(1, MAX_NEXT_COUNTS + 1):
-        yield from combinations(counts, size)
+def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> float:
+    """Return the half width of the band on `target` nodes that is expected after measurements on `counts`.
 
-
-def _half_width(log_sd: float) -> float:
-    return math.exp(Z * log_sd) - 1
+    It is that of the mean variance of two laws, fitted as if all of them took longer, or shorter, than
+    predicted by TYPICAL_DEVIATION.
+    """
+    cells, target_cell = (scaling.cells[np.isin(scaling.nodes, nodes)] for nodes in (list(counts), [target]))
+    predicted = scaling.law.predict(cells)
+    n = max(1.0, float(scaling.law.cells["n"].median()))
+    variances = []
+    for z in (-TYPICAL_DEVIATION, TYPICAL_DEVIATION):
+        step_s = predicted.seconds * np.exp(z * predicted.log_sd)
+        measured = pd.concat([scaling.law.cells, cells.assign(step_s=step_s, n=n, sd=math.nan)])
+        extended = Law(measured.reset_index(drop=True)) if len(cells) else scaling.law
+        variances.append(float(extended.predict(target_cell).log_sd[0]) ** 2)
+    return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
 
 
 def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     """Return the answer in sentences; `title` says for what, as a first clause."""
-    if math.isnan(own.gain):
+    if math.isnan(own.gain.value):
         return f"{title}: only one node was considered."
-    ends = " to ".join(count_text(end, own.considered) for end in (own.low, own.high))
-    gain, low, high = (
-        f"{100 * end:.0f}".replace("-", "−") for end in (own.gain, own.gain_low, own.gain_high)
+    ends = " to ".join(
+        f"≥{own.considered}" if math.isinf(end) else f"{end:.0f}" for end in (own.nodes.low, own.nodes.high)
     )
+    gain, low, high = (
+        f"{100 * end:.0f}".replace("-", "−") for end in (own.gain.value, own.gain.low, own.gain.high)
+    )
+    count, doubling = f"up to {own.nodes.value:.0f} nodes are", "next"
+    too_little = f", not {100 * share:.0f} %"
+    if math.isinf(own.nodes.value):
+        count, doubling, too_little = f"all {own.considered} nodes that were considered are", "last", ""
+    elif own.nodes.value == 1:
+        count = "one node is"
+    band = f"{gain} % [{low}, {high}] of the ideal"
+    text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{too_little}"
     named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
-    limits = f"; what it adds is {' and '.join(named)}" if named else ""
-    if math.isinf(own.nodes):
-        count, doubling = f"all {own.considered} nodes that were considered are", "the last doubling gains"
-    else:
-        count = "one node is" if own.nodes == 1 else f"up to {own.nodes:.0f} nodes are"
-        doubling = f"the next doubling gains less than {100 * share:.0f} % of the ideal,"
-    text = f"{title}, {count} worth it (90 % band: {ends}): {doubling} {gain} % [{low}, {high}]{limits}."
-    if math.isfinite(own.again):
-        text += f" From {own.again:.0f} nodes on, a doubling gains {100 * share:.0f} % again."
-    return f"{text} {_explain_design(design)}" if design else text
+    text += f", limited by {' and '.join(named)}." if named else "."
+    if design:
+        return f"{text} {_explain_design(design)}"
+    return f"{text} No further measurement is needed to say so." if own.is_certain else text
 
 
 def _explain_design(design: Design) -> str:
@@ -235,18 +223,12 @@ def width_text(half_width: float) -> str:
     return f"±{100 * half_width:.0f} %" if half_width < 1 else f"a factor of {1 + half_width:.1f}"
 
 
-def count_text(nodes: float, considered: int) -> str:
-    """Return a number of nodes, as "≥n" where it is beyond all that were considered."""
-    return f"≥{considered}" if math.isinf(nodes) else f"{nodes:.0f}"
-
-
 def describe(own: Knee, design: Design | None) -> dict[str, Any]:
     """Return a knee and a design as columns of the table `projection`."""
-    return {
-        "worth_nodes": own.nodes, "worth_nodes_low": own.low, "worth_nodes_high": own.high,
-        "next_gain": own.gain, "next_gain_low": own.gain_low, "next_gain_high": own.gain_high,
-        "limit": own.limit, "limit_share": own.parts.get(own.limit, math.nan),
-        "measure_next": " ".join(map(str, design.counts)) if design else "",
-        "target_nodes": design.target if design else math.nan,
-        "band_now": design.now if design else math.nan, "band_then": design.then if design else math.nan,
-    }  # fmt: skip
+    limit, share = next(iter(own.parts.items()), ("", math.nan))
+    measure = {"measure_next": "", "target_nodes": math.nan, "band_now": math.nan, "band_then": math.nan}
+    if design:
+        counts = " ".join(map(str, design.counts))
+        measure = dict(zip(measure, (counts, design.target, design.now, design.then), strict=True))
+    nodes, gain = columns("worth_nodes", own.nodes), columns("next_gain", own.gain)
+    return {**nodes, **gain, "limit": limit, "limit_share": share, **measure}

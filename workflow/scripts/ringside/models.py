@@ -117,31 +117,11 @@ def predict(
     ./ringside predict --parameters 1.3e9 --measured 1x8=0.84 --measured 2x8=0.91 --rate 200
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
+    options = {name: value for name, value in locals().items() if value is not None and name != "out"}
     from figures import projection
     from prediction.question import ask
 
-    question = ask(
-        from_=from_,
-        step_time=step_time,
-        measured=measured or (),
-        batch_size=batch_size,
-        samples=samples,
-        model=model,
-        dataset=dataset,
-        parameters=parameters,
-        gradient_bytes=gradient_bytes,
-        sync_every=sync_every,
-        rate=rate or (),
-        inside_rate=inside_rate,
-        framework=framework,
-        nodes=nodes,
-        at=at or (),
-        epochs=epochs,
-        price=price,
-        min_gain=min_gain,
-        measurable=measurable,
-    )
-    projection.predict(question, out)
+    projection.predict(ask(**options), out)
 
 
 def strategies(
