@@ -135,7 +135,13 @@ def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
 
 def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
     assert not products_of(campaign).traits.nodes_have_network, "they are emulated at the site local"
-    assert products.omitted_tables(campaign) == ["time_to_accuracy", "cost", "strategies", "efficiency"]
+    assert products.omitted_tables(campaign) == [
+        "time_to_accuracy",
+        "cost",
+        "strategies",
+        "efficiency",
+        "memory",
+    ]
     costs = Costs(grid_g_co2_per_kwh=250.0)
     priced = replace(campaign, site=replace(campaign.site, costs=costs))
     assert "cost" not in products.omitted_tables(priced)
