@@ -141,6 +141,7 @@ def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
         "strategies",
         "efficiency",
         "memory",
+        "memory",
     ]
     costs = Costs(grid_g_co2_per_kwh=250.0)
     priced = replace(campaign, site=replace(campaign.site, costs=costs))
