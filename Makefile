@@ -61,7 +61,7 @@ thorough-test: venv  ## run more cases of what quicker tests cover: mutated inpu
 	@$(BIN)/python -m pytest $(PARALLEL) -m thorough $(ARGS)
 
 frameworks-test: venv  ## train and benchmark every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_devices.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/ranks/test_command_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py tests/unit/models/test_attention.py tests/unit/ranks/test_shortage.py tests/gpu/test_deepspeed.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_devices.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/ranks/test_memory_estimate.py tests/unit/ranks/test_command_training.py tests/unit/network/test_collective_benchmark.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py tests/unit/models/test_attention.py tests/unit/ranks/test_shortage.py tests/gpu/test_deepspeed.py $(ARGS)
 
 versions-test: venv  ## use the oldest Snakemake, PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest -m versions tests/unit/ranks/test_versions.py tests/unit/invocation/test_content_check.py $(ARGS)
@@ -174,6 +174,9 @@ bench-stopping: venv  ## measure by simulation how often intervals cover the tru
 
 bench-tracing: venv  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
 	@$(BENCH) tracing $(ARGS)
+
+bench-memory: venv  ## measure how near estimates of the memory of ranks are to what PyTorch allocates on processors (2 min)
+	@$(BENCH_PYTHON) benchmarks/memory_estimates.py $(ARGS)
 
 bench-reference: venv  ## measure which work beside a run tells most of its epoch time, under a load that comes and goes (needs root; 60 trainings, 20 min); ARGS=--quiet: without a load
 	@$(BENCH_PYTHON) benchmarks/reference_kinds.py $(ARGS)

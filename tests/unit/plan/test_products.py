@@ -135,7 +135,8 @@ def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
 
 def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
     assert not products_of(campaign).traits.nodes_have_network, "they are emulated at the site local"
-    assert products.omitted_tables(campaign) == ["time_to_accuracy", "cost", "strategies", "efficiency"]
+    omitted_here = ["time_to_accuracy", "cost", "strategies", "efficiency", "memory"]
+    assert products.omitted_tables(campaign) == omitted_here
     costs = Costs(grid_g_co2_per_kwh=250.0)
     priced = replace(campaign, site=replace(campaign.site, costs=costs))
     assert "cost" not in products.omitted_tables(priced)
@@ -145,7 +146,7 @@ def test_tables_with_nothing_to_show_are_omitted(campaign: Campaign) -> None:
     arguments = parse_arguments(
         analysis.study.main, products_of(campaign).arguments(PROGRAMS["analysis.study"])
     )
-    assert list(arguments["omit"]) == ["time_to_accuracy", "cost", "strategies", "efficiency"]
+    assert list(arguments["omit"]) == omitted_here
     factors = campaign.study.factors | {"nodes": [2], "sync_every": [1], "batch_size": [16]}
     single = replace(campaign.study.replicates, at_least=1, at_most=1)
     study = replace(campaign.study, factors=factors, replicates=single, exclude=())

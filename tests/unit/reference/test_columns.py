@@ -14,6 +14,7 @@ from analysis import (
     effects,
     efficiency,
     energy,
+    memory,
     missing,
     regression,
     regression_table,
@@ -42,6 +43,7 @@ from prediction import crossover, held_out, hybrid, methods, projection, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import Network, benchmark_points
 from prediction.question import ask
+from records.aggregate import memory_estimate_columns
 from reference import products
 from strategies import costs_table, found
 from support.known_heterogeneous import heterogeneous_runs
@@ -109,10 +111,12 @@ def table_data(
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
     projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
+    estimate = {"rank": 0, "bytes": dict.fromkeys(memory.HEADINGS, 1)}
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     metered_epochs = of_epochs.assign(energy_package_j=5.0)
     return {
+        "memory": memory.summarize(runs.assign(**memory_estimate_columns(estimate))),
         "cells": cells_of_every_response(with_energy, metered_epochs),
         "settings": settings.values_by_framework(runs.assign(settings="threads: 2")),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),

@@ -62,9 +62,9 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("typed", "function", "arguments", "named"),
     [
-        ("plan quickstart -s virtual --block 2 --json", "plan.cost.main", (),
+        ("plan quickstart -s virtual --block 2 --json", "runs.memory_estimates.show_plan", (),
          {"study": "quickstart", "site": "virtual", "block": 2, "as_json": True}),
-        ("plan", "plan.cost.main", (), {"study": "", "site": "", "block": None, "as_json": False}),
+        ("plan", "runs.memory_estimates.show_plan", (), {"study": "", "site": "", "block": None, "as_json": False}),
         ("status quickstart --watch", "records.status.show_status", ("quickstart", ""),
          {"repeatedly": True, "as_json": False}),
         ("preview quickstart", "report.preview.main", (), {"study": "quickstart", "site": ""}),

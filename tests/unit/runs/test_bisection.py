@@ -57,3 +57,26 @@ def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: obje
     if result.largest < sizes[-1]:
         above = sizes[sizes.index(result.largest) + 1]
         assert not answers[above]
+
+
+@given(sizes=SIZES, memory=st.integers(0, 1 << 20), estimated=st.integers(1, 1 << 20))
+def test_search_finds_the_same_from_an_estimate(sizes: list[int], memory: int, estimated: int) -> None:
+    tried: Counter[int] = Counter()
+
+    def fits(size: int) -> bool:
+        tried[size] += 1
+        return size <= memory
+
+    assert find_largest(sizes, fits, estimated) == find_largest(sizes, lambda size: size <= memory)
+    assert max(tried.values()) == 1
+
+
+def test_good_estimate_saves_most_trials() -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= 50_000
+
+    assert find_largest(range(1, 1 << 20), fits, 50_010).largest == 50_000
+    assert len(tried) <= 12

@@ -139,18 +139,18 @@ def table(runs: pd.DataFrame) -> tables.Table:
         ("optimizer state", "optimizer"),
         ("activations", "activations"),
     ):
-        display[f"{heading} (MB)"] = _megabytes_text(data[f"{name}_bytes"])
-    display["peak memory (MB)"] = _megabytes_text(
+        display[f"{heading} (MB)"] = megabyte_texts(data[f"{name}_bytes"])
+    display["peak memory (MB)"] = megabyte_texts(
         data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"])
     )
     for kind in MESH_COLLECTIVES:
         if data[f"{kind}_bytes"].any():
-            display[f"{kind.replace('_', '-')} (MB)"] = _megabytes_text(data[f"{kind}_bytes"])
+            display[f"{kind.replace('_', '-')} (MB)"] = megabyte_texts(data[f"{kind}_bytes"])
     if data["bubble"].any():
         display["bubble (%)"] = data["bubble"].map(tables.percent)
     if data["sent_formula_bytes"].notna().any():
-        display["sent, by formula (MB)"] = _megabytes_text(data["sent_formula_bytes"])
-    display["sent, measured (MB)"] = _megabytes_text(data["sent_bytes"])
+        display["sent, by formula (MB)"] = megabyte_texts(data["sent_formula_bytes"])
+    display["sent, measured (MB)"] = megabyte_texts(data["sent_bytes"])
     words = [title(name) for name in ("framework", "model", "dataset", "parallelism", "schedule", "sharding")]
     by_layer = [BY_LAYER] if runs["framework"].map(has_strategies).any() else []
     notes = [
@@ -163,5 +163,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
     return tables.Table(TITLE, data, pd.DataFrame(display), [note for note in notes if note], words)
 
 
-def _megabytes_text(values: pd.Series) -> pd.Series:
+def megabyte_texts(values: pd.Series) -> pd.Series:
+    """Return bytes in MB, a dash where there are none."""
     return values.astype(float).map(lambda value: tables.DASH if math.isnan(value) else f"{value / 1e6:.3g}")

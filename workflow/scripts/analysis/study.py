@@ -24,6 +24,7 @@ from analysis import (
     effects,
     efficiency,
     energy,
+    memory,
     missing,
     regression,
     regression_table,
@@ -155,6 +156,7 @@ RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "strategies": strategies.table,
     "settings": settings.table,
     "drift": drift.table,
+    "memory": memory.table,
     "adjusted": adjusted.table,
     "efficiency": efficiency.table,
 }
@@ -171,6 +173,7 @@ TABLES_LONGEST_FIRST = (
     "anova",
     "speedup",
     "strategies",
+    "memory",
     "cells",
     "checks",
     "settings",

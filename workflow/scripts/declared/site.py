@@ -179,6 +179,18 @@ class Scheduler(Keys):
 
 
 @dataclass(frozen=True)
+class Memory(Keys):
+    """Memory that runs have, which `./ringside plan` compares with what they need."""
+
+    device_gib: Maybe[float] = optional("memory of an accelerator, GiB", gt=0)
+    node_gib: Maybe[float] = optional(
+        "memory of a node, GiB; default: scheduler.memory_mb, or that of this machine with launcher local",
+        gt=0,
+    )
+    refuse: bool = key("whether runs that need more, as estimated, are refused", default=True)
+
+
+@dataclass(frozen=True)
 class Images(Keys):
     """How images are made and opened."""
 
@@ -306,6 +318,10 @@ class SiteKeys(Keys):
         "dense peak by precision, TFLOP/s, for the utilization of devices: of one accelerator, over that of "
         "the table of devices; with device cpu, of all `cores` together, which have no default",
         default=(),
+    )
+    memory: Memory = key(
+        "memory that runs have, for `./ringside plan`: device_gib of an accelerator, node_gib of a node",
+        default_factory=Memory,
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
     interface: Interface | Annotated[tuple[Interface, ...], Rules(min_length=2, unique=True)] = key(

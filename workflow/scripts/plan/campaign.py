@@ -37,6 +37,7 @@ from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
 PILOT_BLOCKS = 2
+MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memory
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class Campaign:
         if self.published is not None:
             columns = {
                 "settings_recorded": "settings",
+                "memory_estimated": "estimated_memory_peak_bytes",
                 "priced": "price_per_node_hour",
                 "grid_stated": "grid_g_co2_per_kwh",
             }
@@ -156,6 +158,7 @@ class Campaign:
             costs = self.site.costs
             stated = {
                 "settings_recorded": True,
+                "memory_estimated": (self.results / MEMORY_ESTIMATES).exists(),
                 "priced": costs.price_per_node_hour is not None,
                 "grid_stated": costs.grid_g_co2_per_kwh is not None,
             }

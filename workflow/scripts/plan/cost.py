@@ -42,8 +42,9 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, configured, imported_note, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
-from plan.identity import cores_per_rank, device
+from plan.identity import cores_per_rank, device, environment_of
 from plan.largest import planned_searches
+from plan.memory import Need, describe_needs, is_estimable, needs_by_cell
 from plan.timings import BUDGET_S, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
@@ -78,6 +79,7 @@ HEADER: tuple[str, ...] = (
     "together",
     "estimated from",
 )
+MEMORY_TITLE = "memory of a rank"
 TEXT_COLUMNS = (*HEADER[:3], *HEADER[-1:])
 MIN_SPAN_RATIO = 1.5  # longest over shortest run from which the table shows the range
 
@@ -136,6 +138,11 @@ class Cost:
     @cached_property
     def _cell_estimates(self) -> dict[str, Estimate]:
         return {self.campaign.by_id[run_id].cell: estimate for run_id, estimate in self.estimates.items()}
+
+    @cached_property
+    def memory(self) -> dict[str, Need]:
+        """What cells need of their memory, where it is estimated."""
+        return needs_by_cell(self.campaign.site, self.runs, self.campaign.results)
 
     @cached_property
     def possible(self) -> list[Run]:
@@ -358,7 +365,8 @@ def benchmark_times_at(site: str, results: Path = Path("results")) -> dict[str, 
 def report(cost: Cost) -> str:
     """Return the estimate as text, in lines for a terminal."""
     fraction = cost.campaign.study.fraction
-    rows = aligned(table_rows(cost), left=[name in TEXT_COLUMNS for name in HEADER])
+    header, *_ = table = table_rows(cost)
+    rows = aligned(table, left=[name in TEXT_COLUMNS for name in header])
     lines: list[str] = [fraction_line(fraction)] if fraction else []
     lines += ["  ".join(row).rstrip() for row in rows]
     return "\n".join([title(cost), *(f"  {line}" for line in [*lines, *notes(cost)])])
@@ -378,8 +386,18 @@ def title(cost: Cost) -> Note:
 
 
 def table_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return the rows of the report's table, HEADER first."""
-    return [HEADER, *_run_rows(cost), *_benchmark_rows(cost), *_timing_rows(cost)]
+    """Return the rows of the report's table, HEADER first; with a column for memory where it is estimated."""
+    runs, further = _run_rows(cost), [*_benchmark_rows(cost), *_timing_rows(cost)]
+    if not cost.memory:
+        return [HEADER, *(row for row, _ in runs), *further]
+    table = [(HEADER, MEMORY_TITLE), *((row, _memory_text(cost, members)) for row, members in runs)]
+    return [(*row[:-1], memory, row[-1]) for row, memory in [*table, *((row, "") for row in further)]]
+
+
+def _memory_text(cost: Cost, runs: Iterable[Run]) -> str:
+    """Return the memory of the runs that need the largest share of theirs, in words."""
+    needs = [cost.memory[run.cell] for run in runs if run.cell in cost.memory]
+    return str(max(needs, key=lambda need: (need.share or 0, need.peak_bytes))) if needs else ""
 
 
 def notes(cost: Cost) -> list[Note]:
@@ -406,10 +424,20 @@ def notes(cost: Cost) -> list[Note]:
         )
         facts = {"runs": len(cost.too_long), "of": len(cost.runs), "time_limit_s": site.time_limit_s}
         lines.append(Note("too-long", text, **facts))
+    lines += [*describe_needs(cost.memory.values()), *_unestimated_notes(cost)]
     if (wait_s := site.wait_for_quiet) > 0:
         text = f"without waiting for a quiet machine, up to {wait_s:g} s a run (wait_for_quiet)"
         lines.append(Note("without-waiting", text, wait_s=wait_s))
     return [*lines, _total(cost), *_precision_notes(cost), _state(cost), *cost.unused]
+
+
+def _unestimated_notes(cost: Cost) -> Iterator[Note]:
+    """Yield a note for each environment that has to be built before the memory of runs can be estimated."""
+    frameworks = {run.framework.name: run.framework for run in cost.runs if is_estimable(run.framework)}
+    stamps = {environment_of(cost.campaign.site, framework) for framework in frameworks.values()}
+    for name in sorted(stamp.parents[1].name for stamp in stamps if not stamp.exists()):
+        text = f"memory is not estimated before the environment {name} is built"
+        yield Note("environment-not-built", text, environment=name)
 
 
 def _total(cost: Cost) -> Note:
@@ -476,8 +504,8 @@ def fraction_line(fraction: Fraction) -> Note:
     return Note("fraction", f"{fraction.name()}: {cannot}", name=fraction.name(), aliases=confounded)
 
 
-def _run_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return a row for each framework, model, data set and source of the estimate."""
+def _run_rows(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
+    """Return a row, and its runs, for each framework, model, data set and source of the estimate."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in cost.runs:
         key = (*(str(run.levels[name]) for name in MODEL_FACTORS[:3]), cost.estimates[run.run_id].origin)
@@ -486,7 +514,7 @@ def _run_rows(cost: Cost) -> list[tuple[str, ...]]:
     for (*names, origin), members in sorted(groups.items()):
         by_cell = {run.cell: cost.estimates[run.run_id] for run in members}
         times = _times([cost.estimates[run.run_id] for run in members])
-        rows.append((*names, *times, _origin(origin, by_cell)))
+        rows.append(((*names, *times, _origin(origin, by_cell)), members))
     return rows
 
 

@@ -222,6 +222,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
+        **memory_estimate_columns(record.get("memory_estimate")),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -245,6 +246,13 @@ def batch_share_columns(shares: Sequence[dict[str, Any]]) -> dict[str, str | Non
         "rank_samples": "/".join(str(share["samples"]) for share in shares) or None,
         "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) or None if None not in speeds else None,
     }
+
+
+def memory_estimate_columns(estimate: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the memory of a rank as estimated before its run, by category and together."""
+    sizes = (estimate or {}).get("bytes", {})
+    columns = {f"estimated_{name}_bytes": size for name, size in sizes.items()}
+    return {**columns, "estimated_memory_peak_bytes": sum(sizes.values())} if sizes else {}
 
 
 def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:

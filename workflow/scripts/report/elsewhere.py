@@ -26,6 +26,7 @@ ABSENT_BECAUSE = {
     "planned_here": "order and duration of the runs are not known",
     "reference_timed": "no reference benchmark ran beside the runs",
     "settings_recorded": "trainers did not report their settings",
+    "memory_estimated": "the memory of runs was not estimated",
     "accuracy_recorded": "no accuracy was imported",
     "energy_recorded": "no energy was imported",
     "peak_known": "the source does not name its devices",

@@ -18,14 +18,14 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what a campaign will cost (hours, node hours, disk) before anything runs.
+    """Show what a campaign will cost (hours, node hours, disk, memory) before anything runs.
 
     Example:
     ./ringside plan my-study --site my-cluster
     """
-    from plan import cost
+    from runs.memory_estimates import show_plan
 
-    cost.main(study=study, site=site, block=block, as_json=json)
+    show_plan(study=study, site=site, block=block, as_json=json)
 
 
 def status(

@@ -1,5 +1,7 @@
 """Search the largest of some ascending sizes that fits: by doubling until one does not, then by bisection.
 
+Where the answer is estimated, the search begins there and moves away from it in growing steps.
+
 The answer is smaller than the largest size that fitted, by MARGIN. Memory is no constant of a batch size: how
 an allocator's blocks fragment, which workspaces a library chooses by timing, and what a driver or another
 process holds differ from run to run by a few percent, while a search tries every size once. Training at the
@@ -27,7 +29,9 @@ class SearchResult:
     largest: int | None
 
 
-def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchResult:
+def find_largest(
+    sizes: Sequence[int], fits: Callable[[int], bool], estimated: int | None = None
+) -> SearchResult:
     """Return the largest size that fits, less the margin.
 
     Each size is tried at most once. If sizes fit and do not fit in turns, the answer is one that fitted, and
@@ -36,6 +40,7 @@ def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchRes
     Args:
         sizes: Ascending sizes, at least one.
         fits: Return whether a size fits.
+        estimated: About the largest that fits, if that is known.
     """
     tried: dict[int, bool] = {}
 
@@ -46,12 +51,14 @@ def find_largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> SearchRes
 
     last = len(sizes) - 1
     below, above = -1, len(sizes)  # places: the largest that fits, and the smallest above it that does not
-    place = min(bisect_left(sizes, FIRST), last)
-    while above > last and below < last:
+    place, stride = min(bisect_left(sizes, estimated or FIRST), last), 1
+    while (above > last and below < last) or (estimated and below < 0 < above):
         if is_fitting(place):
-            below, place = place, min(bisect_left(sizes, 2 * sizes[place]), last)
+            following = place + stride if estimated else bisect_left(sizes, 2 * sizes[place])
+            below, place = place, min(following, last)
         else:
-            above = place
+            above, place = place, max(place - stride, 0)
+        stride *= 2
     while above - below > 1:
         middle = (below + above) // 2
         if is_fitting(middle):

@@ -8,6 +8,7 @@ stopped goes on with the trials of earlier attempts. The record is batch_search.
 
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +23,19 @@ from common.options import run_program
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from plan.identity import data_folder, digests
+from plan.identity import data_folder, device, digests
 from plan.largest import BatchSearch, key, output, planned_searches
+from plan.memory import GIB, is_estimable
+from plan.memory import rank_input as rank_input_of
 from ranks.worker.context import MAX_VALIDATION_BATCH
 from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
 from runs.bisection import find_largest
+from runs.memory_estimates import estimate
 from runs.supervise import failure_or_lost, rank_input
 
 TRIAL = "trial.json"
+ESTIMATED_SIZES = 16, 64  # whose memory is estimated, by which the search begins
 FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
 LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
 
@@ -145,6 +150,22 @@ def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
     write_json(folder / "manifest.json", manifest)
 
 
+def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment) -> int | None:
+    """Return about the largest batch size that fits, as estimated from two others, if it can be."""
+    run, sizes = search.run, search.candidates(site)
+    limit = memory_limit_bytes(site, search) or (site.memory.device_gib or 0) * GIB
+    small, large = (sizes[min(bisect_left(sizes, size), len(sizes) - 1)] for size in ESTIMATED_SIZES)
+    if not limit or small == large or not is_estimable(run.framework):
+        return None
+    inputs = [rank_input_of(run.framework, run.graph, search.spec(site, size)) for size in (small, large)]
+    kind = device(site, run.levels)
+    needed = [sum(entry.by_category(kind).values()) for entry in estimate(site, environment, inputs)]
+    if 0 in needed or len(needed) < 2 or needed[0] >= needed[1]:
+        return None
+    sample_bytes = (needed[1] - needed[0]) / (large - small)
+    return max(1, int(small + (limit - needed[0]) / sample_bytes))
+
+
 def describe_trial(trial: Mapping[str, Any]) -> str:
     """Return what a trial found out in one line."""
     words = {
@@ -165,7 +186,9 @@ def attempt_search(
 ) -> dict[str, Any]:
     """Search in the attempt's `folder`, and return what only the record of a search has."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
-    result = find_largest(search.candidates(site), trials.fits)
+    if estimated := estimate_size(site, search, environment):
+        print_line(f"{search.name}: batch size {estimated} is estimated to fit")
+    result = find_largest(search.candidates(site), trials.fits, estimated)
     unfit, status, reason = trials.smallest_unfit, "ok", None
     if unfit and result.chosen is None:
         status, reason = unfit["outcome"], unfit["reason"]

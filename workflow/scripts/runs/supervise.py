@@ -32,6 +32,7 @@ from launchers import launch
 from launchers.log import read_end
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
+from plan.memory import recorded_estimate
 from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
@@ -129,6 +130,7 @@ def run_attempt(
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         **describe_run(planned, run_environment),
+        **({"memory_estimate": estimate} if (estimate := recorded_estimate(planned, results)) else {}),
         "session": session,
         "status": status,
         "reason": reason,

@@ -37,6 +37,7 @@ class Traits:
         traced: There are phases of traced runs, or will be.
         reference_timed: A reference benchmark is timed beside every run.
         settings_recorded: Runs record what their trainers used, or will.
+        memory_estimated: The memory of runs is estimated, or was before they ran.
         power_recorded: power.csv can be had.
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
@@ -69,6 +70,7 @@ class Traits:
     traced: bool = False
     reference_timed: bool = True
     settings_recorded: bool = True
+    memory_estimated: bool = True
     power_recorded: bool = True
     costs_timed: bool = False
     trace_steps_recorded: bool = False

@@ -1,0 +1,115 @@
+"""What runs need of their memory, as estimated before they start."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from common.files import write_json
+from declared.site import Memory, Site, load_site
+from plan.campaign import MEMORY_ESTIMATES, Campaign
+from plan.cost import MEMORY_TITLE, Cost, measured_at, notes, table_rows
+from plan.design import Run
+from plan.memory import (
+    MemoryEstimate,
+    describe_needs,
+    estimable_runs,
+    limit_bytes,
+    needs_by_cell,
+    recorded_estimate,
+    refuse_oversized,
+    run_key,
+)
+from support.recorded import small_campaign
+
+TENSOR_BYTES = 10**9
+
+
+@pytest.fixture
+def site() -> Site:
+    return replace(load_site("local"), memory=Memory(node_gib=4, refuse=True))
+
+
+def with_estimates(site: Site, program_bytes: int = 0, **levels: Any) -> Campaign:
+    """Return a campaign in whose results every cell is estimated to need TENSOR_BYTES and its program."""
+    campaign = small_campaign(site, **levels)
+    entry = MemoryEstimate(0, {"parameters": TENSOR_BYTES}, program_bytes)
+    campaign.results.mkdir(parents=True)
+    write_json(campaign.results / MEMORY_ESTIMATES, {key: asdict(entry) for key in estimable_runs(campaign)})
+    return campaign
+
+
+def runs_of(campaign: Campaign, framework: str) -> list[Run]:
+    return [run for run in campaign.runs if run.framework.name == framework]
+
+
+def test_replicates_and_learning_rates_share_an_estimate(site: Site) -> None:
+    campaign = small_campaign(site, learning_rate=[0.1, 0.2], batch_size=[16, 32])
+    runs = runs_of(campaign, "pytorch-ddp")
+    assert len({run_key(site, run) for run in runs}) == 2, "one for each batch size"
+    assert len(runs) == 8
+
+
+def test_other_optimizer_is_another_estimate(site: Site) -> None:
+    first, second = (small_campaign(site, optimizer=[name]).runs[0] for name in ("sgd", "adam"))
+    assert run_key(site, first) != run_key(site, second)
+
+
+def test_ranks_of_a_machine_share_its_memory(site: Site) -> None:
+    run = next(iter(small_campaign(site, nodes=[2], framework=["pytorch-ddp"]).runs))
+    assert limit_bytes(site, run) == 2 * 2**30
+    distinct = replace(site, placement="distinct-nodes")
+    assert limit_bytes(distinct, run) == 4 * 2**30 // run.geometry.ranks_per_node
+
+
+def test_memory_of_an_accelerator_is_what_the_site_states(site: Site) -> None:
+    run = small_campaign(site).runs[0]
+    on_gpus = replace(site, device="cuda", memory=Memory(device_gib=80))
+    assert limit_bytes(on_gpus, run) == 80 * 2**30
+    assert limit_bytes(replace(on_gpus, memory=Memory()), run) is None
+
+
+@pytest.mark.parametrize(
+    ("program_bytes", "codes"),
+    [(0, []), (3 * 10**9, ["hardly-fits"]), (4 * 10**9, ["does-not-fit"])],
+    ids=["fits", "narrow", "too large"],
+)
+def test_needs_near_and_over_the_limit_are_noted(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program_bytes: int, codes: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = with_estimates(site, program_bytes)
+    needs = needs_by_cell(site, campaign.runs, campaign.results)
+    assert needs.keys() == {run.cell for run in campaign.runs}
+    assert [note.code for note in describe_needs(needs.values())] == codes
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    header, *rows = table_rows(cost)
+    assert header[-2] == MEMORY_TITLE and all(len(row) == len(header) for row in rows)
+    assert set(codes) <= {note.code for note in notes(cost)}
+
+
+def test_runs_that_do_not_fit_are_refused(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = with_estimates(site, program_bytes=4 * 10**9)
+    with pytest.raises(InputError) as refused:
+        refuse_oversized(campaign)
+    assert refused.value.code == "does-not-fit"
+    refuse_oversized(replace(campaign, site=replace(site, memory=Memory(node_gib=4, refuse=False))))
+    for path in campaign.records.values():
+        Path(path).parent.mkdir(parents=True)
+        write_json(Path(path), {"status": "ok"})
+    refuse_oversized(replace(campaign))  # what is measured needs no estimate any more
+
+
+def test_record_has_the_estimate_of_its_run(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = with_estimates(site, program_bytes=300)
+    recorded = recorded_estimate(campaign.planned(campaign.runs[0]), campaign.results)
+    assert recorded == {"rank": 0, "bytes": {"parameters": TENSOR_BYTES, "program": 300}}
+    assert recorded_estimate(campaign.planned(campaign.runs[0]), tmp_path) is None

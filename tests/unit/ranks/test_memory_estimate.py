@@ -1,0 +1,50 @@
+"""Estimates of memory by trainers with tensors without content, against what PyTorch allocates for real ones."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from declared.site import Site, load_site
+from memory_estimates import measure
+from plan.memory import rank_input
+from runs.memory_estimates import estimate
+from support.one_run import one_run
+
+MAX_ERROR = 0.05
+COMMON = {"nodes": 1, "sync_every": 1, "learning_rate": 0.01, "epochs": 2}
+TOKENS = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-256", "batch_size": 32, "optimizer": "adam"}
+MESH = {**COMMON, **TOKENS, "framework": "pytorch-mesh", "nodes": 4}
+
+
+@pytest.fixture
+def site() -> Site:
+    return replace(load_site("local"), nodes=4, reference=False)
+
+
+def test_estimates_are_near_what_is_allocated(real: Any, site: Site) -> None:
+    real("pytorch")
+    small_cnn = {"model": "small-cnn", "dataset": "digits", "batch_size": 64}
+    accumulated = {**TOKENS, "framework": "pytorch-ddp", "nodes": 2, "sync_every": 4}
+    for row in measure(site, ({**small_cnn, "framework": "pytorch-single"}, accumulated)):
+        estimated = sum((row.estimate.tensor_bytes or {}).values())
+        assert estimated == pytest.approx(row.allocated_bytes, rel=MAX_ERROR), row.levels
+
+
+@pytest.mark.every_framework
+def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
+    """Of 4 ranks: sharded ones hold a quarter of everything, and stages their own layers."""
+    strategies = ("data", "sharded", "tensor", "pipeline")
+    levels = [
+        MESH | {"parallelism": name, "microbatches": 4 if name == "pipeline" else 1} for name in strategies
+    ]
+    planned = [one_run(site, **own) for own in levels]
+    inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
+    entries = estimate(site, real("pytorch"), inputs)
+    data, sharded, tensor, pipeline = (entry.tensor_bytes for entry in entries)
+    assert data and sharded and tensor and pipeline
+    assert data["parameters"] == pytest.approx(4 * sharded["parameters"], rel=0.02)
+    assert data["optimizer"] == pytest.approx(2 * data["parameters"], rel=0.01), "two moments of Adam"
+    assert sharded["optimizer"] == pytest.approx(2 * sharded["parameters"], rel=0.01)
+    assert tensor["parameters"] < 0.5 * data["parameters"] > pipeline["parameters"]
+    assert sharded["framework"] > 0 < pipeline["framework"], "gathered parameters, received outputs"

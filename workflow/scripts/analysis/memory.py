@@ -1,0 +1,57 @@
+"""Table of the memory of ranks: what was estimated before the runs, by category, and what was measured."""
+
+import pandas as pd
+
+from analysis import conditions, tables
+from analysis.measured import cell_levels, factors, level_text, successful, title, varying
+from analysis.strategies import megabyte_texts
+from common.notes import Note
+
+TITLE = "Memory of the rank that needs most, estimated and measured"
+ESTIMATE = "estimated_memory_peak_bytes"
+HEADINGS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "buffers": "buffers",
+    "activations": "activations",
+    "framework": "framework",
+    "program": "program",
+}
+NO_ESTIMATE = Note("no-memory-estimate", "No run has an estimate; ./ringside plan makes them before runs.")
+
+
+def summarize(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell of which a successful run has an estimate."""
+    ok = successful(runs)
+    if ESTIMATE not in ok or ok[ESTIMATE].isna().all():
+        return pd.DataFrame(columns=["cell"], dtype=str)
+    names = [f"estimated_{name}_bytes" for name in HEADINGS]
+    own = ok[ok[ESTIMATE].notna()]
+    resident = own["memory_peak_bytes"].astype(float)
+    measured = own["device_memory_peak_bytes"].astype(float).fillna(resident)
+    values = own[[*names, ESTIMATE]].astype(float).assign(measured_bytes=measured)
+    groups = values.groupby(own["cell"])
+    means = groups.mean().assign(n=groups.size())
+    means["error"] = means[ESTIMATE] / means["measured_bytes"] - 1
+    columns = ["n", *names, ESTIMATE, "measured_bytes", "error"]
+    return cell_levels(runs)[["cell", *factors(runs)]].merge(means[columns], left_on="cell", right_index=True)
+
+
+def table(runs: pd.DataFrame) -> tables.Table:
+    """Return the table of a study."""
+    data = summarize(runs)
+    if data.empty:
+        return tables.Table(TITLE, data, data, [NO_ESTIMATE])
+    display = {
+        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
+    }
+    for name, heading in HEADINGS.items():
+        own = data[f"estimated_{name}_bytes"]
+        if own.fillna(0).any():
+            display[f"{heading} (MB)"] = megabyte_texts(own)
+    display["estimated (MB)"] = megabyte_texts(data[ESTIMATE])
+    display["measured (MB)"] = megabyte_texts(data["measured_bytes"])
+    display["error (%)"] = data["error"].map(lambda error: f"{100 * error:+.1f}".replace("-", "−"))
+    notes = [conditions.run_counts_note(runs), conditions.setting_note(runs)]
+    return tables.Table(TITLE, data, pd.DataFrame(display), notes)
