@@ -38,6 +38,8 @@ class Traits:
         reference_timed: A reference benchmark is timed beside every run.
         settings_recorded: Runs record what their trainers used, or will.
         power_recorded: power.csv can be had.
+        nodes_checked: The campaign's first job tests its nodes, or has done so.
+        ranks_compared: Runs on several nodes have the reference benchmark's time of each rank, or phases.
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
         replay_steps_recorded: replay_steps.csv can be had.
@@ -70,6 +72,8 @@ class Traits:
     reference_timed: bool = True
     settings_recorded: bool = True
     power_recorded: bool = True
+    nodes_checked: bool = False
+    ranks_compared: bool = False
     costs_timed: bool = False
     trace_steps_recorded: bool = False
     replay_steps_recorded: bool = False
