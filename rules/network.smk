@@ -29,6 +29,7 @@ if REQUIRED_BENCHMARKS:
     rule collective_benchmark:
         """Benchmark one framework's collective over message sizes, alone on the machine."""
         input:
+            ancient(NODE_CHECK),
             environment=lambda wildcards: ancient(BENCHMARKS.environment(wildcards.benchmark)),
         output:
             benchmark=f"{RESULTS}/network/{{benchmark}}/{{key}}/collective_benchmark.json",

@@ -9,6 +9,7 @@ from plan.timings import Timings
 
 BENCHMARKS = exit_on_input_error(lambda: CollectiveBenchmarks(CAMPAIGN))
 TIMINGS = exit_on_input_error(lambda: Timings(CAMPAIGN))
+NODE_CHECK = [str(CAMPAIGN.node_check)] if CAMPAIGN.node_check else []
 PRODUCTS = exit_on_input_error(lambda: Products(CAMPAIGN, BENCHMARKS, TIMINGS))
 
 

@@ -5,10 +5,13 @@
 #   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml); attempts lie beside it
 #        config/batch_sizes/<study>.<site>.json (config/schemas/batch_sizes.schema.yaml), a copy in RESULTS/largest
 
+# Node check: the nodes, where a study asks for it -> verdicts on each, before anything else uses nodes; slow ones are left out.
+#   out: RESULTS/nodes.csv (config/schemas/nodes.schema.yaml)
+
 from common.files import display_path
 from plan.batch_sizes import batch_size_file
 from plan.largest import BatchSearches
-from plan.scheduling import concurrent_share, deferred_resources
+from plan.scheduling import concurrent_share, deferred_resources, node_check_resources
 from plan.plan_files import plan_file
 
 BLOCK = config.get("block")
@@ -25,16 +28,43 @@ rule runs:
         REQUIRED_RECORDS if BLOCK is None else exit_on_input_error(lambda: records_of_block(BLOCK)),
 
 
+if NODE_CHECK:
+    if CAMPAIGN.site.launcher == "slurm":
+
+        localrules:
+            node_check,
+
+    rule node_check:
+        """Test the nodes against each other; jobs that follow leave out the slow ones."""
+        input:
+            [ancient(stamp) for name, stamp in CAMPAIGN.environments.items() if name == "pytorch"],  # for accelerators
+        output:
+            nodes=NODE_CHECK,
+        log:
+            f"{RESULTS}/logs/node_check.log",
+        priority: 2 * 10**9
+        resources:
+            **node_check_resources(CAMPAIGN.site),
+            machine=100,
+        params:
+            site=SITE,
+        shell:
+            """
+            {PREFORKED} runs.node_check --site {params.site:q} --out {output.nodes:q} 2>&1 | tee -p {log:q}
+            """
+
+
 rule run:
     """Train one run, alone on the machine, and write its record."""
     input:
+        ancient(NODE_CHECK),
         environment=lambda wildcards: ancient(CAMPAIGN.environment_of(wildcards.run_id)),
         dataset=lambda wildcards: [ancient(file) for file in CAMPAIGN.dataset_of(wildcards.run_id)],
     output:
         record=f"{RESULTS}/runs/{{run_id}}/{{key}}/record.json",
     priority: lambda wildcards: CAMPAIGN.priorities[wildcards.run_id]
     resources:
-        **deferred_resources(CAMPAIGN.site, GEOMETRIES, "run_id"),
+        **deferred_resources(CAMPAIGN.site, CAMPAIGN.results, GEOMETRIES, "run_id"),
         machine=concurrent_share(CAMPAIGN.site),
     params:
         plan=lambda wildcards: str(plan_file(CAMPAIGN.results, wildcards.run_id)),
@@ -64,6 +94,7 @@ if REQUIRED_SEARCHES:
     rule batch_search:
         """Search the largest batch of one kind of cells by trial runs, alone on the machine."""
         input:
+            ancient(NODE_CHECK),
             environment=lambda wildcards: ancient(SEARCHES.environment(wildcards.search)),
             dataset=lambda wildcards: ancient(SEARCHES.dataset(wildcards.search)),
         output:

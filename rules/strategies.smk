@@ -36,6 +36,7 @@ if REQUIRED_TIMINGS:
     rule timing:
         """Time the parts of one model's layers, or messages, alone on the machine."""
         input:
+            ancient(NODE_CHECK),
             environment=lambda wildcards: ancient(TIMINGS.environment(wildcards.timing)),
         output:
             timing=f"{RESULTS}/costs/{{timing}}/{{key}}/timing.json",

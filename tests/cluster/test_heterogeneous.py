@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.campaigns import Campaign, study
+from support.checkout import Checkout
 from support.sandbox import NOTHING_LEFT, Sandbox, down, up
 
 SHARES = "0.9,0.6,0.3"
@@ -36,6 +37,18 @@ class HeterogeneousCampaign(Campaign):
     def entered(self, *command: str) -> list[str]:
         """Return the command that runs `command` in the sandbox."""
         return self.corner.entered(*command, folder=self.checkout.folder)
+
+
+def test_slow_node_is_named(cluster: Sandbox, shared_folder: Path) -> None:
+    """A site of equal nodes: the one with half the usual CPU time is slow, the one with more is not."""
+    checkout = Checkout(shared_folder / "checkout")
+    done = cluster.python("ringside", "nodecheck", "virtual", folder=checkout.folder)
+    assert done.returncode == 1, done.stderr
+    verdicts = {line.split()[1].rstrip(":"): line.split()[0] for line in done.stdout.splitlines()[1:4]}
+    assert verdicts == {"node1": "ok", "node2": "ok", "node3": "SLOW"}, done.stdout
+    heterogeneous = cluster.python("ringside", "nodecheck", "virtual-heterogeneous", folder=checkout.folder)
+    assert heterogeneous.returncode == 2
+    assert heterogeneous.stderr.count("\n") == 1
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from analysis import (
     scaling,
     settings,
     speedup,
+    stragglers,
     strategies,
     time_to_accuracy,
     useful_time,
@@ -107,6 +108,7 @@ def table_data(
 ) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
+    phases = read_table(CAMPAIGNS / "phases-virtual" / "phases.csv", "phases")
     prepared, benchmarks = measured_cells(runs), Network(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
@@ -129,6 +131,8 @@ def table_data(
         "useful_time": useful_time.summarize(runs, of_epochs),
         "variance": variance.build_rows(*of_variance(runs)),
         "missing": missing.table(runs).data,
+        "node_check": pd.DataFrame(columns=list(schema("nodes")["properties"])),
+        "stragglers": stragglers.find_stragglers(runs, phases),
         "anova": anova.table(runs).data,
         "checks": checks.table(runs).data,
         "residuals": checks.residual_columns(checks.residuals(runs)),

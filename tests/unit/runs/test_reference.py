@@ -78,10 +78,10 @@ work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mi
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
 context = SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, accelerators=[0, 1, 2, 3])
-name, workers = work.chosen(context)
+workers = work.workers_of(context, work.KINDS["accelerator"])
 for steps in workers:
     steps(3)
-print(name, devices)
+print(work.works_on_accelerators(context), devices)
 """
 
 
@@ -95,7 +95,7 @@ def test_reference_on_accelerators_uses_pytorch(real: Callable[[str], Any]) -> N
         text=True,
         check=False,
     )
-    assert done.stdout == "accelerator ['cuda:2', 'cuda:3']\n", done.stderr
+    assert done.stdout == "True ['cuda:2', 'cuda:3']\n", done.stderr
 
 
 @pytest.mark.parametrize(

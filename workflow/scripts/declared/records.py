@@ -62,6 +62,10 @@ RECORD_TABLES = {
         "`power`",
         when=("power_recorded",),
     ),
+    "nodes": RecordTable(
+        "one row per test of a node, or of one of its accelerators, where the study asks for `node_check`",
+        when=("nodes_checked",),
+    ),
     "phases": RecordTable(
         "one row per traced run, rank and phase, and of the critical path, which has no rank",
         "Join it to `runs.csv` by `run_id`. [Where the time of a step goes](../how-to/phases.md) says what "

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Protocol
@@ -14,7 +15,7 @@ from common.cores import usable_cores
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.python import python_abi
-from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
+from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
 from declared.configuration import existing
 from declared.costs import Costs
@@ -404,6 +405,11 @@ class SiteKeys(Keys):
         ge=0,
         le=86400,
     )
+    exclude_nodes: Pairs[Word, Line] = key(
+        "nodes that no job and no rank uses, each with the reason, which stands in the records of runs: what "
+        "./ringside nodecheck names; scheduler.exclude is for nodes without a reason",
+        default=(),
+    )
     energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = optional(
         "meters of whole nodes that are asked after a run; what nodes count themselves (NVML, AMD SMI, "
         "RAPL, Slurm) needs no key"
@@ -456,6 +462,16 @@ class Site(SiteKeys):
     def longest_run_s(self) -> float:
         """Return the longest time of one run, with the wait for a quiet machine before it."""
         return self.time_limit_s + self.wait_for_quiet
+
+    @property
+    def excluded(self) -> str:
+        """Return the list of nodes that jobs do not use: scheduler.exclude and the names in exclude_nodes."""
+        return ",".join(filter(None, [self.scheduler.exclude, *dict(self.exclude_nodes)]))
+
+    def usable_hosts(self, hosts: Iterable[str]) -> list[str]:
+        """Return the hosts that exclude_nodes does not name, with or without their domains."""
+        excluded = {name.split(".")[0] for name, _ in self.exclude_nodes}
+        return [host for host in hosts if host.split(".")[0] not in excluded]
 
     @property
     def is_heterogeneous(self) -> bool:

@@ -293,6 +293,11 @@ class StudyKeys(QuestionKeys):
         default=(),
     )
     step_times: bool = key("write steps.csv with the time of every training step", default=False)
+    node_check: bool = key(
+        "whether the first job of the campaign tests the nodes against each other (not with launcher local), "
+        "so that later jobs leave out slow ones; their reasons stand in the records of runs",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

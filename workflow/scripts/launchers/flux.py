@@ -24,8 +24,8 @@ from launchers.launch import (
     outside_of_job,
     rank_failure,
     run_client,
+    select_hosts,
     spawn,
-    too_few_nodes,
 )
 
 PATIENCE_S = 10.0  # for Flux to start the ranks, or to end them
@@ -41,19 +41,15 @@ class Flux:
         if "FLUX_URI" not in os.environ:
             raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
-        if len(hosts) < spec["nodes"]:
-            if int(ask_or_lose("getattr", "size")) >= spec["nodes"]:
-                text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
-                raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
-            raise too_few_nodes("flux resource list", len(hosts), spec["nodes"])
+        if len(hosts) < spec["nodes"] <= int(ask_or_lose("getattr", "size")):
+            text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
+            raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
+        self.hosts = select_hosts(site, hosts, spec["nodes"], "flux resource list")
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
-        self._requirements = (
-            [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
-        )
+        self._requirements = [f"--requires=host:{','.join(self.hosts)}"] if hosts[spec["nodes"] :] else []
         self._enclosing_job = os.environ.get("FLUX_ENCLOSING_ID")  # unset in the outermost instance
         self.job = _describe_job(self._enclosing_job)
-        self.hosts = hosts[: spec["nodes"]]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher.

@@ -429,10 +429,29 @@ def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
     )
 
 
-def too_few_nodes(job: str, n_nodes: int, needed: int) -> InputError:
-    """Return the error of a job with too few nodes; `job` names the list of its nodes."""
-    problem = f"has {n_nodes} nodes, the run needs {needed}"
-    return InputError("too-few-nodes", problem, file=job, got=n_nodes, hint="ask for more")
+def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> list[str]:
+    """Return the nodes of a run: the first `needed` of a job's `hosts` that the site does not exclude.
+
+    Args:
+        site: The site.
+        hosts: All nodes of the job.
+        needed: Number of nodes of the run.
+        job: What names the job's nodes, for the message.
+
+    Raises:
+        InputError: If the job has too few nodes.
+        Lost: If it has enough, but too few that are not excluded, as when the node check ended after the job
+            was submitted.
+    """
+    usable = site.usable_hosts(hosts)
+    if len(usable) < needed <= len(hosts):
+        left_out = sorted(set(hosts) - set(usable))
+        text = f"{job} has {', '.join(left_out)}, which exclude_nodes leaves out"
+        raise Lost(Note("nodes-excluded", text, excluded=left_out, needed=needed))
+    if len(usable) < needed:
+        problem = f"has {len(hosts)} nodes, the run needs {needed}"
+        raise InputError("too-few-nodes", problem, file=job, got=len(hosts), hint="ask for more")
+    return usable[:needed]
 
 
 def job_ended(number: str, state: str, prefix: str = "") -> Lost:

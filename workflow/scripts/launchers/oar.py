@@ -26,8 +26,8 @@ from launchers.launch import (
     pkill,
     query_job_field,
     rank_failure,
+    select_hosts,
     spawn,
-    too_few_nodes,
 )
 from launchers.log import read_end
 from sites import virtual
@@ -69,15 +69,13 @@ class Oar:
         if not node_file:
             raise outside_of_job(site, "an OAR job", "use snakemake --profile oar")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
-        if len(hosts) < spec["nodes"]:
-            raise too_few_nodes(node_file, len(hosts), spec["nodes"])
+        self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._mpi = site, spec, mpi
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
         self._number = os.environ.get("OAR_JOB_ID", "?")
         self.job = {"number": self._number, "submitted_at": None, "started_at": None}
-        self.hosts = hosts[: spec["nodes"]]
-        if site.placement == "virtual":
+        if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:

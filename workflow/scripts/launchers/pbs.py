@@ -26,8 +26,8 @@ from launchers.launch import (
     pkill,
     query_job_field,
     rank_failure,
+    select_hosts,
     spawn,
-    too_few_nodes,
 )
 from launchers.log import read_end
 
@@ -48,14 +48,12 @@ class Pbs:
         if not node_file or not number:
             raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
-        if len(hosts) < spec["nodes"]:
-            raise too_few_nodes(node_file, len(hosts), spec["nodes"])
+        self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._number = site, spec, number
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
         self._log: Path | None = None
         self.job = {"number": number, "submitted_at": None, "started_at": None}
-        self.hosts = hosts[: spec["nodes"]]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""

@@ -25,8 +25,8 @@ from launchers.launch import (
     kill,
     launching_program_failure,
     outside_of_job,
+    select_hosts,
     spawn,
-    too_few_nodes,
 )
 from launchers.log import read_end
 from launchers.shortage import make_reason
@@ -102,8 +102,7 @@ class Slurm:
         job = current_job()
         if job is None:
             raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit")
-        if len(job.hosts) < spec["nodes"]:
-            raise too_few_nodes(f"Slurm job {job.number}", len(job.hosts), spec["nodes"])
+        self.hosts = select_hosts(site, job.hosts, spec["nodes"], f"Slurm job {job.number}")
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,8 +111,7 @@ class Slurm:
             "submitted_at": utc(job.submitted_at),
             "started_at": utc(job.started_at),
         }
-        self.hosts = job.hosts[: spec["nodes"]]
-        if site.placement == "virtual":
+        if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:

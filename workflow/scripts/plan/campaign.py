@@ -32,6 +32,7 @@ from plan.decisions import Decision, decision_file, read_decisions
 from plan.design import Run, cell_name, plan_design, to_csv
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.machine import check_folder, check_machine
+from plan.node_check import TABLE, without_slow_nodes
 from plan.record_checks import STATUSES, record_status
 from plan.strategies import missing_strategy_note
 
@@ -134,6 +135,17 @@ class Campaign:
         return stored_file(file) if self.published else file
 
     @property
+    def node_check(self) -> Path | None:
+        """The verdicts on the nodes that the campaign's first job gives, None without such a job."""
+        is_checked = self.study.node_check and self.site.launcher != "local" and self.mode == "campaign"
+        return self.results / TABLE if is_checked else None
+
+    @property
+    def nodes_checked(self) -> bool:
+        """Whether there are or will be verdicts on the nodes."""
+        return self.node_check is not None or self.record_file("nodes").exists()
+
+    @property
     def traced(self) -> bool:
         """Whether there are or will be phases of traced runs."""
         return self.study.traced and (self.published is None or self.record_file("phases").exists())
@@ -191,6 +203,14 @@ class Campaign:
                 got=needing[0],
                 hint=RESPONSES[needing[0]].hint,
             )
+
+    @cached_property
+    def ranks_compared(self) -> bool:
+        """Whether runs on several nodes have or will have times of the reference benchmark, or phases."""
+        if self.published is not None:
+            return self.traced or self._has_values("reference_ranks_s")
+        distinct = self.site.placement != "emulated" and any(run.geometry.nodes > 1 for run in self.runs)
+        return distinct and (self.site.reference or self.traced)
 
     def _has_values(self, column: str) -> bool:
         """Return whether a run of a published campaign has a value in this column of runs.csv."""
@@ -560,9 +580,9 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
     check_machine(site)
     if bound:
         check_place(bound, site, results)
-    campaign = plan_campaign(study, site)
+    campaign = plan_campaign(study, without_slow_nodes(site, results))
     if probe and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
-        campaign = plan_campaign(study, load_site(config.site))
+        campaign = plan_campaign(study, without_slow_nodes(load_site(config.site), results))
     campaign.check_responses()
     _ = campaign.environments  # reports a broken description before rules are parsed
     return campaign

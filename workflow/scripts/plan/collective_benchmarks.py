@@ -189,4 +189,4 @@ class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     def resources(self) -> dict[str, Callable[[Any], Any]]:
         """Return Snakemake's resources of a benchmark's job as functions of the rule's wildcards."""
         geometries = {name: benchmark.geometry for name, benchmark in self.by_name.items()}
-        return deferred_resources(self._campaign.site, geometries, "benchmark")
+        return deferred_resources(self._campaign.site, self._campaign.results, geometries, "benchmark")

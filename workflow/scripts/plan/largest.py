@@ -172,4 +172,4 @@ class BatchSearches(Measurements[BatchSearch]):
         geometries = {name: search.run.geometry for name, search in self.by_name.items()}
         site = self._campaign.site
         patient = replace(site, time_limit_s=LIMITS_PER_SEARCH * site.time_limit_s)
-        return deferred_resources(patient, geometries, "search")
+        return deferred_resources(patient, self._campaign.results, geometries, "search")

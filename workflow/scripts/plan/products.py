@@ -167,6 +167,8 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
         traced=campaign.traced,
         **campaign.recorded_traits,
         power_recorded=is_recorded("power"),
+        nodes_checked=campaign.nodes_checked,
+        ranks_compared=campaign.ranks_compared,
         costs_timed=bool(campaign.study.searches_strategies and benchmarks.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
         replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),

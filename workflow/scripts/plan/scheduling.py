@@ -2,14 +2,17 @@
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from declared.site import JOB_MARGIN_S, Site, host_names
 from plan.design import Geometry
 from plan.identity import cores_per_rank
+from plan.node_check import without_slow_nodes
 
 BUILD_MINUTES = 120
+NODE_CHECK_MINUTES = 15
 
 _QOS = "--qos="
 
@@ -46,18 +49,29 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
 
 
 def deferred_resources(
-    site: Site, geometries: Mapping[str, Geometry], wildcard: str
+    site: Site, results: Path, geometries: Mapping[str, Geometry], wildcard: str
 ) -> dict[str, Callable[[Any], Any]]:
     """Return ``run_resources`` as functions of a rule's wildcards.
 
-    ``geometries`` has one for each value of ``wildcard``.
+    They are called when a job is about to be submitted, so that it leaves out what the node check in
+    ``results`` has named meanwhile. ``geometries`` has one for each value of ``wildcard``.
     """
 
     def resource(name: str) -> Callable[[Any], Any]:
-        return lambda wildcards: run_resources(site, geometries[getattr(wildcards, wildcard)])[name]
+        return lambda wildcards: run_resources(
+            without_slow_nodes(site, results), geometries[getattr(wildcards, wildcard)]
+        )[name]
 
     example = next(iter(geometries.values()), None)  # all have the same resource names
     return {name: resource(name) for name in run_resources(site, example)} if example else {}
+
+
+def node_check_resources(site: Site) -> dict[str, Any]:
+    """Return Snakemake's resources of the node check's job; {} where it takes an allocation by itself."""
+    if site.launcher not in JOB_OPTIONS:
+        return {}
+    options = JOB_OPTIONS[site.launcher](site, site.nodes, 60 * NODE_CHECK_MINUTES)
+    return {site.launcher: options, "runtime": NODE_CHECK_MINUTES}
 
 
 def build_resources(site: Site) -> dict[str, Any]:
@@ -102,8 +116,8 @@ def slurm_options(site: Site, nodes: int) -> list[str]:
     """
     scheduler = site.scheduler
     return [
-        *([f"--nodelist={','.join(host_names(scheduler.nodelist)[:nodes])}"] if scheduler.nodelist else []),
-        *([f"--exclude={scheduler.exclude}"] if scheduler.exclude else []),
+        *([f"--nodelist={','.join(_listed(site)[:nodes])}"] if scheduler.nodelist else []),
+        *([f"--exclude={site.excluded}"] if site.excluded else []),
         *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
         *(option for option in scheduler.options if not option.startswith(_QOS)),
     ]
@@ -140,8 +154,8 @@ def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
     scheduler = site.scheduler
     properties = [
         *([f"({scheduler.constraint})"] if scheduler.constraint else []),
-        *([f"host in ({_quoted(scheduler.nodelist)})"] if scheduler.nodelist else []),
-        *([f"host not in ({_quoted(scheduler.exclude)})"] if scheduler.exclude else []),
+        *([f"host in ({_quoted(_listed(site))})"] if scheduler.nodelist else []),
+        *([f"host not in ({_quoted(host_names(site.excluded))})"] if site.excluded else []),
     ]
     options = [
         f"--resource=host={nodes},walltime={_clock(limit_s)}",
@@ -163,7 +177,7 @@ def qsub_options(site: Site, nodes: int, limit_s: int) -> str:
         *([f"mem={scheduler.memory_mb}mb"] if scheduler.memory_mb else []),
         *([scheduler.constraint] if scheduler.constraint else []),
     ]
-    hosts = host_names(scheduler.nodelist)[:nodes] if scheduler.nodelist else []
+    hosts = _listed(site)[:nodes]
     chunks = [":".join(["1", f"host={host}", *chunk]) for host in hosts] or [":".join([str(nodes), *chunk])]
     options = [
         *("-l", f"select={'+'.join(chunks)}"),
@@ -182,7 +196,7 @@ def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
     required = [
         *([f"({scheduler.constraint})"] if scheduler.constraint else []),
         *([f"host:{scheduler.nodelist}"] if scheduler.nodelist else []),
-        *([f"-host:{scheduler.exclude}"] if scheduler.exclude else []),
+        *([f"-host:{site.excluded}"] if site.excluded else []),
     ]
     options = [
         f"--nodes={nodes}",
@@ -218,5 +232,10 @@ def _qos(site: Site) -> str | None:
     )
 
 
-def _quoted(names: str) -> str:
-    return ", ".join(f"'{name}'" for name in host_names(names))
+def _listed(site: Site) -> list[str]:
+    """Return the nodes of scheduler.nodelist that are not excluded."""
+    return site.usable_hosts(host_names(site.scheduler.nodelist or ""))
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

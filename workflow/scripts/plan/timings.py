@@ -190,4 +190,4 @@ class Timings(Measurements[Timing]):
     def resources(self) -> dict[str, Callable[[Any], Any]]:
         """Return Snakemake's resources of a timing's job as functions of the rule's wildcards."""
         geometries = {name: timing.geometry for name, timing in self.by_name.items()}
-        return deferred_resources(self._campaign.site, geometries, "timing")
+        return deferred_resources(self._campaign.site, self._campaign.results, geometries, "timing")

@@ -90,22 +90,28 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
     return steps
 
 
-def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
-    """Return the kind of work for this rank's devices, and a function for each device."""
-    if context.spec["device"] == "cuda" and "torch" in context.input["modules"]:
+def works_on_accelerators(context: Context) -> bool:
+    """Return whether this rank's work runs on its accelerators, which needs PyTorch."""
+    return context.spec["device"] == "cuda" and "torch" in context.input["modules"]
+
+
+def workers_of(context: Context, kind: Kind) -> list[Callable[[int], None]]:
+    """Return a function for each accelerator, or core, of this rank that runs steps of the work."""
+    if works_on_accelerators(context):
         import torch
 
-        devices = [f"cuda:{index}" for index in device_indices(context, torch.cuda.device_count())]
-        return "accelerator", [on_an_accelerator(KINDS["accelerator"], device) for device in devices]
-    name = os.environ.get(KIND_VARIABLE, DEFAULT_KIND)
-    return name, [on_a_core(KINDS[name]) for _ in range(context.cores)]
+        devices = device_indices(context, torch.cuda.device_count())
+        return [on_an_accelerator(kind, f"cuda:{index}") for index in devices]
+    return [on_a_core(kind) for _ in range(context.cores)]
 
 
 def run(folder: Path) -> None:
     """Do the work once, after a warm-up step that initializes libraries and memory."""
     context = from_environment(folder)
     bind_heterogeneous(context)
-    name, workers = chosen(context)
+    usual = os.environ.get(KIND_VARIABLE, DEFAULT_KIND)
+    name = "accelerator" if works_on_accelerators(context) else usual
+    workers = workers_of(context, KINDS[name])
     with ThreadPoolExecutor(len(workers)) as pool:
         list(pool.map(lambda steps: steps(1), workers))
         context.group.barrier()

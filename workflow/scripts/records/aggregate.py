@@ -265,6 +265,7 @@ def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:
         "reference_s": None if before is None or after is None else (before + after) / 2,
         "reference_before_s": before,
         "reference_after_s": after,
+        "reference_ranks_s": "/".join(f"{seconds:.6g}" for seconds in reference.get("ranks") or []) or None,
         "waited_s": reference["waited_s"],
     }
 

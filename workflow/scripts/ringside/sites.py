@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ringside.arguments import KeepGoing, Site, Study
+from ringside.arguments import KeepGoing, Site, Study, check_site, complete_site
 
 
 def site(
@@ -39,6 +39,32 @@ def doctor(study: Study = "", site: Site = "") -> None:
     from sites.doctor import check_site
 
     raise typer.Exit(check_site(study, site))
+
+
+def nodecheck(
+    site: Annotated[
+        str,
+        typer.Argument(
+            help="A site; default: the configured one.", callback=check_site, autocompletion=complete_site
+        ),
+    ] = "",
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many nodes; default: all idle ones.", show_default=False),
+    ] = None,
+) -> None:
+    """Test the nodes of a site against each other; exit status 1 if one is slow.
+
+    Example:
+    ./ringside nodecheck my-cluster
+    """
+    from declared.configuration import load_config
+    from declared.site import load_site
+    from plan.campaign import configured
+    from runs.node_check import check_nodes
+
+    declared = load_site(load_config(configured("", site, ["slurm.yaml"])).site)
+    raise typer.Exit(int(bool(check_nodes(declared, nodes))))
 
 
 def submit(

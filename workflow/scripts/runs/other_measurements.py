@@ -24,6 +24,7 @@ from launchers import launch
 from plan.binding import bind_results, check_bound
 from plan.design import Run, plan_design
 from plan.identity import environment_of
+from plan.node_check import without_slow_nodes
 from plan.other_measurements import MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
@@ -61,12 +62,12 @@ class Kind(Generic[MeasurementT]):
         Raises:
             InputError: If the study does not declare it, or its key is not the one that is expected.
         """
-        study, site = load_study(study_name), load_site(site_name)
+        results = out.parents[3]
+        study, site = load_study(study_name), without_slow_nodes(load_site(site_name), results)
         measurement = self.find(study, site, name)
         if self.key(site, measurement) != key:
             raise changed_since_planned(self.title(name), key)
         with report_interruptions(self.title(name), out):
-            results = out.parents[3]
             check_bound(results, site)
             self.measure(study, site, measurement, results)
 

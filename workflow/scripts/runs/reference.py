@@ -36,11 +36,13 @@ class ReferenceTime:
         kind: Name and version of the benchmark.
         times: Host -> time of the node's slowest rank, s; None if the benchmark failed.
         reason: Why it failed.
+        by_rank: Time of each rank, s; empty if the benchmark failed.
     """
 
     kind: str | None
     times: Mapping[str, float] | None
     reason: Note | None
+    by_rank: Sequence[float] = ()
 
     @property
     def slowest_s(self) -> float | None:
@@ -122,7 +124,7 @@ def run_benchmark(
         for host, time_s in result["ranks"]:
             times[host] = max(time_s, times.get(host, 0.0))
         shutil.rmtree(folder, ignore_errors=True)
-        return ReferenceTime(result["kind"], times, None)
+        return ReferenceTime(result["kind"], times, None, [time_s for _, time_s in result["ranks"]])
     except (launch.Stopped, launch.Lost):
         raise
     except Exception as error:  # no failure of the benchmark fails the run
@@ -166,6 +168,7 @@ def measure_before(
         "kind": result.kind,
         "before": result.times,
         "after": None,
+        "ranks": list(result.by_rank) or None,
         "reason": result.reason,
         "waited_s": time.monotonic() - started if seen else 0.0,
         "seen": seen,
@@ -185,4 +188,7 @@ def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, A
         text = f"is {result.kind}, was {before['kind']}"
         result = ReferenceTime(None, None, Note("other-kind", text, before=before["kind"], after=result.kind))
     reason = "; ".join(filter(None, (before["reason"], result.reason))) or None
-    return {**before, "kind": before["kind"] or result.kind, "after": result.times, "reason": reason}
+    pairs = zip(before["ranks"] or result.by_rank, result.by_rank, strict=False)
+    by_rank = [sum(pair) / 2 for pair in pairs] or before["ranks"]
+    kind = before["kind"] or result.kind
+    return {**before, "kind": kind, "after": result.times, "ranks": by_rank, "reason": reason}

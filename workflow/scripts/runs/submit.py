@@ -74,7 +74,7 @@ def prepare(campaign: Campaign, config: list[str], options: list[str]) -> None:
         options: The caller's arguments for Snakemake.
     """
     profile = "slurm" if campaign.site.scheduler.build_on == "job" else "local"
-    targets = ["plan", "design", "environments", "datasets"]
+    targets = ["plan", "design", "environments", "datasets", *(["node_check"] if campaign.node_check else [])]
     unlock.main(if_stale=True)
     result = subprocess.run(
         ["snakemake", *targets, *options, "--profile", f"profiles/{profile}", "--config", *config],
@@ -264,6 +264,8 @@ def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep
     campaign, config = load(study, site)
     check(campaign)
     prepare(campaign, config, options)
+    if campaign.node_check:
+        campaign, _ = load(study, site)  # without the nodes that are slow
     submitted = submit(campaign, config, options)
     if not submitted:
         print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")

@@ -33,6 +33,7 @@ from launchers.log import read_end
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.memory import recorded_estimate
+from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
@@ -187,6 +188,7 @@ def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, A
         if installed
         else None,
         "packages": environment["packages"],
+        **({"exclude_nodes": dict(site.exclude_nodes)} if site.exclude_nodes else {}),
         **({"strategy": spec["strategy"]} if "strategy" in spec else {}),
         **({name: spec[name] for name in ("batch_search", "local_batch")} if "batch_search" in spec else {}),
     }
@@ -505,7 +507,8 @@ def main(*, site: str, plan: Path, key: str) -> None:
         plan: results/STUDY/plan/RUN_ID.json
         key: the key that the caller expects the run to have
     """
-    results, declared_site = plan.parents[1], load_site(site)
+    results = plan.parents[1]
+    declared_site = without_slow_nodes(load_site(site), results)
     refuse_stopped(results)
     planned = read_plan(plan, key, declared_site)
     with report_interruptions(planned.run_id, results):

@@ -199,7 +199,7 @@ def _selected_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
     Only constraints that join features by & are evaluated.
     """
     scheduler = site.scheduler
-    included, excluded = host_names(scheduler.nodelist or ""), host_names(scheduler.exclude or "")
+    included, excluded = host_names(scheduler.nodelist or ""), host_names(site.excluded)
     plain = re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", scheduler.constraint or "")
     features = set(plain[0].split("&")) if plain else set()
     return [

@@ -39,6 +39,8 @@ class Traits:
         settings_recorded: Runs record what their trainers used, or will.
         memory_estimated: The memory of runs is estimated, or was before they ran.
         power_recorded: power.csv can be had.
+        nodes_checked: The campaign's first job tests its nodes, or has done so.
+        ranks_compared: Runs on several nodes have the reference benchmark's time of each rank, or phases.
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
         trace_steps_recorded: trace_steps.csv can be had.
         replay_steps_recorded: replay_steps.csv can be had.
@@ -72,6 +74,8 @@ class Traits:
     settings_recorded: bool = True
     memory_estimated: bool = True
     power_recorded: bool = True
+    nodes_checked: bool = False
+    ranks_compared: bool = False
     costs_timed: bool = False
     trace_steps_recorded: bool = False
     replay_steps_recorded: bool = False

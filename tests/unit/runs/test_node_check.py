@@ -1,0 +1,95 @@
+"""The node check measures real ranks, names slow nodes in nodes.csv, and later jobs leave these out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from common.tables import read_table, write_table
+from declared.site import load_site
+from launchers.launch import Lost, select_hosts
+from plan.node_check import without_slow_nodes
+from plan.scheduling import allocation_options, flux_batch_options, oarsub_options
+from ranks.node_check import partners
+from runs import node_check
+from sites.outliers import rounds_needed
+
+SITE = load_site("local")
+CLUSTER = load_site("slurm-example")
+
+
+def made_up_result(n_nodes: int = 4, slow_link: int = -1, slow_cpu: int = -1) -> dict[str, Any]:
+    """Return what ranks leave, where one node computes at 70 %, and another has half its link rate."""
+    rounds = rounds_needed(3 * n_nodes)
+    hosts = [f"n{rank}" for rank in range(n_nodes)]
+    cycle = [
+        [2.0 if slow_link in (rank, meeting.get(rank)) else 1.0 for rank in range(n_nodes)]
+        for meeting in partners(n_nodes)
+    ]
+    nodes = [
+        {
+            "host": host,
+            **dict.fromkeys(("computation", "memory"), [[1.43 if rank == slow_cpu else 1.0]] * rounds),
+        }
+        for rank, host in enumerate(hosts)
+    ]
+    return {"by_device": False, "nodes": nodes, "links": [cycle] * rounds, "message_bytes": 2**20}
+
+
+def test_ranks_time_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_check, "rounds_needed", lambda n_tests: 1)
+    result = node_check.measure_nodes(SITE, 3, tmp_path)
+    for rank, node in enumerate(result["nodes"]):
+        node["host"] = f"n{rank}"  # they are emulated on one host
+    table = node_check.judge_result(result, "2026-11-28")
+    assert sorted(zip(table["host"], table["test"], strict=True)) == [
+        (host, test) for host in ("n0", "n1", "n2") for test in ("computation", "links", "memory")
+    ]
+    assert (table["seconds"] > 0).all()
+    assert not table["slow"].any()  # of one round nothing follows
+
+
+def test_slow_nodes_are_left_out_by_every_scheduler(tmp_path: Path) -> None:
+    table = node_check.judge_result(made_up_result(slow_link=1, slow_cpu=3), "2026-11-28")
+    write_table(table, "nodes", tmp_path / "nodes.csv")
+    rows = read_table(tmp_path / "nodes.csv", "nodes")
+    assert sorted(rows.loc[rows["slow"], "host"] + " " + rows.loc[rows["slow"], "test"]) == [
+        "n1 links",
+        "n3 computation",
+        "n3 memory",
+    ]
+    site = without_slow_nodes(CLUSTER, tmp_path)
+    assert sorted(dict(site.exclude_nodes)) == ["n1", "n3"]
+    assert "1.43" in dict(site.exclude_nodes)["n3"]
+    named = next(option for option in allocation_options(site, 2) if option.startswith("--exclude="))
+    assert set(named.removeprefix("--exclude=").split(",")) >= {"n1", "n3"}
+    assert "'n1'" in oarsub_options(site, 2, 60).replace('"', "'")
+    assert "n1" in flux_batch_options(site, 2, 60)
+    assert without_slow_nodes(CLUSTER, tmp_path / "absent") == CLUSTER
+
+
+def test_equal_nodes_stay(tmp_path: Path) -> None:
+    write_table(node_check.judge_result(made_up_result(), "2026-11-28"), "nodes", tmp_path / "nodes.csv")
+    assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes
+
+
+def test_run_takes_the_other_nodes_of_its_job() -> None:
+    site = replace(CLUSTER, exclude_nodes=(("n2", "slow"),))
+    assert select_hosts(site, ["n1", "n2.cluster", "n3"], 2, "job 1") == ["n1", "n3"]
+    with pytest.raises(Lost) as lost:
+        select_hosts(site, ["n1", "n2"], 2, "job 1")
+    assert lost.value.reason.code == "nodes-excluded"
+    assert lost.value.reason.facts["excluded"] == ["n2"]
+    with pytest.raises(InputError) as refused:
+        select_hosts(site, ["n1"], 2, "job 1")
+    assert refused.value.code == "too-few-nodes"
+
+
+def test_one_machine_has_nothing_to_compare() -> None:
+    with pytest.raises(InputError) as refused:
+        node_check.check_nodes(SITE)
+    assert refused.value.code == "not-possible-here"
+    assert str(CHECKOUT) not in str(refused.value)
