@@ -503,7 +503,7 @@ def _scale_notes(factor: str, rankings: Sequence[Ranking], response: Response) -
 
 
 def _nobody_words(response: Response) -> str:
-    """Return the predicate of a sentence that says of a factor that none of its levels is the best."""
+    """Return the predicate of the sentence that no level of a factor is significantly the best."""
     if response == EPOCH_TIME:
         return "is significantly the fastest"
     return f"has a significantly {response.comparative} {response.title} than the others"
@@ -742,7 +742,7 @@ def _subject(factor: str, contrasts: Sequence[Contrast]) -> str:
 
 
 def _predicate(factor: str, ordered: Sequence[Contrast], response: Response) -> tuple[str, str, str]:
-    """Return verb and extent of a factor's effect, and the end of a text that says where its extremes are.
+    """Return verb and extent of a factor's effect, and a sentence on where its extremes are.
 
     This end is "" if the extent has the places of the extremes, which it has if they are short.
 

@@ -173,7 +173,7 @@ def setting_note(runs: pd.DataFrame) -> str:
 
 
 def largest_batches_note(runs: pd.DataFrame) -> str:
-    """Say which batch sizes the level `largest` stands for, by framework; "" if no cell trained with it."""
+    """Name the batch sizes behind the level `largest`, by framework; "" if no cell trained with it."""
     ok = successful(runs)
     cells = ok[ok["batch_size"] == LARGEST].drop_duplicates("cell")
     ends = cells.groupby("framework")["local_batch"].agg(["min", "max"]).astype(int)
@@ -302,7 +302,7 @@ def algorithms_note(runs: pd.DataFrame) -> str:
 
 
 def unchecked_algorithms_note(runs: pd.DataFrame) -> str:
-    """Name the frameworks of which nobody has checked that they train as others do; "" if there are none.
+    """Name the frameworks that were not checked to train as the others do; "" if there are none.
 
     These are commands of the user's own, and all frameworks of measurements that were made elsewhere.
     """

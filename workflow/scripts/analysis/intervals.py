@@ -284,7 +284,7 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
 
 
 def p_text(p: float) -> str:
-    """Return a p value as it stands in a sentence."""
+    """Return a p value in words for a sentence, such as `p = 0.03`."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

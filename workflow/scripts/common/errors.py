@@ -110,7 +110,7 @@ class InputError(Exception):
 
 
 class CodedValueError(ValueError):
-    """Say why a value cannot be worked with, where the file and the key that hold it are not known.
+    """A value is invalid; the caller knows its file and key and makes an InputError of it.
 
     Args:
         code: What kind of mistake this is, as in InputError.
@@ -146,7 +146,7 @@ class InputErrors(InputError):
 
 
 def _escape(text: str) -> str:
-    """Escape what a line cannot hold, such as a line break in a name that is quoted."""
+    """Escape characters that would break a line, such as a line break in a quoted name."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 

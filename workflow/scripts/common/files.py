@@ -58,7 +58,7 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def node_name() -> str:
-    """Return the name of this node as text that may stand in a file and in a file's name.
+    """Return the name of this node with characters that are safe in files and file names.
 
     The kernel accepts any bytes as a name.
     """

@@ -74,7 +74,7 @@ _GREEK_CAPITALS = ["GAMMA", "DELTA", "THETA", "LAMBDA", "XI", "PI", "SIGMA", "UP
 
 
 def latex_text(text: str, breaks: bool = False) -> str:
-    """Return `text` in one line with LaTeX's special characters escaped; "?" for what it cannot print.
+    """Return `text` in one line with LaTeX's special characters escaped; "?" for unprintable ones.
 
     Args:
         text: Any text.

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Note(str):
-    """Hold a sentence together with what it states.
+    """A sentence with a code and the facts that it states.
 
     It is a `str`, so it can be joined, printed and written wherever text can; what is joined is plain text
     again.

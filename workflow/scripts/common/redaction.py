@@ -63,7 +63,7 @@ def redact_log(text: str) -> str:
 
 
 def redact_file(file: Path, start: int = 0) -> None:
-    """Redact a log from byte `start` on, where it holds a secret."""
+    """Replace the secrets in a log from byte `start` on."""
     with open(file, "r+b") as log:
         log.seek(start)
         content = log.read()
@@ -94,7 +94,7 @@ def find_secret(text: str) -> str:
 
 
 def find_secrets(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key of each text with a secret in what a file holds, and what it is.
+    """Yield the dotted key and the kind of each secret in the content of a file.
 
     See `find_secret`.
     """

@@ -107,7 +107,7 @@ def other_factor_names() -> dict[str, str]:
 
 
 def rename_factors(content: Any, file: Path, sections: Collection[str]) -> Any:
-    """Return what a study's file holds, with the names of factors in place of their other names.
+    """Return a study's content with alternative names of factors replaced.
 
     Args:
         content: Content of `file`.

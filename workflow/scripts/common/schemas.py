@@ -102,7 +102,7 @@ def _first_error(validator: Any, value: Any) -> "ValidationError | None":
 
 @functools.cache
 def _accepted(name: str) -> Callable[[Any], bool]:
-    """Return a function that says, in microseconds, whether a value keeps the schema.
+    """Return a function that checks in microseconds whether a value matches the schema.
 
     Tens of thousands of records are checked at once.
     """
@@ -130,14 +130,14 @@ def check(value: Any, name: str, file: Path) -> None:
 
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
-    """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
+    """Check `value`, which has the dotted `key` in `file`, against a JSON schema, as `check` does."""
     error = _first_error(_validators()(rules), value)
     if error is not None:
         raise _input_error(error, value, file, key)
 
 
 def _input_error(error: "ValidationError", content: Any, file: Path, above: str = "") -> InputError:
-    """Return the InputError that says which rule of its schema a value breaks.
+    """Return the InputError that names the rule of its schema that a value breaks.
 
     `above` is the key of `content`.
     """

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Unanswered(Exception):
-    """A client of a scheduler failed or did not answer; the message says how."""
+    """A client of a scheduler failed or did not answer; the message has the details."""
 
 
 def ask_patiently(question: Callable[[], Answer], tries: int = 3) -> Answer:

@@ -132,7 +132,7 @@ def _trouble_between_rows(
 
 
 def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
-    """Return whether rows with the same first name stand together and their last one rises.
+    """Return whether rows with an equal first key are adjacent and their last key increases.
 
     This is faster than hashing.
     """

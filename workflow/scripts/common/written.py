@@ -42,7 +42,7 @@ def key(meaning: str, *, default: Any = MISSING, default_factory: Any = MISSING,
 
 
 def optional(meaning: str, **rules: Any) -> Any:
-    """Return the dataclass field of a key that may be left out, which None stands for."""
+    """Return the dataclass field of an optional key; its default is None."""
     return key(meaning, default=None, **rules)
 
 
@@ -156,7 +156,7 @@ def load(kind: type[T], file: Path) -> T:
 
 
 def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
-    """Return what stands in `file` below the key `above` as an instance of `kind`.
+    """Return the content of `file` below the key `above` as an instance of `kind`.
 
     Older names of keys are replaced, with a hint on stderr (`common.renamed`).
 

@@ -220,7 +220,7 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield what is wrong with a sample's shape and label."""
+    """Yield the mistakes in a sample's shape and label."""
     of_text = entry["format"] in TEXTS
     if len(entry["shape"]) != (1 if of_text else 3):
         yield _unfit(entry, "shape", "[length]" if of_text else "[height, width, channels]", entry["shape"])

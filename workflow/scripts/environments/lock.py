@@ -35,7 +35,7 @@ def pins(lock: str) -> dict[str, set[str]]:
 
 
 def check_lock(text: str, file: Path, variant: str | None = None) -> None:
-    """Check that a lock names no host, has all hashes, and holds the right build of a framework.
+    """Check that a lock names no host, has all hashes, and has the right build of a framework.
 
     Args:
         text: All that a variant installs: its lock, with that of its parent.

@@ -262,7 +262,7 @@ def _draw_panels(
 def _heading_note(
     heading: str, quantity: Quantity, responses: Sequence[str], axis: Axis, *words: str
 ) -> Note:
-    """Return what is drawn over what.
+    """Return the caption's heading: the quantity, its parts and the x axis.
 
     `responses` are the columns that were recorded: models of next tokens have no training accuracy.
     """

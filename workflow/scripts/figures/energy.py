@@ -71,7 +71,7 @@ def _missing_note(cells: Sequence[str]) -> str:
 
 
 def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
-    """Return the idle power of a machine or GPU, in a sentence; empty if nobody measured it."""
+    """Return the idle power of a machine or GPU, in a sentence; empty if it was not measured."""
     watts = ok[f"idle_{meters.scope}_w"].dropna().astype(float) if meters.scope else pd.Series(dtype=float)
     if meters.scope is None or watts.empty:
         return ""

@@ -144,7 +144,7 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
 
 
 def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
-    """Return all panels if a page holds them.
+    """Return all panels if they fit a page.
 
     Else the cell with most ranks of each series, as many as fit.
     """

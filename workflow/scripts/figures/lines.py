@@ -46,7 +46,7 @@ MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
 @dataclass(frozen=True)
 class Scale:
-    """The x axis of levels. All that is measured at one level stands on one band, side by side.
+    """The x axis of levels. Markers of one level are side by side on a band.
 
     Attributes:
         positions: Position of each level.

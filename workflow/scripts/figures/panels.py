@@ -187,7 +187,7 @@ def create_axes(
     share_x: bool = True,
     share_y: bool | Literal["row"] = True,
 ) -> list[Axes]:
-    """Return the panels' axes, row by row; tick labels stand only at the left and at the bottom."""
+    """Return the panels' axes, row by row, with tick labels at the left and at the bottom only."""
     axes = figure.subplots(*shape, squeeze=False, sharex=share_x, sharey=share_y)
     for position, ax in enumerate(axes.flat):
         if position >= n_panels:
@@ -297,7 +297,7 @@ def _reach_ticks(low: float, high: float) -> tuple[float, float]:
 
 
 def extend_end(end: float, bounds: pd.Series, furthest: float) -> float:
-    """Return the end of an axis that also holds the bounds of intervals up to `furthest`."""
+    """Return the end of an axis that includes bounds of intervals up to `furthest`."""
     if furthest > end:
         return float(max(end, bounds[bounds <= furthest].max()))
     return float(min(end, bounds[bounds >= furthest].min()))
@@ -525,7 +525,7 @@ def as_clause(sentence: str) -> str:
 def empty_figure(
     runs: pd.DataFrame | None, cause: str = NO_SUCCESS, *details: str, notes: Sequence[str] = ()
 ) -> tuple[Figure, Caption]:
-    """Return a figure that only says why it is empty, with its caption.
+    """Return a figure with the reason why it is empty, and its caption.
 
     The caption begins with NOT_DRAWN, so that reports and papers leave the figure out. Its first note,
     `not-drawn`, carries the code and the facts of `cause`.

@@ -158,7 +158,7 @@ class View:
 
     @property
     def response_notes(self) -> list[str]:
-        """What a caption says about the response, nothing about epoch time."""
+        """The caption's notes on the response; none for epoch time."""
         return [] if self.response == EPOCH_TIME else response_notes(self.runs, self.response)
 
     def estimate(self, cell: str) -> Estimate:

@@ -44,7 +44,7 @@ COLLECTIVE_FORMATS = (NCCL, OSU, COLLECTIVES)
 
 @dataclass
 class Import:
-    """What files and statement give, before anything is written.
+    """The content of files and statement before anything is written.
 
     Attributes:
         name: Name of the study.

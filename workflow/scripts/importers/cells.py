@@ -75,7 +75,7 @@ class Run:
 
 
 def complete_run(measurement: Measurement, statement: Statement, time: str) -> Run:
-    """Return a measurement with what is stated where its file says nothing.
+    """Return a measurement completed by the statement where its file has no value.
 
     Args:
         measurement: The measurement.
@@ -158,7 +158,7 @@ def _levels(measurement: Measurement, statement: Statement, scale: Mapping[str, 
 
 
 def _stated_values(statement: Statement) -> dict[str, Any]:
-    """Return what a statement says as values of a run, with those of the factors of the batch."""
+    """Return a statement as values of a run, with those of the factors of the batch."""
     stated = {name: value for name, value in vars(statement).items() if value is not None}
     levels = statement.levels
     if "sync_every" in levels:
@@ -239,7 +239,7 @@ def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
 def _times(
     measurement: Measurement, values: Mapping[str, Any], effective: int, devices: int, time: str
 ) -> tuple[float, float | None]:
-    """Return the time of an optimizer step, and of an epoch where the file says it itself.
+    """Return the time of an optimizer step, and of an epoch if the file has it.
 
     With ``time`` "run", both are the time to train.
     """

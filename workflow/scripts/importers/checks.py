@@ -112,7 +112,7 @@ def _unit_problem(run: Run) -> str | None:
 
 
 def _samples_rates(run: Run) -> list[float]:
-    """Return samples/s of all devices, by each throughput that a file says."""
+    """Return samples/s of all devices by each throughput in a file."""
     values, sequence = run.measurement.values, run.measurement.values.get("sequence_length")
     rates = [values[name] for name in ("samples_per_s",) if name in values]
     if sequence:
@@ -124,7 +124,7 @@ def _samples_rates(run: Run) -> list[float]:
 
 
 def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find runs that stand twice: with the same begin, the same two or more times, or equal rows."""
+    """Find duplicate runs: with the same begin, the same two or more times, or equal rows."""
     repeated = [group for group in _by_identity(runs) if len(group) > 1]
     if repeated:
         n_extra = sum(len(group) - 1 for group in repeated)
@@ -137,7 +137,7 @@ def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
 
 
 def without_repetitions(runs: Sequence[Run]) -> list[Run]:
-    """Return runs in their order, of those that stand twice the first."""
+    """Return runs in their order without later duplicates."""
     first_ids = {id(group[0]) for group in _by_identity(runs)}
     return [run for run in runs if id(run) in first_ids]
 
@@ -165,7 +165,7 @@ def _by_identity(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _row_of(run: Run) -> tuple[Any, ...]:
-    """Return everything that a file says of a run; the run itself, for a log and for times of few digits."""
+    """Return all values of a run in its file; the run itself, for a log and for times of few digits."""
     digits = [_digits(run.measurement.values[name]) for name in RATES if name in run.measurement.values]
     if run.measurement.steps or max(digits, default=0) < MIN_DIGITS:
         return (id(run),)
@@ -174,7 +174,7 @@ def _row_of(run: Run) -> tuple[Any, ...]:
 
 
 def exact_times(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find step times on straight lines along one factor, which nobody measures: they were computed."""
+    """Find step times on exact straight lines along one factor: they were computed, not measured."""
     for coordinate in ("accumulation", "batch"):
         lines = [line for line in _lines(runs, coordinate) if len(line) > 2]
         freedom = sum(len(line) - 2 for line in lines)

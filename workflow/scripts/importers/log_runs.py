@@ -203,7 +203,7 @@ def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
 
 
 def _system_description(path: Path) -> dict[str, Any]:
-    """Return what MLPerf's description of the system says, ``systems/SYSTEM.json`` beside ``results/``.
+    """Return MLPerf's description of the system, ``systems/SYSTEM.json`` beside ``results/``.
 
     A log lies in ``results/SYSTEM/BENCHMARK/``.
     """

@@ -185,7 +185,7 @@ def _stated_size(options: Options, levels: dict[str, Any]) -> dict[str, ModelSiz
 
 
 def _reading(options: Options, before: Reading) -> Reading:
-    """Return how files are read: options over what a file says."""
+    """Return how files are read; options override a file's statement."""
     columns = mapping_of(options.column, "--column")
     for name in columns:
         if name not in STEP_COLUMNS:

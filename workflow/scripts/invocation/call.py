@@ -117,8 +117,7 @@ class Call:
         self._locks = not {"--nolock", "--unlock"} & set(sys.argv)
         self.dry_run = bool(workflow.output_settings.dryrun)
         if self._plans:
-            # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of
-            # planning.
+            # Garbage collection would scan the graph of jobs, which stays: a sixth of planning time.
             gc.disable()
         self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), probe=self._plans))
         # The meter runs until the first job starts, which is long enough to see other processes.

@@ -133,7 +133,7 @@ class ContentCheck:
                         os.replace(_aside(file), file)
 
     def _begin(self, job: int, rule: str, wildcards: Mapping[str, str], inputs: Sequence[str]) -> None:
-        """Prepare the inputs of a job that is about to run, and note what it is made of."""
+        """Prepare the inputs of a job that is about to run, and record their digests."""
         self._finish(
             [
                 job_id

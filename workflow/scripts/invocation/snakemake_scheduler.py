@@ -54,7 +54,7 @@ def cancel_timers() -> None:
 
 
 def poll_slurm_steadily() -> None:
-    """Have jobs on Slurm looked at as often as --seconds-between-status-checks says.
+    """Poll jobs on Slurm as often as --seconds-between-status-checks says.
 
     Snakemake's plugin for Slurm waits ten seconds longer after each look at which no job has ended, up to
     three minutes, in which a cluster stands idle if its runs follow each other. The plugin with this name is

@@ -102,7 +102,7 @@ class Launcher(Protocol):
         """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
 
     def raise_if_lost(self, log: Path) -> None:
-        """Raise Lost if the log or the scheduler says that a node or the job is gone.
+        """Raise Lost if the log or the scheduler reports that a node or the job is gone.
 
         It is called whenever the ranks did not end well, also at the time limit.
         """

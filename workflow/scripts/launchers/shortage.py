@@ -29,7 +29,7 @@ _KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 
 
 def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
-    """Return the reason of ranks that failed for lack of memory, None if nothing says so.
+    """Return the reason of ranks that failed for lack of memory, None without evidence of it.
 
     Args:
         folder: The attempt's folder.

@@ -82,7 +82,7 @@ class InfeasibleCell(Exception):
 
 
 class DuplicateCell(InfeasibleCell):
-    """A cell that trains the same as another one; `explanation` says why, without the other one's name."""
+    """A cell that trains the same as another one; `explanation` has the reason without its name."""
 
     def __init__(self, original: str, explanation: str, factors: Sequence[str], hint: str) -> None:
         super().__init__("duplicate", f"trains the same as {original}: {explanation}", factors, hint)

@@ -96,5 +96,5 @@ def command_code_digest(command: Command) -> str:
 
 
 def unregistered_data_digest(dataset: str, samples: int | None) -> str:
-    """Return the SHA-256 of what is known of data that only a command knows: its name and samples."""
+    """Return the SHA-256 of the name and the samples of data that only a command reads."""
     return digest_text(json.dumps({"dataset": dataset, "samples": samples}))

@@ -20,7 +20,7 @@ def lock_files(state: Path) -> list[Path]:
 
 
 def hold(state: Path) -> bool:
-    """Hold ``state`` for the life of this process, and return False if another Snakemake holds it."""
+    """Lock ``state`` for the life of this process; return False if another Snakemake has locked it."""
     if _descriptors:
         return True
     state.mkdir(exist_ok=True)
@@ -33,7 +33,7 @@ def hold(state: Path) -> bool:
 
 
 def release() -> None:
-    """Release what ``hold`` holds."""
+    """Release the lock of ``hold``."""
     while _descriptors:
         os.close(_descriptors.pop())
 

@@ -111,7 +111,7 @@ def environment_of(framework: str, campaign: Campaign) -> str:
 
 
 def current_digest(digest: Callable[[str], str], name: str) -> str:
-    """Return the current digest, empty if what it is of no longer exists."""
+    """Return the current digest, empty if the source no longer exists."""
     try:
         return digest(name)
     except (InputError, KeyError, ValueError):  # It no longer exists.

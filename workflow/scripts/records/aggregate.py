@@ -107,7 +107,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
 
 
 def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
-    """Return what is planned of a run by a command of the user's own, in place of other frameworks' columns.
+    """Return the planned columns of a run by the user's own command, in place of a framework's.
 
     It starts a process on each device itself. It is its own baseline, on one device, but no framework for one
     device only, which a baseline is in figures. Ringside does not know models that only the command knows.

@@ -44,7 +44,7 @@ def arguments_for(study: str, site: str) -> CampaignArguments:
 
 
 def run_command(arguments: CampaignArguments) -> str:
-    """Return the command that runs what is missing."""
+    """Return the command that executes the missing runs."""
     return f"./ringside run {arguments.positional}".rstrip()
 
 

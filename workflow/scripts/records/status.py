@@ -66,7 +66,7 @@ def wrap_text(text: str, indent: str = "") -> list[str]:
 
 
 def headline(standing: Standing) -> str:
-    """Return what the first line says: runs done and left, and when the campaign is expected to end."""
+    """Return the first line: runs done and left, and when the campaign is expected to end."""
     if not standing.possible:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
     if not standing.begun:
@@ -217,7 +217,7 @@ def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
-    """Yield what is at work: Snakemake, the cluster's jobs, or another process on this machine."""
+    """Yield active processes: Snakemake, the cluster's jobs, or another process on this machine."""
     if session := standing.last_session:
         start = datetime.fromisoformat(session["started_at"]).astimezone()
         sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"

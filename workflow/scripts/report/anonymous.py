@@ -95,7 +95,7 @@ class Anonymizer:
         return [self.scrub_all(part) for part in value] if isinstance(value, list | tuple) else value
 
     def has_name(self, text: str) -> bool:
-        """Return whether a text says who or where."""
+        """Return whether a text contains a name that identifies a person or a place."""
         return self.scrub(text) != text
 
     @cached_property

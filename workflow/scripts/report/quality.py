@@ -131,7 +131,7 @@ def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
 
 
 def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> tuple[str, str]:
-    """Return what to say of an assumption if it holds and if not.
+    """Return the words for an assumption that holds and for one that does not.
 
     Args:
         assumption: Its name in the table of checks.

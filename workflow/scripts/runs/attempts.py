@@ -254,7 +254,7 @@ def put_aside(published: Path) -> None:
 
 @contextmanager
 def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Lock this machine for one run, so that no two runs overlap on it, whoever started them.
+    """Lock this machine for one run, so that no two runs of any user overlap on it.
 
     The system frees the lock when the process that took it ends in any way. A supervisor that outlived its
     Snakemake therefore finishes its run, and the next one finds the finished attempt.

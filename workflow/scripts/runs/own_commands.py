@@ -30,7 +30,7 @@ MAX_TIME_ERROR = 0.02  # by which steps may take longer than the run, from round
 
 @dataclass(frozen=True)
 class CommandTimes:
-    """What the log of a command says about its run.
+    """The times and the problem that the log of a command shows.
 
     Attributes:
         problem: Why it cannot be read, or does not fit the plan; its code is UNREADABLE for the first.
@@ -124,7 +124,7 @@ def _epochs(spec: Mapping[str, Any]) -> range:
 
 
 def _read_log(command: Command, spec: Mapping[str, Any], output: Path) -> Log:
-    """Return what the log says: its file, or of what the command printed the part that can be read.
+    """Return the log's steps: of its file, or of the readable part of what the command printed.
 
     Some programs print their steps on the last node.
 

@@ -66,7 +66,7 @@ def check(campaign: Campaign) -> None:
 
 
 def prepare(campaign: Campaign, config: list[str], options: list[str]) -> None:
-    """Build what runs need, on this machine or in a job as the site says. End the program if Snakemake fails.
+    """Build environments and data of the runs, here or in a job (`build_on`); exit if Snakemake fails.
 
     Args:
         campaign: The campaign.

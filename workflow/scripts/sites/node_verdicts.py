@@ -122,7 +122,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
 
 
 def check_file_locks(reports: Sequence[Report]) -> Finding:
-    """Check whether nodes see a lock that this host holds."""
+    """Check whether nodes see a file lock of this host."""
     checked = [report for report in reports if report["results"] is None]
     blind = [report for report in checked if report["lock"] != "held"]
     if blind:

@@ -35,7 +35,7 @@ class Finding:
 
     @property
     def code(self) -> str:
-        """Kind of the finding: ok, or what is wrong."""
+        """Kind of the finding: ok, or the problem."""
         return self.text.code
 
     @property
@@ -234,7 +234,7 @@ def check_gpus(partition_nodes: Sequence[Node], site: Site) -> Finding:
 
 
 def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
-    """Check whether nodes have as many CPUs as the site says."""
+    """Check whether nodes have as many CPUs as the site declares."""
     least = min(candidates, key=lambda node: node.processors, default=None)
     if least is not None and least.processors < site.cores:
         return fail(

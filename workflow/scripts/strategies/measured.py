@@ -25,7 +25,7 @@ VIRTUAL = "virtual"
 
 
 class MissingMeasurement(Exception):
-    """A measurement that a search needs is missing; `note` says which, in one line."""
+    """A measurement that a search needs is missing; `note` names it in one line."""
 
     def __init__(self, note: Note) -> None:
         self.note = note

@@ -287,7 +287,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
 
 
 def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, network: Path, out: Path) -> None:
-    """Simulate the strategies of a study, and hold them against what was measured.
+    """Simulate the strategies of a study, and compare them with their measured times.
 
     Args:
         study: name of a file in config/studies/

@@ -19,7 +19,7 @@ FORMATS: dict[str, Callable[[Iterable[str]], Log]] = {
 
 
 def read_log(path: Path, format_name: str) -> Log:
-    """Return what a log says.
+    """Return the steps and facts of a log.
 
     Args:
         path: The file.

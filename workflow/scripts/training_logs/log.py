@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Log:
-    """Steps of one training in the order of the log, and what else it says (`FACT_NAMES`)."""
+    """Steps of one training in the order of the log, and its other facts (`FACT_NAMES`)."""
 
     steps: tuple[Step, ...]
     facts: Facts

@@ -93,7 +93,7 @@ def refuse_another() -> None:
 
 
 def start(_settings: Settings) -> None:
-    """Start what is not in a node."""
+    """Start the programs that run outside of nodes."""
     Limits(SERVER).make(None, None, CONTROLLERS)
     password = secrets.token_hex(16)
     for folder in (CONF.parent, HOME):

@@ -87,7 +87,7 @@ class Traits:
     grid_stated: bool = False
 
     def hold_all(self, names: Sequence[str]) -> bool:
-        """Return whether all traits with these names hold."""
+        """Return whether a study has all traits of these names."""
         return all(getattr(self, name) for name in names)
 
     @property

@@ -36,7 +36,7 @@ def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
 
 
 def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
-    """Return the slices of a region in a tensor that holds the region `within`."""
+    """Return the slices of a region in a tensor of the region `within`."""
     samples, *rest = [
         slice(first - start, end - start)
         for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)

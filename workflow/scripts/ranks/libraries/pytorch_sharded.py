@@ -154,7 +154,7 @@ class ShardedTrainer(PyTorchTrainer):
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
 
         def shard_unit(layers: list[nn.Module], policy: MixedPrecisionPolicy) -> list[nn.Module]:
-            """Shard layers as one unit and return one of them, which stands for the unit."""
+            """Shard layers as one unit and return one of them, which represents the unit."""
             if layers:
                 fully_shard(layers, mesh=mesh, mp_policy=policy, reshard_after_forward=self.regathers)
             return layers[:1]

@@ -80,7 +80,7 @@ _TYPE_BYTES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "co
 
 @dataclass(frozen=True)
 class Shortage:
-    """Memory that was not there, as the library says it; sizes in bytes, None where it does not.
+    """A failed allocation, as the library reports it; sizes in bytes, None if not reported.
 
     Attributes:
         error: The line that says so.

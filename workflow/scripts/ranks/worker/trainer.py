@@ -51,7 +51,7 @@ class Training(abc.ABC):
         return None
 
     def settings(self) -> dict[str, str]:
-        """Return what this rank really used, by name, as the library says it at run time (a hook).
+        """Return the settings that this rank really used, by name, as the library reports them (a hook).
 
         It is called after the last epoch. Trainers that extend it add entries to those of their base class:
         plain words as names, such as ``optimizer implementation``, and as values what users of the library
