@@ -1,4 +1,4 @@
-"""Compute the opening of a report: the answer in sentences, usable runs, and two small tables.
+"""Compute the opening of a report: the answer in sentences, usable runs, and a small table.
 
 Nothing is averaged over other factors: of many comparisons the extremes are named, each with its interval.
 """
@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from analysis import answers, conditions, tables
-from analysis.intervals import ESTIMATE_COLUMNS, Estimate
-from analysis.measured import level_text, title, varying
+from analysis.measured import level_text, title
 from common.notes import Note
-from declared.factors import WORK
-from declared.responses import EPOCH_TIME, RESPONSES, Response
+from declared.responses import EPOCH_TIME, RESPONSES
 from report.findings import Evidence, variation
 from report.material import Material
 from report.setting import Grid
 
 MAX_ROWS = 30
-SELECTION_NOTE = "Extremes among many cells tend to be exaggerated (selection bias)."
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,9 @@ def find_answer(material: Material) -> Answer:
     response = material.response
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     grids = [
-        *(
-            ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
-            for name in study.answer[:1]
-            if name in contrasts
-        ),
-        extremes(material),
+        ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
+        for name in study.answer[:1]
+        if name in contrasts
     ]
     return Answer(
         opening,
@@ -71,7 +65,8 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     """Return the best level of a factor in each configuration of the others; None for a single one."""
     if len(rankings) < 2:
         return None
-    response, (best, _) = material.response, _words_of_extremes(material.response)
+    response = material.response
+    best = "fastest" if response == EPOCH_TIME else "best"
     header = [
         "configuration",
         f"{best} {title(factor)}",
@@ -98,48 +93,6 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
     return Grid(caption, header, rows, (header[0], header[1], header[3]))
-
-
-def extremes(material: Material) -> Grid | None:
-    """Return the best and the worst cell of each model and data set; None for a single cell."""
-    response, pooling = material.response, material.response_pooling
-    if len(pooling.samples) < 2:
-        return None
-    work = [name for name in WORK if name in varying(material.runs)]
-    words = answers.cell_contexts(material.runs, but=work)
-    measured = material.ok[material.ok["cell"].isin(pooling.samples)]
-    first_runs = measured.drop_duplicates("cell").set_index("cell")
-    best, worst = _words_of_extremes(response)
-    header = [
-        *(title(name) for name in work),
-        "rank",
-        "configuration",
-        "n",
-        response.label,
-        f"ratio to the {best}",
-    ]
-    rows = []
-    for levels, cells in first_runs.groupby(work) if work else [((), first_runs)]:
-        means = pooling.cell_statistics.loc[list(cells.index), "mean"]
-        means = means.sort_values(kind="stable", ascending=not response.is_rate)
-        best_cell, worst_cell = str(means.index[0]), str(means.index[-1])
-        for rank, cell in ((best, best_cell), (worst, worst_cell)):
-            to_best = Estimate(*pooling.ratios([cell], [best_cell])[ESTIMATE_COLUMNS].iloc[0])
-            ratio = "1" if cell == best_cell else tables.interval(to_best)
-            n = str(pooling.cell_mean(cell).n)
-            rows.append([*map(level_text, levels), rank, words[cell], n, _mean_text(material, cell), ratio])
-            if len(means) == 1:
-                break
-    caption = (
-        f"{best.capitalize()} and {worst} configuration by mean {response.title}, with a 95 % interval for "
-        f"each row alone. {SELECTION_NOTE}"
-    )
-    return Grid(caption, header, rows, tuple(header[: len(work) + 2]))
-
-
-def _words_of_extremes(response: Response) -> tuple[str, str]:
-    """Return what the best and the worst cell are called."""
-    return ("fastest", "slowest") if response == EPOCH_TIME else ("best", "worst")
 
 
 def _mean_text(material: Material, cell: str) -> str:
