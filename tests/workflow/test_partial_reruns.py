@@ -131,7 +131,7 @@ def test_declaration_makes_only_the_figures_that_are_missing(campaign: Checkout)
         str(path.relative_to(campaign.folder))
         for path in campaign.results.glob("*s/*.*")
         if path.parent.name in ("figures", "tables")
-    } | {str(path.relative_to(campaign.folder)) for path in campaign.results.glob("explore.*")}
+    }
     assert listed == existing, "the manifest's list and the folders agree"
 
 
