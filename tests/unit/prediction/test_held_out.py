@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, tables
+from analysis.decomposition import gradient_bytes
 from analysis.intervals import Estimate
 from analysis.measured import Records, read_timing_runs
 from common.errors import InputError
@@ -20,7 +21,7 @@ from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import panels, prediction, style
 from prediction import methods
-from prediction.cells import gradient_bytes, left_out_note, measured_cells, pooled_cv
+from prediction.cells import left_out_note, measured_cells, pooled_cv
 from prediction.held_out import (
     ALL,
     EMULATED,

@@ -34,10 +34,9 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import pooled
-from common.errors import InputError
 from common.notes import Note
 from declared.mesh import divides_more
-from declared.models import model_graph
+from declared.models import find_graph
 from models.collectives import ALL_REDUCE
 
 Levels = Mapping[str, Any]  # of a cell
@@ -78,11 +77,9 @@ TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % i
 
 
 def gradient_bytes(model: str, dataset: str) -> float:
-    """Return the size of all gradients in bytes (float32); NaN for a model without description."""
-    try:
-        return float(model_graph(model, dataset).gradient_bytes)
-    except (InputError, KeyError, ValueError):
-        return float("nan")
+    """Return the bytes of a model's gradients (float32); NaN for a model that is not registered."""
+    graph = find_graph(model, dataset)
+    return float(graph.gradient_bytes) if graph else math.nan
 
 
 def all_reduce_s(benchmark: pd.DataFrame, size: float) -> Estimate:

@@ -45,14 +45,12 @@ MFU, HFU, DEVICE_FLOPS, COLLECTIVE_RATE = (
     RESPONSES[name] for name in ("mfu", "hfu", "flops_per_device", "collective_rate")
 )
 UTILIZATION = (MFU, HFU, DEVICE_FLOPS, COLLECTIVE_RATE)
-#: the user's own factors that say whether the forward pass is computed again, and their levels
-RECOMPUTATION_FACTORS = tuple(
-    f"{CUSTOM}{name}" for name in ("checkpointing", "activation_checkpointing", "recomputation")
-)
-RECOMPUTED_SHARES = {"off": 0.0, "none": 0.0, "no": 0.0, "on": 1.0, "full": 1.0, "yes": 1.0}
+#: a factor of the user's own says which share of the forward pass is computed again, by these levels
+RECOMPUTATION_FACTOR = f"{CUSTOM}checkpointing"
+RECOMPUTED_SHARES = {"off": 0.0, "on": 1.0}
 INPUT_COLUMNS = (
     "model", "dataset", "device", "devices", "precision", "parameters", "sample_flops", "peak_flops_s",
-    "throughput_samples_s", "throughput_tokens_s", *RECOMPUTATION_FACTORS,
+    "throughput_samples_s", "throughput_tokens_s", RECOMPUTATION_FACTOR,
 )  # fmt: skip
 ORIGIN_COLUMNS = [
     "sample_flops", "operations_source", "recomputed_flops", "peak_flops_s", "peak_device", "peak_precision",
@@ -110,25 +108,19 @@ def _graph_operations(model: str, dataset: str) -> Operations | None:
     return training_operations(graph) if graph else None
 
 
-def find_operations(
-    model: str, dataset: str, stated: float, parameters: float, tokens: float
-) -> tuple[str, Operations] | None:
-    """Return the operations of one sample and what they are computed from, None if nothing tells them.
-
-    Args:
-        model: Name of the model.
-        dataset: Name of the data set.
-        stated: Operations that an import states, NaN without.
-        parameters: Parameters of a model that is not registered, NaN if unknown.
-        tokens: Tokens of a sample, NaN if unknown.
-    """
-    if not math.isnan(stated):
+def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
+    """Return what the operations of one sample are computed from, and these; None if nothing tells them."""
+    if not math.isnan(stated := _number(run.get("sample_flops"))):
         return STATED, Operations(stated / 3, 2 * stated / 3)
-    if operations := _graph_operations(model, dataset):
+    if operations := _graph_operations(str(run["model"]), str(run["dataset"])):
         return FROM_GRAPH, operations
-    if math.isnan(parameters * tokens):
-        return None
-    return FROM_PARAMETERS, parameter_operations(parameters, tokens)
+    tokens = _number(run.get("throughput_tokens_s")) / _number(run.get("throughput_samples_s"))
+    parameters = _number(run.get("parameters"))
+    return (
+        None
+        if math.isnan(parameters * tokens)
+        else (FROM_PARAMETERS, parameter_operations(parameters, tokens))
+    )
 
 
 def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
@@ -170,28 +162,18 @@ def check_shares(runs: pd.DataFrame, utilization: pd.DataFrame) -> None:
 
 def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of one run before its time: operations and peak, with the reason if one is not."""
-    rate = _number(run.get("throughput_samples_s"))
-    counted = find_operations(
-        str(run["model"]),
-        str(run["dataset"]),
-        _number(run.get("sample_flops")),
-        _number(run.get("parameters")),
-        _number(run.get("throughput_tokens_s")) / rate,
-    )
-    stated = _number(run.get("peak_flops_s"))
-    peak = (
-        find_peak(str(run["devices"] if pd.notna(run["devices"]) else ""), run["device"], run["precision"])
-        if math.isnan(stated)
-        else Peak(stated, "", str(run["precision"]), STATED)
-    )
+    reported = str(run["devices"]) if pd.notna(run["devices"]) else ""
+    peak = find_peak(reported, run["device"], run["precision"])
+    if not math.isnan(stated := _number(run.get("peak_flops_s"))):
+        peak = Peak(stated, "", run["precision"], STATED)
     unknown = f"no operations are known of {run['model']}; {OPERATIONS_HINT}"
-    source, operations = counted or ("", Operations(math.nan, math.nan))
-    levels = {str(run[name]) for name in RECOMPUTATION_FACTORS if pd.notna(run.get(name))}
-    shares = {RECOMPUTED_SHARES.get(level, math.nan) for level in levels} or {0.0}
+    source, operations = (counted := find_operations(run)) or ("", Operations(math.nan, math.nan))
+    level = run.get(RECOMPUTATION_FACTOR)
+    share = RECOMPUTED_SHARES.get(str(level), math.nan) if pd.notna(level) else 0.0
     return {
         "sample_flops": operations.model,
         "operations_source": source,
-        "recomputed_flops": operations.forward * max(shares, key=lambda share: (math.isnan(share), share)),
+        "recomputed_flops": operations.forward * share,
         "peak_flops_s": peak.flops_s,
         "peak_device": peak.device,
         "peak_precision": peak.precision,

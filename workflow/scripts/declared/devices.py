@@ -34,9 +34,9 @@ class Device(Keys):
     )
     memory_gib: int = key("nominal memory, GiB; of devices sold with several, the smallest", ge=1)
     peak_tflops: Peaks = key("peak of dense matrix products by precision, TFLOP/s")
-    source: str = key("document of the maker, with its year")
-    url: str = key("address of the document")
+    source: str = key("document of the maker, with its year: a key of sources")
     name: str = ""
+    url: str = ""
 
     @property
     def memory_bytes(self) -> int:
@@ -48,6 +48,7 @@ class Device(Keys):
 class DeviceTable(Keys):
     """The keys of devices.yaml."""
 
+    sources: dict[str, str] = key("addresses of documents by their titles")
     devices: dict[str, Device] = key("devices by name")
 
 
@@ -55,7 +56,10 @@ class DeviceTable(Keys):
 def load_devices() -> Mapping[str, Device]:
     """Return all devices of the table by name."""
     table = load(DeviceTable, TABLE)
-    return {name: replace(device, name=name) for name, device in table.devices.items()}
+    return {
+        name: replace(device, name=name, url=table.sources[device.source])
+        for name, device in table.devices.items()
+    }
 
 
 @functools.cache

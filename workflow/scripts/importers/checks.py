@@ -15,6 +15,7 @@ from typing import Any
 from common.text import number_of
 from importers.cells import Run
 from importers.measurement import Finding
+from models.operations import parameter_operations
 
 # Step times of these sources are 0.037 to 79 s, and 2.7 ms of a recommender: ten times less, four times more.
 PLAUSIBLE_STEP_S = (2e-4, 300.0)
@@ -102,7 +103,8 @@ def _unit_problem(run: Run) -> str | None:
     parameters = values.get("parameters")
     if parameters and run.levels["device"] != "cpu":
         sequence = values.get("sequence_length")
-        rate = 6 * parameters * run.effective_batch * (sequence or 1) / (seconds * run.devices)
+        operations = parameter_operations(parameters, sequence or 1).model
+        rate = operations * run.effective_batch / (seconds * run.devices)
         low, high = PLAUSIBLE_TOKEN_FLOPS if sequence else PLAUSIBLE_SAMPLE_FLOPS
         if not low <= rate <= high:
             size = "small" if rate < low else "large"

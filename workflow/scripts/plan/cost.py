@@ -38,6 +38,7 @@ from declared.fraction import Fraction
 from declared.models import find_graph, model_graph
 from declared.site import load_site
 from declared.study import load_study
+from models.operations import FLOPS_PER_MAC
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, imported_note, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
@@ -263,7 +264,7 @@ class Cost:
             return Estimate(means.start_s + epochs * share * means.sample_s, SCALED, means.runs)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
-        operations = 2 * (N_PASSES * share + validation) * _sample_macs(run)
+        operations = FLOPS_PER_MAC * (N_PASSES * share + validation) * _sample_macs(run)
         means = self._framework_means.get((run.levels["framework"],))
         return Estimate((means.start_s if means else START_S) + epochs * operations / rate / 1e9, origin)
 

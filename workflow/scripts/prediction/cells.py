@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.adjusted import adjusted_times
+from analysis.decomposition import gradient_bytes
 from analysis.measured import count_devices_as_replicas, count_steps, factors, scaled, successful
 from common.notes import Note
 from declared.factors import OF_STRATEGIES
@@ -97,12 +98,6 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         is_mesh=is_mesh(runs),
         computes=lbann_layout(runs),
     )
-
-
-def gradient_bytes(model: str, dataset: str) -> float:
-    """Return the bytes of a model's gradients; NaN for a model that is not registered."""
-    graph = find_graph(model, dataset)
-    return float(graph.gradient_bytes) if graph else math.nan
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:

@@ -45,7 +45,7 @@ from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.imported import Imported
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
-from declared.models import model_graph
+from declared.models import find_graph
 from declared.records import WARNING_SEPARATOR
 from declared.responses import RESPONSES
 from declared.site import Site
@@ -702,10 +702,8 @@ def _parameters(model: str, dataset: str) -> int | None:
 
     None if one of them is unknown here.
     """
-    try:
-        return model_graph(model, dataset).parameters
-    except (InputError, KeyError, ValueError):
-        return None
+    graph = find_graph(model, dataset)
+    return graph.parameters if graph else None
 
 
 def _dataset(name: str) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from models.graph import BYTES
+from models.operations import FLOPS_PER_MAC
 from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
-
-FLOPS = 2  # of a multiply-add
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
     layer = space.layers[place]
     parameters = layer.part_parameters(degrees)
-    arithmetic_s = FLOPS * layer.part_macs(degrees) / device.flops
+    arithmetic_s = FLOPS_PER_MAC * layer.part_macs(degrees) / device.flops
     output_bytes = BYTES * layer.elements / math.prod(degrees)
     memory_s = (
         input_bytes(space, place, degrees) + output_bytes + BYTES * parameters
