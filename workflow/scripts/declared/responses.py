@@ -195,8 +195,8 @@ _DECLARED = (
     Response(
         name="carbon",
         column="co2_g",
-        title="carbon dioxide per epoch",
-        unit="gCO2e",
+        title="CO2e per epoch",
+        unit="g",
         meaning="Carbon dioxide: energy of an epoch times the carbon intensity of the grid.",
     ),
     Response(
@@ -211,8 +211,8 @@ _DECLARED = (
     Response(
         name="carbon_to_target",
         column="co2_to_target_g",
-        title="carbon dioxide to accuracy",
-        unit="gCO2e",
+        title="CO2e to accuracy",
+        unit="g",
         meaning=(
             "Carbon dioxide to accuracy: energy until the end of the first epoch whose validation accuracy "
             "reaches the target, times the carbon intensity of the grid."
