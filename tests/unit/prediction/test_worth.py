@@ -155,18 +155,21 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
 
 def test_forecast_of_a_campaign(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
-    rows = projection.forecast(study, 24, epochs=2)
-    name = study.law.cells.loc[study.law.cells["nodes"] == 6, "cell"].iloc[0]
-    (named,) = projection.forecast(study, 24, cell=name).to_dict("records")
-    assert named["rate"] == study.law.cells.set_index("cell").loc[name, "rate"]
-    assert rows["cost"].isna().all(), "the site states no price"
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
-    costs = projection.forecast(priced, 24)
-    assert (costs["cost"] / rows["node_hours"]).iloc[0] == pytest.approx(1.5)
-    assert set(costs["currency"]) == {"EUR"}
+    rows = projection.forecast(priced, 24, epochs=2)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
     assert (rows["node_hours"] / (2 * 24 * rows["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
-    assert (rows["efficiency_low"] < rows["efficiency"]).all() and (rows["nodes"] == 24).all()
+    assert (rows["cost"] / rows["node_hours"]).to_numpy() == pytest.approx(3)
+    assert set(rows["currency"]) == {"EUR"} and set(rows["nodes"]) == {24}
+    assert (rows["efficiency_low"] < rows["efficiency"]).all()
+
+
+def test_forecast_of_a_cell_has_its_own_links(campaigns):
+    study = projection.load_study(campaigns / "prediction-virtual")
+    cell = study.law.cells[study.law.cells["nodes"] == 6].iloc[0]
+    (row,) = projection.forecast(study, 24, cell=cell["cell"]).to_dict("records")
+    assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
+    assert math.isnan(row["cost"]), "the site states no price"
 
 
 @pytest.mark.parametrize(
