@@ -10,6 +10,7 @@ from analysis.intervals import Estimate
 from common.options import parse_arguments
 from prediction import law, projection, question, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
+from support import known_physics as synthetic
 
 SIZE = ["--batch-size", "8", "--rate", "100"]
 ONE_PLACE = ["--measured", "1x8=1.0"]
@@ -151,6 +152,24 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
     assert row["cost"] == pytest.approx(2.5 * row["node_hours"])
     table = projection.counts_table(projected.curves, options_read.at)
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
+
+
+def test_strong_scaling_is_limited_by_small_batches(tmp_path):
+    """Steps of a fixed global batch: 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
+    runs = synthetic.runs(nodes=(1, 2, 4, 8)).query("batch_size == 128")
+    step_s = 0.02 + 0.128 / runs["nodes"] + 0.004 * np.log2(runs["nodes"])
+    steps = runs["samples_per_epoch"] // 128
+    runs = runs.assign(
+        batch_scope="global", local_batch=128 / runs["nodes"], effective_batch=128, steps=steps,
+        n_allreduces=steps, epoch_time_s=step_s * steps, epoch_time_median_s=step_s * steps,
+    )  # fmt: skip
+    synthetic.written(runs, "runs", tmp_path)
+    options = parse_arguments(question.ask, ["--from", str(tmp_path), "--rate", "1", "--nodes", "32"])
+    (row,) = projection.answer(question.ask(**options)).rows.to_dict("records")
+    speedup = 0.148 / (0.02 + 0.064 + 0.004)
+    assert row["worth_nodes"] == 1 and row["limit"] == "constant time of a batch"
+    assert row["next_gain"] == pytest.approx(speedup - 1, rel=0.03)
+    assert row["next_gain_low"] < speedup - 1 < row["next_gain_high"]
 
 
 def test_forecast_of_a_campaign(campaigns):
