@@ -10,6 +10,7 @@ from analysis.intervals import Estimate
 from common.options import parse_arguments
 from prediction import law, projection, question, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
+from support import known_physics as synthetic
 
 SIZE = ["--batch-size", "8", "--rate", "100"]
 ONE_PLACE = ["--measured", "1x8=1.0"]
@@ -153,20 +154,41 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
 
 
+def test_strong_scaling_is_limited_by_small_batches(tmp_path):
+    """Steps of a fixed global batch: 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
+    runs = synthetic.runs(nodes=(1, 2, 4, 8)).query("batch_size == 128")
+    step_s = 0.02 + 0.128 / runs["nodes"] + 0.004 * np.log2(runs["nodes"])
+    steps = runs["samples_per_epoch"] // 128
+    runs = runs.assign(
+        batch_scope="global", local_batch=128 / runs["nodes"], effective_batch=128, steps=steps,
+        n_allreduces=steps, epoch_time_s=step_s * steps, epoch_time_median_s=step_s * steps,
+    )  # fmt: skip
+    synthetic.written(runs, "runs", tmp_path)
+    options = parse_arguments(question.ask, ["--from", str(tmp_path), "--rate", "1", "--nodes", "32"])
+    (row,) = projection.answer(question.ask(**options)).rows.to_dict("records")
+    speedup = 0.148 / (0.02 + 0.064 + 0.004)
+    assert row["worth_nodes"] == 1 and row["limit"] == "constant time of a batch"
+    assert row["next_gain"] == pytest.approx(speedup - 1, rel=0.03)
+    assert row["next_gain_low"] < speedup - 1 < row["next_gain_high"]
+
+
 def test_forecast_of_a_campaign(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
-    rows = projection.forecast(study, 24, epochs=2)
-    name = study.law.cells.loc[study.law.cells["nodes"] == 6, "cell"].iloc[0]
-    (named,) = projection.forecast(study, 24, cell=name).to_dict("records")
-    assert named["rate"] == study.law.cells.set_index("cell").loc[name, "rate"]
-    assert rows["cost"].isna().all(), "the site states no price"
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
-    costs = projection.forecast(priced, 24)
-    assert (costs["cost"] / rows["node_hours"]).iloc[0] == pytest.approx(1.5)
-    assert set(costs["currency"]) == {"EUR"}
+    rows = projection.forecast(priced, 24, epochs=2)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
     assert (rows["node_hours"] / (2 * 24 * rows["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
-    assert (rows["efficiency_low"] < rows["efficiency"]).all() and (rows["nodes"] == 24).all()
+    assert (rows["cost"] / rows["node_hours"]).to_numpy() == pytest.approx(3)
+    assert set(rows["currency"]) == {"EUR"} and set(rows["nodes"]) == {24}
+    assert (rows["efficiency_low"] < rows["efficiency"]).all()
+
+
+def test_forecast_of_a_cell_has_its_own_links(campaigns):
+    study = projection.load_study(campaigns / "prediction-virtual")
+    cell = study.law.cells[study.law.cells["nodes"] == 6].iloc[0]
+    (row,) = projection.forecast(study, 24, cell=cell["cell"]).to_dict("records")
+    assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
+    assert math.isnan(row["cost"]), "the site states no price"
 
 
 @pytest.mark.parametrize(

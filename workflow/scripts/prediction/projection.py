@@ -106,11 +106,11 @@ def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
     columns["limited by"] = rows["limit"].where(rows["limit"] != "", tables.DASH)
     for level in LEVELS:
         columns[f"nodes at {100 * level:.0f} % efficiency"] = _band_texts(rows, f"nodes_at_{100 * level:.0f}")
-    columns["greatest speed-up"] = _band_texts(rows, "greatest_speedup")
     columns["measure next"] = rows["measure_next"].where(rows["measure_next"] != "", tables.DASH)
     group_starts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
-    display, left_aligned = pd.DataFrame(columns), [*text_columns, "limited by"]
-    return tables.Table(TITLE, rows, display, list(notes), left_aligned, group_starts[1:])
+    rules = group_starts[1:] if len(group_starts) < len(rows) else []
+    left_aligned = [*text_columns, "limited by"]
+    return tables.Table(TITLE, rows, pd.DataFrame(columns), list(notes), left_aligned, rules)
 
 
 def _case_columns(rows: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
