@@ -180,6 +180,7 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
          "scheduler.options.0", {"got": "--queue", "mentions": ["scheduler.partition"]}),
         (SLURM, {"launcher": "oar", "placement": "emulated"}, "not-possible-here", "placement",
          {"got": "emulated", "expected": ("virtual", "distinct-nodes")}),
+        (CUDA, {"memory": {"device": "H100 80GB"}}, "unknown-name", "memory.device", {"got": "H100 80GB"}),
         (SLURM, {"cores": "auto"}, "not-possible-here", "cores", {"got": "auto", "mentions": ["slurm"]}),
         (LOCAL, {"scheduler": {"partition": "x"}}, "not-possible-here", "scheduler",
          {"got": "local", "mentions": ["slurm"]}),

@@ -16,6 +16,7 @@ from plan.memory import (
     MemoryEstimate,
     describe_needs,
     estimable_runs,
+    failed_estimates,
     limit_bytes,
     needs_by_cell,
     recorded_estimate,
@@ -69,6 +70,8 @@ def test_memory_of_an_accelerator_is_what_the_site_states(site: Site) -> None:
     on_gpus = replace(site, device="cuda", memory=Memory(device_gib=80))
     assert limit_bytes(on_gpus, run) == 80 * 2**30
     assert limit_bytes(replace(on_gpus, memory=Memory()), run) is None
+    named = Memory(device="NVIDIA A100-SXM4-80GB")
+    assert limit_bytes(replace(on_gpus, memory=named), run) == 80 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,17 @@ def test_runs_that_do_not_fit_are_refused(
         Path(path).parent.mkdir(parents=True)
         write_json(Path(path), {"status": "ok"})
     refuse_oversized(replace(campaign))  # what is measured needs no estimate any more
+
+
+def test_failed_estimate_is_noted(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign = with_estimates(site)
+    failed = {key: asdict(MemoryEstimate(error="no such operator")) for key in estimable_runs(campaign)}
+    write_json(campaign.results / MEMORY_ESTIMATES, failed)
+    assert not needs_by_cell(site, campaign.runs, campaign.results)
+    assert failed_estimates(campaign) == {run.cell: "no such operator" for run in campaign.runs}
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    assert "no-memory-estimate" in {note.code for note in notes(cost)}
 
 
 def test_record_has_the_estimate_of_its_run(

@@ -19,7 +19,7 @@ from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, k
 from declared.commands import command_names
 from declared.configuration import existing
 from declared.costs import Costs
-from declared.devices import Peaks
+from declared.devices import GIB, Peaks, find_device
 from declared.environments import (
     BASE,
     Installed,
@@ -183,12 +183,23 @@ class Scheduler(Keys):
 class Memory(Keys):
     """Memory that runs have, which `./ringside plan` compares with what they need."""
 
-    device_gib: Maybe[float] = optional("memory of an accelerator, GiB", gt=0)
+    device: Maybe[Text] = optional(
+        "accelerator, as nvidia-smi or amd-smi names it, such as NVIDIA A100-SXM4-80GB: its memory is that "
+        "of the table of devices"
+    )
+    device_gib: Maybe[float] = optional("memory of an accelerator, GiB, in place of the table's", gt=0)
     node_gib: Maybe[float] = optional(
         "memory of a node, GiB; default: scheduler.memory_mb, or that of this machine with launcher local",
         gt=0,
     )
     refuse: bool = key("whether runs that need more, as estimated, are refused", default=True)
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory of an accelerator in bytes, None if it is not stated."""
+        named = find_device(self.device) if self.device else None
+        gib = self.device_gib or (named.memory_gib if named else None)
+        return int(gib * GIB) if gib else None
 
 
 @dataclass(frozen=True)
@@ -321,7 +332,7 @@ class SiteKeys(Keys):
         default=(),
     )
     memory: Memory = key(
-        "memory that runs have, for `./ringside plan`: device_gib of an accelerator, node_gib of a node",
+        "memory that runs have, for `./ringside plan`: of an accelerator and of a node",
         default_factory=Memory,
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
@@ -669,6 +680,9 @@ def _check_together(site: SiteKeys, file: Path) -> None:
     if site.device == "cuda" and launcher != "local" and devices < ranks:
         problem = f"{devices} is less than ranks_per_node"
         refuse("out-of-range", "devices_per_node", problem, got=devices, hint="every rank takes one device")
+    if (accelerator := site.memory.device) and not find_device(accelerator):
+        problem = f"'{accelerator}' is none of workflow/scripts/declared/devices.yaml"
+        refuse("unknown-name", "memory.device", problem, got=accelerator, hint="give device_gib in its place")
     if site.wait_for_quiet and not site.reference:
         problem = "goes by the reference, which this site does not want"
         refuse(

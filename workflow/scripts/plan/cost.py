@@ -17,7 +17,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, plann
 from plan.design import Run
 from plan.identity import cores_per_rank, device, environment_of
 from plan.largest import planned_searches
-from plan.memory import Need, describe_needs, is_estimable, needs_by_cell
+from plan.memory import Need, describe_needs, failed_estimates, is_estimable, needs_by_cell
 from plan.timings import BUDGET_S, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
@@ -433,12 +433,16 @@ def notes(cost: Cost) -> list[Note]:
 
 
 def _unestimated_notes(cost: Cost) -> Iterator[Note]:
-    """Yield a note for each environment that has to be built before the memory of runs can be estimated."""
+    """Yield a note for each environment that is not built yet, and one on cells whose estimate failed."""
     frameworks = {run.framework.name: run.framework for run in cost.runs if is_estimable(run.framework)}
     stamps = {environment_of(cost.campaign.site, framework) for framework in frameworks.values()}
     for name in sorted(stamp.parents[1].name for stamp in stamps if not stamp.exists()):
         text = f"memory is not estimated before the environment {name} is built"
         yield Note("environment-not-built", text, environment=name)
+    if failed := failed_estimates(cost.campaign):
+        reason = next(iter(failed.values()))
+        text = f"the memory of {number_of(len(failed), 'cell')} cannot be estimated: {reason}"
+        yield Note("no-memory-estimate", text, cells=list(failed))
 
 
 def _total(cost: Cost) -> Note:
@@ -602,7 +606,8 @@ def to_json(cost: Cost) -> str:
     ]
     lines = [{"code": note.code, "text": str(note)} for note in notes(cost)]
     names = {"study": cost.campaign.study.name, "site": cost.campaign.site.name}
-    return json.dumps({**names, **facts, "groups": rows, "notes": lines}, indent=2)
+    memory = [asdict(need) | {"share": need.share} for need in cost.memory.values()]
+    return json.dumps({**names, **facts, "groups": rows, "memory": memory, "notes": lines}, indent=2)
 
 
 def main(*, study: str = "", site: str = "", block: int | None = None, as_json: bool = False) -> None:

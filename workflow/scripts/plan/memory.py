@@ -18,6 +18,7 @@ from common.files import digest_text, display_path, read_json
 from common.normal_form import digest_sources
 from common.notes import Note
 from common.text import number_of, size
+from declared.devices import GIB
 from declared.frameworks import LIBRARIES, RANKS, Framework
 from declared.site import Site
 from models import strategy
@@ -31,7 +32,6 @@ from ranks.worker.node import memory_bytes
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
 ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers work with tensors without content
 WARNED_SHARE = 0.9  # of the memory; what is no tensor, such as a context, needs some, too
-GIB = 2**30
 MIB = 2**20
 #: fields of a run's spec that change memory
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy")
@@ -145,7 +145,7 @@ def limit_bytes(site: Site, run: Run) -> int | None:
     On processors, it is its share of the node's memory.
     """
     if device(site, run.levels) != "cpu":
-        return int(site.memory.device_gib * GIB) if site.memory.device_gib else None
+        return site.memory.device_bytes
     layout = run.geometry
     ranks = layout.ranks if site.placement == "emulated" else layout.ranks_per_node
     stated = site.memory.node_gib and site.memory.node_gib * GIB
@@ -182,6 +182,13 @@ def needs_by_cell(site: Site, runs: Iterable[Run], results: Path) -> dict[str, N
         if own and (sizes := own.by_category(device(site, run.levels))):
             needs[cell] = Need(cell, sum(sizes.values()), limit_bytes(site, run))
     return needs
+
+
+def failed_estimates(campaign: Campaign) -> dict[str, str]:
+    """Return why the memory of a cell cannot be estimated, by cell."""
+    errors = {key: own.error for key, own in read_estimates(campaign.results).items() if own.error}
+    runs = estimable_runs(campaign) if errors else {}
+    return {run.cell: error for key, run in runs.items() if (error := errors.get(key))}
 
 
 def describe_needs(needs: Iterable[Need]) -> list[Note]:

@@ -86,17 +86,10 @@ class ShapesOnly(Context):
 
 def make_context(rank_input: dict[str, Any], rank: int) -> ShapesOnly:
     """Return the context of a rank of a run, on processors whatever device it trains on."""
-    # A trial's limit of memory and the binding to cores are of no use here.
-    left_out = ("memory_share", "rank_cores")
-    spec = {name: value for name, value in rank_input["spec"].items() if name not in left_out}
+    spec = rank_input["spec"] | {"device": "cpu"}
     group: Any = LocalGroup(rank, spec["ranks"])
-    return ShapesOnly(
-        Path("/nonexistent"),
-        rank_input | {"spec": spec | {"device": "cpu"}},
-        rank,
-        rank % spec["ranks_per_node"],
-        group,
-    )
+    own_input = rank_input | {"spec": spec}
+    return ShapesOnly(Path("/nonexistent"), own_input, rank, rank % spec["ranks_per_node"], group)
 
 
 def distinct_ranks(context: Context) -> list[int]:
@@ -133,12 +126,8 @@ def estimate(rank_input: dict[str, Any], rank: int) -> dict[str, int]:
         take_steps(context, trainer, ledger.begin_step, lambda: ledger.mark_gradients(trainer))
     sizes = ledger.by_category(trainer)
     if is_cuda:
-        sizes["framework"] += N_SLOTS * sum(_bytes(array) for array in next(context.epoch(1)))
+        sizes["framework"] += N_SLOTS * sum(array.nbytes for array in next(context.epoch(1)))
     return sizes
-
-
-def _bytes(array: np.ndarray) -> int:
-    return array.size * array.itemsize
 
 
 def take_steps(

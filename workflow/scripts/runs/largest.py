@@ -25,7 +25,7 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.identity import data_folder, device, digests
 from plan.largest import BatchSearch, key, output, planned_searches
-from plan.memory import GIB, is_estimable
+from plan.memory import is_estimable
 from plan.memory import rank_input as rank_input_of
 from ranks.worker.context import MAX_VALIDATION_BATCH
 from ranks.worker.node import memory_bytes
@@ -153,7 +153,7 @@ def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
 def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment) -> int | None:
     """Return about the largest batch size that fits, as estimated from two others, if it can be."""
     run, sizes = search.run, search.candidates(site)
-    limit = memory_limit_bytes(site, search) or (site.memory.device_gib or 0) * GIB
+    limit = memory_limit_bytes(site, search) or site.memory.device_bytes
     small, large = (sizes[min(bisect_left(sizes, size), len(sizes) - 1)] for size in ESTIMATED_SIZES)
     if not limit or small == large or not is_estimable(run.framework):
         return None

@@ -8,7 +8,7 @@ import functools
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 CATEGORIES = ("parameters", "gradients", "optimizer", "buffers", "activations", "framework")
 ALLOCATING = ("c10d", "fsdp")  # namespaces of operators that allocate what is sent and received
 TRAINING = "training"
+TRANSIENT = 0  # number of what an operator allocates and frees
 
 
 class Ledger(FakeTensorMode):
@@ -47,7 +48,7 @@ class Ledger(FakeTensorMode):
         self._block_bytes, self._depth, self._n_storages = block_bytes, 0, 0
         self._sizes: dict[int, int] = {}  # of storages that live, by number
         self._at_peak: dict[int, int] = {}
-        self._origins: dict[int, str] = {}
+        self._origins: dict[int, str] = {TRANSIENT: "activations"}
         self._gradients: set[int] = set()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -68,9 +69,12 @@ class Ledger(FakeTensorMode):
             for tensor in tree_leaves(result):
                 if isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
                     self._add(tensor.untyped_storage(), func)
+            transient_bytes = 0
             if func is torch.ops.aten.mkldnn_rnn_layer.default:
                 self.note_size(result[3].untyped_storage(), lstm_workspace_bytes(args[0], result[0]))
-            self._update_peak()
+            elif func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
+                transient_bytes = lstm_backward_bytes(result)
+            self._update_peak(transient_bytes)
         return result
 
     def _add(self, storage: Any, func: Any) -> None:
@@ -95,9 +99,10 @@ class Ledger(FakeTensorMode):
         if allocated:
             self._sizes[number] = allocated
 
-    def _update_peak(self) -> None:
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self._at_peak = self.live_bytes, dict(self._sizes)
+    def _update_peak(self, transient_bytes: int = 0) -> None:
+        if self.live_bytes + transient_bytes > self.peak_bytes:
+            self.peak_bytes = self.live_bytes + transient_bytes
+            self._at_peak = {**self._sizes, TRANSIENT: transient_bytes}
 
     def begin_step(self) -> None:
         """Begin a new peak: in the first step, layouts of DTensors are computed with tensors, too."""
@@ -105,7 +110,7 @@ class Ledger(FakeTensorMode):
 
     def _numbers_of(self, tensors: Iterable[Any]) -> set[int]:
         local = (getattr(tensor, "_local_tensor", tensor) for tensor in tensors if tensor is not None)
-        return {self._numbers.get(tensor.untyped_storage(), 0) for tensor in local}
+        return {self._numbers.get(tensor.untyped_storage(), -1) for tensor in local}
 
     def mark_gradients(self, trainer: Any) -> None:
         """Remember the storages of gradients, which the optimizer clears."""
@@ -136,6 +141,17 @@ def lstm_workspace_bytes(inputs: torch.Tensor, outputs: torch.Tensor) -> int:
     length, n_samples, units = outputs.shape
     states = 6.5 * max(inputs.shape[-1], units) + 4.7 * units
     return int(outputs.itemsize * n_samples * (4 * units * length + states * (length + 1)))
+
+
+def lstm_backward_bytes(gradients: Sequence[torch.Tensor]) -> int:
+    """Return what oneDNN allocates in the backward pass of an LSTM layer, and frees.
+
+    Gradients of gates, and weights and their gradients in its own layout; `gradients` are the results.
+    """
+    inputs, layer_weights, recurrent_weights, *_ = gradients
+    length, n_samples, _ = inputs.shape
+    gates = length * n_samples * len(recurrent_weights)
+    return inputs.itemsize * (gates + 2 * (layer_weights.numel() + recurrent_weights.numel()))
 
 
 def _parameters(trainer: Any) -> list[Any]:
