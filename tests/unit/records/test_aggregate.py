@@ -94,14 +94,17 @@ def test_warnings_and_settings_are_columns(campaign: Campaign) -> None:
     assert split_settings(runs.settings[1]) == settings
 
 
-def test_costs_of_the_site_are_columns_and_change_no_key(campaign: Campaign) -> None:
+def test_costs_and_peak_of_the_site_change_no_key(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [4.0, 1.0, 2.0, 3.0], lost_s=12.5)
     costs = Costs(price_per_node_hour=Price(3.2, "EUR"), node_power_w=700.0)
-    priced = replace(campaign, site=replace(campaign.site, costs=costs))
+    peaks = (("fp32", 1.2),)
+    priced = replace(campaign, site=replace(campaign.site, costs=costs, peak_tflops=peaks))
     free_rows, rows = aggregated(campaign)[0], aggregated(priced)[0]
     assert rows["key"].tolist() == free_rows["key"].tolist() and rows["lost_s"][0] == 12.5
     assert rows[list(costs.columns())].iloc[0].tolist() == [3.2, "EUR", None, 700.0]
-    assert free_rows[list(costs.columns())].isna().all(axis=None)
+    assert free_rows[[*costs.columns(), "peak_flops_s"]].isna().all(axis=None)
+    share = cores_per_rank(campaign.site) / campaign.site.cores
+    assert rows["peak_flops_s"].tolist() == pytest.approx([share * 1.2e12] * len(rows))
 
 
 def test_older_record_has_no_node_cores(campaign: Campaign) -> None:
