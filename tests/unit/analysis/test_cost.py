@@ -21,7 +21,8 @@ KWH_J = 3.6e6
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     runs, epochs = campaign(failures={})
-    return Records(*write_frames(tmp_path_factory.mktemp("cost"), runs.assign(**STATED), epochs))
+    runs = runs.assign(**STATED, placement="distinct-nodes")
+    return Records(*write_frames(tmp_path_factory.mktemp("cost"), runs, epochs))
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,11 @@ def test_cost_is_price_of_node_hours(runs: pd.DataFrame, records: Records) -> No
     assert np.allclose(
         sped_up["ratio"], sped_up["cost"] / data["cost"].reindex(sped_up["baseline_cell"]).to_numpy()
     )
+
+
+def test_emulated_nodes_are_paid_as_one_machine(runs: pd.DataFrame, records: Records) -> None:
+    emulated = with_response(runs.assign(placement="emulated"), RESPONSES["cost"], lambda: records.epochs)
+    assert np.allclose(emulated["cost"], 3.0 * runs["epoch_time_s"].astype(float) / 3600)
 
 
 def test_meters_come_before_stated_power(tmp_path) -> None:

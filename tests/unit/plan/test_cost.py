@@ -11,6 +11,7 @@ import pytest
 from common.errors import InputError
 from common.notes import codes, find_note
 from common.tables import write_table
+from declared.costs import Costs, Price
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import Replicates, load_study
@@ -318,6 +319,10 @@ def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     benchmarks = sum(estimate.run_s * benchmark.nodes for benchmark, estimate in cost.benchmarks)
     assert cost.node_hours == pytest.approx((runs + benchmarks) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
+    site = replace(cost.campaign.site, costs=Costs(price_per_node_hour=Price(3.0, "EUR")))
+    priced = find_note(notes(replace(cost, campaign=replace(cost.campaign, site=site))), "total").facts
+    assert (priced["price"], priced["currency"]) == (pytest.approx(3 * cost.node_hours), "EUR")
+    assert find_note(notes(cost), "total").facts["price"] is None
     assert Cost(campaign("frameworks", "plafrim"), NO_RUNS, {}).gpu_hours == 0
     left = {note.facts["environment"]: note for note in cost.campaign.skipped_runs()}
     assert set(left) == {"lbann", "tarantella"} and {note.code for note in left.values()} == {"not-installed"}

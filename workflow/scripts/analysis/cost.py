@@ -72,7 +72,7 @@ def quantity(
         seconds = seconds_to_accuracy(runs, epochs(), np.nan if target is None else target)
     else:
         seconds = runs["epoch_time_s"].astype(float)
-    node_s = runs["nodes"].astype(float) * seconds
+    node_s = paid_nodes(runs) * seconds
     if column.startswith("cost"):
         return runs["price_per_node_hour"].astype(float) * node_s / HOUR_S
     meters = energy.choose_scope(runs)
@@ -84,6 +84,11 @@ def quantity(
     else:
         joules = meters.joules.reindex(runs.index)
     return joules / KWH_J * runs["grid_g_co2_per_kwh"].astype(float)
+
+
+def paid_nodes(runs: pd.DataFrame) -> pd.Series:
+    """Return the nodes that each run has for itself; emulated nodes of one machine count as one."""
+    return runs["nodes"].astype(float).where(runs["placement"].ne("emulated").fillna(True), 1.0)
 
 
 def source_notes(runs: pd.DataFrame, column: str) -> list[str]:

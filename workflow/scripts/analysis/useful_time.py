@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.cost import HOUR_S
+from analysis.cost import HOUR_S, paid_nodes
 from analysis.measured import cell_levels, currency_of, level_text, successful, title, varying
 from analysis.shares import run_seconds
 from common.notes import Note
@@ -73,7 +73,7 @@ def run_parts(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     parts["other_s"] = (reserved_s - parts.sum(axis=1)).clip(lower=0).where(is_ok, 0.0)
     parts["unsuccessful_s"] = reserved_s.where(~is_ok, 0.0)
     parts["lost_s"] = _filled(ran, "lost_s")
-    return parts.mul(ran["nodes"].astype(float), axis=0).assign(reserved_s=reserved_s)
+    return parts.mul(paid_nodes(ran), axis=0).assign(reserved_s=reserved_s)
 
 
 def _filled(runs: pd.DataFrame, column: str) -> pd.Series:
@@ -86,7 +86,7 @@ def job_times(runs: pd.DataFrame, reserved_s: pd.Series) -> pd.DataFrame:
     A job has at least as many nodes as its largest run. Its nodes are idle beside smaller runs and between
     runs.
     """
-    of_jobs = runs.loc[reserved_s.index].assign(node_s=reserved_s * runs["nodes"].astype(float))
+    of_jobs = runs.loc[reserved_s.index].assign(node_s=reserved_s * paid_nodes(runs))
     of_jobs = of_jobs.dropna(subset=["job", "job_started_at"])
     for name in ("submitted_at", "job_started_at", "ended_at"):
         of_jobs[name] = pd.to_datetime(of_jobs[name], utc=True, format="ISO8601")

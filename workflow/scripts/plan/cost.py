@@ -446,16 +446,21 @@ def _unestimated_notes(cost: Cost) -> Iterator[Note]:
 
 
 def _total(cost: Cost) -> Note:
-    """Return the note on total time, node hours, GPU hours and disk space."""
+    """Return the note on total time, node hours, GPU hours, price and disk space."""
     kept_bytes = RUN_BYTES * len(cost.campaign.runs)
     gpu_hours = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
+    price = cost.campaign.site.costs.price_per_node_hour
+    amount = price.amount * cost.node_hours if price else None
+    money = f", {amount:,.3g} {price.currency}" if price and amount else ""
     return Note(
         "total",
         f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node "
-        f"hours{gpu_hours}; {size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
+        f"hours{gpu_hours}{money}; {size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
         total_s=cost.total_s,
         node_hours=cost.node_hours,
         gpu_hours=cost.gpu_hours,
+        price=amount,
+        currency=price and price.currency,
         data_bytes=cost.data_bytes,
         kept_bytes=kept_bytes,
     )
