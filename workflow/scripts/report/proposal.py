@@ -107,6 +107,7 @@ def gather_facts(
         "utilization": efficiency.notes(efficiency.model_flop_utilization(ok)),
         "peak_mib": None if math.isnan(peak_mib) else peak_mib,
         "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
+        "estimated_mib": series.mean_at_largest("estimated_memory_peak_bytes") / MIB or None,
         "available_mib": _available_memory(ok, series) / MIB,
         "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
         "has_phases": records.files.get("phases") is not None,
