@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.intervals import Estimate
@@ -14,7 +15,15 @@ from common.files import CHECKOUT
 from declared.study import load_study
 from prediction.projection import load_records
 from report import proposal
-from report.request import HOUR_S, Question, choose_series, make_request, parse_levels, project
+from report.request import (
+    HOUR_S,
+    Question,
+    choose_series,
+    find_counterpart,
+    make_request,
+    parse_levels,
+    project,
+)
 from support.synthetic import campaign, write_frames
 
 PREDICTION = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
@@ -103,6 +112,7 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
         "price_per_node_hour": 2.0,
         "currency": "EUR",
         "node_power_w": 400.0,
+        "estimated_memory_peak_bytes": 2**30,
         "grid_g_co2_per_kwh": 250.0,
     }
     series = choose_series(records.runs.assign(**stated), {})
@@ -112,7 +122,17 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
     assert facts["cost"].value == pytest.approx(2 * node_hours) and facts["currency"] == "EUR"
     assert facts["energy_kwh"] == pytest.approx(0.4 * node_hours)
     assert facts["carbon_kg"] == pytest.approx(0.25 * facts["energy_kwh"])
+    assert facts["estimated_mib"] == 1024
     assert 0.15 < facts["spent"]["share"] < 0.25 and facts["spent"]["node_hours"] > 3
+
+
+def test_both_kinds_of_scaling_have_a_table(records: Records) -> None:
+    strong = records.runs.assign(batch_scope="global", cell=records.runs["cell"] + ".global")
+    strong = strong.assign(run_id=strong["cell"], epoch_time_s=1.5 * strong["epoch_time_s"])
+    series = choose_series(pd.concat([records.runs, strong], ignore_index=True), {})
+    counterpart = find_counterpart(pd.concat([records.runs, strong], ignore_index=True), series)
+    assert counterpart is not None and counterpart.largest == f"{series.largest}.global"
+    assert counterpart.devices == series.devices and find_counterpart(records.runs, series) is None
 
 
 def test_what_was_not_measured_is_none() -> None:
@@ -123,7 +143,7 @@ def test_what_was_not_measured_is_none() -> None:
     assert {name for name in ("peak_mib", "data_bytes", "power_w", "spent") if facts[name] is None} == {
         "peak_mib", "data_bytes", "power_w", "spent"
     }  # fmt: skip
-    assert facts["on_most_nodes"].node_hours.value > 0 and facts["missing_kind"] == "strong"
+    assert facts["on_most_nodes"].node_hours.value > 0 and facts["other_kind"] == "strong"
     assert tables["software"].display.empty
     blocks = proposal.render_blocks(facts, tables)
     requested = next(block for block in blocks if isinstance(block, Table))

@@ -104,7 +104,7 @@ def _limits(facts: Facts) -> list[str]:
     if ok.empty:
         return []
     if facts.study.imported:
-        return ["numbers as their source states them"]
+        return ["what the source measured and states"]
     limits = ["one site and one version of each library"] if facts.runs["site"].nunique() == 1 else []
     limits += [words for place, words in _PLACES.items() if place in set(ok["placement"].dropna())]
     epochs = ok["epochs"].max()

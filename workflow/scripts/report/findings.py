@@ -326,7 +326,9 @@ def variation(evidence: Evidence) -> Note | None:
         f"The largest parts of the variation of {evidence.response.title} come from "
         f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
     )
-    if scatter is not None:
+    if parts.sum() > 1:
+        text += " They overlap, because combinations of levels have different numbers of runs."
+    if scatter:
         differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
         text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
     return Note("what-decides", text, shares=named, scatter=scatter)

@@ -51,6 +51,7 @@ from report.request import (
     Request,
     Series,
     choose_series,
+    find_counterpart,
     make_request,
     project,
 )
@@ -85,7 +86,8 @@ def gather_facts(
     per_device = {name: own for name, own in measured.items() if name != MEMORY.name and own.notna().any()}
     peak_mib = float(measured[MEMORY.name].max())
     batches = batch_scaling(series.runs, size_factor_name(series.runs))
-    kinds = str(batches.facts["kind"]) if batches else ""
+    kind_of_scaling = str(batches.facts["kind"]) if batches else ""
+    counterpart = find_counterpart(records.runs, series)
     devices = distinct_names(ok, "devices")
     parameters = _parameters(levels)
     n_numbers = NUMBERS_OF_ADAM if str(levels["optimizer"]).startswith("adam") else NUMBERS_OF_SGD
@@ -102,11 +104,13 @@ def gather_facts(
         "speedup": _estimate(series.rows.iloc[-1], "speedup"),
         "efficiency": _estimate(series.rows.iloc[-1], "efficiency"),
         "scaling_phrase": scaling_phrase(batches),
-        "missing_kind": "" if " and " in kinds else "weak" if "strong" in kinds else "strong",
+        "other_kind": "weak" if "strong" in kind_of_scaling else "strong",
+        "counterpart": counterpart,
         "per_device": per_device,
         "utilization": efficiency.notes(efficiency.model_flop_utilization(ok)),
         "peak_mib": None if math.isnan(peak_mib) else peak_mib,
         "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
+        "estimated_mib": series.mean_at_largest("estimated_memory_peak_bytes") / MIB or None,
         "available_mib": _available_memory(ok, series) / MIB,
         "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
         "has_phases": records.files.get("phases") is not None,
@@ -118,6 +122,7 @@ def gather_facts(
     }
     return facts, {
         "scaling": _scaling_table(series, request),
+        "counterpart": _scaling_table(counterpart or series),
         "devices": _device_table(series, per_device),
         "software": _software_table(study, series),
     }
@@ -199,9 +204,9 @@ def _spent(records: Records) -> dict[str, float] | None:
     return {"node_hours": float(campaign["node_s"]) / HOUR_S, "share": float(campaign["useful_share"])}
 
 
-def _scaling_table(series: Series, request: Request) -> Table:
+def _scaling_table(series: Series, request: Request | None = None) -> Table:
     rows = series.rows
-    if request.is_predicted and request.is_known:
+    if request and request.is_predicted and request.is_known:
         rows = pd.concat([rows, pd.DataFrame([series.extended(request)])], ignore_index=True)
     rates = rows["samples"] / rows["epoch_time_s"]
     compared = {"framework": rows["framework"]} if rows["framework"].nunique() > 1 else {}
@@ -219,7 +224,13 @@ def _scaling_table(series: Series, request: Request) -> Table:
         }
     )
     notes = [f"Cells of {series.words}."]
-    return Table("Scaling of the series that time is asked for", rows, display, notes, list(compared))
+    return Table(
+        f"Scaling{' of the series that time is asked for' if request else ''}",
+        rows,
+        display,
+        notes,
+        list(compared),
+    )
 
 
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:

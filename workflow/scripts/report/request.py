@@ -210,6 +210,18 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     return Series(runs[runs["cell"].isin(cells)], words, _scaling_rows(runs, cells))
 
 
+def find_counterpart(runs: pd.DataFrame, series: Series) -> Series | None:
+    """Return the like series with the other batch scope, which scales strongly if this one does weakly."""
+    ok = successful(runs)
+    row = ok[ok["cell"] == series.largest].iloc[0]
+    scopes = [scope for scope in ok["batch_scope"].dropna().unique() if scope != row["batch_scope"]]
+    levels = {name: level_text(row[name]) for name in varying(ok, but=COUNTS)}
+    try:
+        return choose_series(runs, levels | {"batch_scope": scopes[0]}) if scopes else None
+    except InputError:  # this study does not have it at these levels
+        return None
+
+
 def _at_levels(ok: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
     names = varying(ok)
     for factor, level in levels.items():
