@@ -155,8 +155,8 @@ def link_rounds(
             exchange(meeting[context.rank], size)
         own = context.group.all_gather(time.monotonic() - start)
         # A rank that is slow in sending alone may have all of its message in buffers, and see nothing.
-        both = [max(own[rank], own[meeting.get(rank, rank)]) for rank in range(context.ranks)]
-        return [seconds if rank in meeting else None for rank, seconds in enumerate(both)]
+        slower_s = [max(own[rank], own[meeting.get(rank, rank)]) for rank in range(context.ranks)]
+        return [seconds if rank in meeting else None for rank, seconds in enumerate(slower_s)]
 
     size = SMALLEST_BYTES
     for meeting in meetings:
