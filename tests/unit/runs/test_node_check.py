@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from declared.site import load_site
 from launchers.launch import Lost, select_hosts
 from plan.node_check import without_slow_nodes
 from plan.scheduling import allocation_options, flux_batch_options, oarsub_options
-from ranks.node_check import partners
+from ranks.node_check import link_rounds, partners
 from runs import node_check
 from sites.outliers import rounds_needed
 
@@ -50,6 +51,14 @@ def test_ranks_time_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
     assert (table["seconds"] > 0).all()
     assert not table["slow"].any()  # of one round nothing follows
+
+
+def test_message_takes_as_long_as_on_the_slower_end() -> None:
+    """A rank that only sends slowly has its message in buffers at once; its partner waits for it."""
+    group = SimpleNamespace(barrier=lambda: None, all_gather=lambda own_s: [own_s, 0.5, 0.0])
+    context: Any = SimpleNamespace(rank=0, ranks=3, spec={"rounds": 2}, group=group)
+    links, _ = link_rounds(context, [{0: 1, 1: 0}], lambda partner, size: None)
+    assert links == [[[0.5, 0.5, None]]] * 2
 
 
 def test_slow_nodes_are_left_out_by_every_scheduler(tmp_path: Path) -> None:

@@ -153,8 +153,10 @@ def link_rounds(
         start = time.monotonic()
         if context.rank in meeting:
             exchange(meeting[context.rank], size)
-        own = time.monotonic() - start if context.rank in meeting else None
-        return context.group.all_gather(own)
+        own = context.group.all_gather(time.monotonic() - start)
+        # A rank that is slow in sending alone may have all of its message in buffers, and see nothing.
+        slower_s = [max(own[rank], own[meeting.get(rank, rank)]) for rank in range(context.ranks)]
+        return [seconds if rank in meeting else None for rank, seconds in enumerate(slower_s)]
 
     size = SMALLEST_BYTES
     for meeting in meetings:
