@@ -91,43 +91,25 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
             max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top), color=style.GRID, linewidth=0
         )
     ax.axhline(1, color=style.MUTED, linewidth=0.7, zorder=2)
-    n_beyond = n_impossible = 0
-    headings: list[str] = []
+    headings = {}
     for column, method in enumerate(methods):
         method_rows = held_out[held_out["method"] == method]
         x = column + SPREAD * (method_rows["position"] / positions - 0.5)
-        ratio = ratios[method_rows.index]
         for series in all_series:
-            rows = series.select(method_rows).index
-            inside = rows[ratio[rows].between(1 / top, top)]
-            series_style = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "alpha": 0.75}
-            ax.plot(x[inside], ratio[inside], zorder=3, **series_style)
-            for mark, end, indices in (
-                ("^", top, rows[ratio[rows] > top]),
-                ("v", 1 / top, rows[(ratio[rows] < 1 / top) & (ratio[rows] > 0)]),
-                ("x", 1 / top, rows[ratio[rows] <= 0]),
-            ):
-                # even a line without points has an extent, for which the layout would make room
-                if len(indices):
-                    ax.plot(
-                        x[indices],
-                        [end] * len(indices),
-                        clip_on=False,
-                        zorder=4,
-                        **series_style | {"marker": mark},
-                    )
-        n_beyond += int(((ratio > top) | ((ratio < 1 / top) & (ratio > 0))).sum())
-        n_impossible += int((ratio <= 0).sum())
-        headings.append(_heading(method_rows))
+            own = series.select(method_rows).index
+            _draw_ratios(ax, x[own], ratios[own], top, series)
+        headings[method] = _heading(method_rows)
         ax.text(
             column,
             1.02,
-            headings[-1],
+            headings[method],
             transform=ax.get_xaxis_transform(),
             ha="center",
             va="bottom",
             fontsize=style.SMALL_FONT_SIZE,
         )
+    n_impossible = int((~positive).sum())
+    n_beyond = int((~ratios.between(1 / top, top)).sum()) - n_impossible
     n_positions = held_out["position"].nunique()
     is_partial_method = [len(held_out[held_out["method"] == method]) < n_positions for method in methods]
     _set_axes(
@@ -139,7 +121,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         top,
     )
     panels.add_legend(figure, all_series, lines=False)
-    has_intervals = any("[" in heading for heading in headings)
+    has_intervals = any("[" in heading for heading in headings.values())
     sentences = [
         f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
         Note("noise", f"Shaded: noise of the means ({tables.number(100 * spread, 2)} %).", share=spread)
@@ -160,6 +142,22 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         notes=[HOW_TO_READ, COMPARISON_NOTE if any(is_partial_method) else ""],
         with_intervals=False,
     )
+
+
+def _draw_ratios(ax: Axes, x: pd.Series, ratios: pd.Series, top: float, series: Series) -> None:
+    """Draw the ratios of a series; those beyond the axis are arrows, those up to 0 crosses."""
+    series_style = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "alpha": 0.75}
+    inside = ratios.between(1 / top, top)
+    ax.plot(x[inside], ratios[inside], zorder=3, **series_style)
+    for mark, end, is_there in (
+        ("^", top, ratios > top),
+        ("v", 1 / top, (ratios < 1 / top) & (ratios > 0)),
+        ("x", 1 / top, ratios <= 0),
+    ):
+        # Even a line without points has an extent, for which the layout would make room.
+        if is_there.any():
+            ends = [end] * int(is_there.sum())
+            ax.plot(x[is_there], ends, clip_on=False, zorder=4, **series_style | {"marker": mark})
 
 
 def _heading(method_rows: pd.DataFrame) -> str:
