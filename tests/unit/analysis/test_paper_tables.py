@@ -214,8 +214,8 @@ def test_tables_of_a_study_of_treatments_are_made(name, of_treatments):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
-    # There is no reference, no meter, no price, one strategy, and no record of settings.
-    empty = name in ("adjusted", "cost", "drift", "energy", "strategies", "settings")
+    # There is no reference, meter, price, estimate of memory or record of settings, and one strategy.
+    empty = name in ("adjusted", "cost", "drift", "energy", "memory", "strategies", "settings")
     assert (len(pd.read_csv(of_campaign / f"{name}.csv")) == 0) == empty
     assert (of_campaign / f"{name}.md").read_text().startswith("**")
     text = (of_campaign / f"{name}.tex").read_text()
