@@ -158,4 +158,5 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
     listed = data.dropna(axis="columns", how="all")
-    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
+    printed = [note for note in notes if note]
+    return tables.Table(TITLE, listed, pd.DataFrame(display), printed, words, rules_above=(1,))
