@@ -8,7 +8,6 @@ from analysis import cells, cost, time_to_accuracy
 from analysis.measured import Records
 from analysis.pooling import measured_response, pooled
 from analysis.responses import response_notes, with_response
-from common.errors import InputError
 from common.notes import codes, find_note
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 from support.synthetic import campaign, metered, write_frames
@@ -95,11 +94,10 @@ def test_response_of_money_has_the_currency(runs: pd.DataFrame, records: Records
     assert measured_response(free, response) == EPOCH_TIME
 
 
-def test_two_currencies_are_refused(runs: pd.DataFrame, records: Records) -> None:
-    mixed = runs.assign(currency=["USD", *runs["currency"].iloc[1:]])
-    with pytest.raises(InputError) as refused:
-        cost.table(mixed, records.epochs)
-    assert (refused.value.code, refused.value.key) == ("contradicting-values", "currency")
+def test_two_currencies_give_no_cost(runs: pd.DataFrame, records: Records) -> None:
+    table = cost.table(runs.assign(currency=["USD", *runs["currency"].iloc[1:]]), records.epochs)
+    assert "cost" not in table.data and table.data["co2_g"].notna().all()
+    assert cost.CURRENCIES_NOTE in table.notes
 
 
 @pytest.mark.parametrize("absent", ["price_per_node_hour", "grid_g_co2_per_kwh", "node_power_w"])

@@ -51,6 +51,9 @@ METHOD_NOTE = (
     "Front: no cell of the same model and data set is both faster and cheaper. To accuracy: where all runs "
     "of a cell reach it."
 )
+CURRENCIES_NOTE = Note(
+    "several-currencies", "Prices are in several currencies: state costs in one to compare them."
+)
 TRAININGS_NOTE = Note(
     "whole-trainings", "An epoch is a whole training, until the target of whoever measured."
 )
@@ -59,7 +62,7 @@ TRAININGS_NOTE = Note(
 def quantity(
     runs: pd.DataFrame, column: str, epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
-    """Return cost (in the currency) or carbon dioxide (g) of each run, NaN where it is unknown.
+    """Return cost (in the only currency) or carbon dioxide (g) of each run, NaN where it is unknown.
 
     Args:
         runs: Runs of a study.
@@ -74,7 +77,8 @@ def quantity(
         seconds = runs["epoch_time_s"].astype(float)
     node_s = paid_nodes(runs) * seconds
     if column.startswith("cost"):
-        return runs["price_per_node_hour"].astype(float) * node_s / HOUR_S
+        price = runs["price_per_node_hour"].astype(float)
+        return (price if currency_of(runs) else np.nan) * node_s / HOUR_S
     meters = energy.choose_scope(runs)
     if meters is None:
         joules = runs["node_power_w"].astype(float) * node_s
@@ -167,6 +171,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         conditions.run_counts_note(runs, counted=data["n"]),
         *(note for column in PER_EPOCH if column in data for note in source_notes(runs, column)),
         METHOD_NOTE,
+        CURRENCIES_NOTE if runs["currency"].nunique() > 1 else "",
         TRAININGS_NOTE if are_times_to_train(runs) else "",
         conditions.setting_note(runs),
     ]

@@ -323,19 +323,9 @@ def count_steps(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def currency_of(runs: pd.DataFrame) -> str:
-    """Return the currency of the prices of runs, "" without prices.
-
-    Raises:
-        InputError: If there are several.
-    """
-    currencies = sorted(set(runs["currency"].dropna())) if "currency" in runs else []
-    if len(currencies) > 1:
-        problem = f"prices are in {' and in '.join(currencies)}"
-        hint = "state costs of all runs in one currency"
-        raise InputError(
-            "contradicting-values", problem, file="runs.csv", key="currency", got=currencies, hint=hint
-        )
-    return currencies[0] if currencies else ""
+    """Return the currency of the prices of runs; "" without a price, or if there are several currencies."""
+    currencies = set(runs["currency"].dropna()) if "currency" in runs else set()
+    return currencies.pop() if len(currencies) == 1 else ""
 
 
 def successful(runs: pd.DataFrame) -> pd.DataFrame:

@@ -124,7 +124,8 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     data["node_s"] = data[list(PARTS)].sum(axis=1)
     data["useful_share"] = data["training_s"] / data["node_s"]
     prices = runs["price_per_node_hour"].dropna().astype(float)
-    data["cost"] = data["node_s"] / HOUR_S * prices.iloc[0] if prices.nunique() == 1 else np.nan
+    is_priced = prices.nunique() == 1 and currency_of(runs)
+    data["cost"] = data["node_s"] / HOUR_S * prices.iloc[0] if is_priced else np.nan
     return data
 
 
@@ -157,4 +158,5 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
     listed = data.dropna(axis="columns", how="all")
-    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
+    printed = [note for note in notes if note]
+    return tables.Table(TITLE, listed, pd.DataFrame(display), printed, words, rules_above=(1,))
