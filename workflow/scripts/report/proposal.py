@@ -236,7 +236,7 @@ def _scaling_table(series: Series, request: Request | None = None) -> Table:
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
     columns = {RESPONSES[name].label: own.map(tables.number).tolist() for name, own in per_device.items()}
     display = series.rows[["nodes", "devices"]].astype(str).assign(**columns)
-    notes = [RESPONSES[name].meaning for name in per_device]
+    notes = [" ".join(RESPONSES[name].meaning for name in per_device)]
     return Table("What a device does", display, display if columns else display[:0], notes)
 
 
