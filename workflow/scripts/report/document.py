@@ -16,7 +16,6 @@ from declared.paper import ClassName
 from declared.study import Author, Study
 from report.latex import to_latex
 
-ANONYMOUS = "Anonymous authors"
 NO_AUTHORS = r"\tobenamed{authors}"
 NO_AFFILIATION = r"\tobenamed{affiliation}"
 COMMON_PACKAGES = r"\usepackage{array,booktabs,graphicx,longtable,pdflscape}"

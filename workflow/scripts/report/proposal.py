@@ -101,8 +101,6 @@ def gather_facts(
         "levels": levels,
         "parameters": parameters,
         "varied": [title(name) for name in varying(successful(records.runs), but=COUNTS)],
-        "speedup": _estimate(series.rows.iloc[-1], "speedup"),
-        "efficiency": _estimate(series.rows.iloc[-1], "efficiency"),
         "scaling_phrase": scaling_phrase(batches),
         "other_kind": "weak" if "strong" in kind_of_scaling else "strong",
         "counterpart": counterpart,
@@ -236,7 +234,7 @@ def _scaling_table(series: Series, request: Request | None = None) -> Table:
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
     columns = {RESPONSES[name].label: own.map(tables.number).tolist() for name, own in per_device.items()}
     display = series.rows[["nodes", "devices"]].astype(str).assign(**columns)
-    notes = [RESPONSES[name].meaning for name in per_device]
+    notes = [" ".join(RESPONSES[name].meaning for name in per_device)]
     return Table("What a device does", display, display if columns else display[:0], notes)
 
 
@@ -244,11 +242,6 @@ def _software_table(study: Study, series: Series) -> Table:
     grid = software(series.runs)
     display = pd.DataFrame([] if study.imported else grid.rows, columns=grid.header)
     return Table(grid.caption, display, display, [], list(grid.left))
-
-
-def _estimate(row: pd.Series, name: str) -> Estimate:
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    return Estimate(value, low, high)
 
 
 def _hours_text(estimate: Estimate) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
@@ -102,13 +103,15 @@ class Series:
         mean = float(ok.loc[ok["cell"] == self.largest, column].astype(float).mean())
         return 0.0 if math.isnan(mean) else mean
 
+    def estimate(self, name: str, place: int = -1) -> Estimate:
+        """Return an estimate of `rows`; by default of the largest cell."""
+        value, low, high = (float(self.rows[f"{name}{end}"].iloc[place]) for end in ("", "_low", "_high"))
+        return Estimate(value, low, high)
+
     def measured_epoch(self, nodes: int) -> Estimate | None:
         """Return the epoch time of the cell with the most devices on this number of nodes; None without."""
-        rows = self.rows[self.rows["nodes"] == nodes]
-        if rows.empty:
-            return None
-        value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[-1]) for end in ("", "_low", "_high"))
-        return Estimate(value, low, high)
+        places = np.flatnonzero(self.rows["nodes"] == nodes)
+        return self.estimate("epoch_time_s", int(places[-1])) if len(places) else None
 
     def extended(self, request: "Request") -> dict[str, Any]:
         """Return a row for the nodes asked for, with the predicted epoch time and its band."""
