@@ -539,7 +539,9 @@ def test_wording_of_refused_launches() -> None:
         "config/sites/grid5000.yaml: launcher: oar starts ranks inside an OAR job only; use snakemake "
         "--profile oar"
     )
-    assert str(launch.too_few_nodes("nodes", 3, 4)) == "nodes: has 3 nodes, the run needs 4; ask for more"
+    with pytest.raises(InputError) as too_few:
+        launch.select_hosts(site, ["gros-1", "gros-2", "gros-3"], 4, "nodes")
+    assert str(too_few.value) == "nodes: has 3 nodes, the run needs 4; ask for more"
 
 
 def test_wording_of_reasons() -> None:
