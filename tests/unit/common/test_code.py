@@ -22,7 +22,8 @@ WITHOUT_CONTENT_CHECK = {
     "plan",
     "design",
     "preview",
-}  # which writes nothing, is compared as a whole, stands for what others have made
+    "node_check",
+}  # which writes nothing, is compared as a whole, stands for what others have made, tells the state of nodes
 
 
 @pytest.mark.parametrize("program", ["report.make", "prediction.projection", "provenance.archive"])

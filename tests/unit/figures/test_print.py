@@ -30,10 +30,7 @@ OF_BENCHMARK = ["network"]  # shows no runs
 def drawn(kind: str, folder: Path) -> tuple[Figure, panels.Caption]:
     """Return the example of a kind of figure, laid out, and its caption."""
     (example,) = gallery.examples({kind: KINDS[kind]})
-    inputs = {
-        name: gallery._input_file(name, example.records, folder)
-        for name in ("runs", "epochs", *example.kind.inputs)
-    }
+    inputs = gallery.input_files(example, folder)
     records = Records(inputs.pop("runs"), inputs.pop("epochs"), inputs)
     figure, caption = importlib.import_module(example.kind.module).draw(records, example.declaration)
     for _ in range(style.LAYOUT_PASSES):

@@ -262,7 +262,7 @@ def test_an_old_key_and_an_unknown_benchmark_are_refused(study):
                 study="quickstart",
                 site="local",
                 key="0" * 12,
-                out=Path("collective_benchmark.json"),
+                out=Path("results/quickstart/benchmarks/name/key/record.json"),
                 benchmark=name,
             )
         assert name in str(refused.value) and named in str(refused.value)

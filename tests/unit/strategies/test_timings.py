@@ -163,7 +163,13 @@ def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkey
         ("pytorch-ddp.messages", [study.file.name, "timing pytorch-ddp.messages"]),
     ):
         with pytest.raises(InputError) as refused:
-            measure.main(study=NAME, site="local", timing=name, key="0" * 12, out=Path("timing.json"))
+            measure.main(
+                study=NAME,
+                site="local",
+                timing=name,
+                key="0" * 12,
+                out=Path("results/quickstart/timings/name/key/record.json"),
+            )
         assert all(word in str(refused.value) for word in words)
 
 

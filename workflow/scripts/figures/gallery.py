@@ -78,18 +78,24 @@ def make(example: Example, folder: Path) -> None:
     if example.picture is None:
         return
     stem = folder / example.declaration.name
-    inputs = [
-        f"{name}={_input_file(name, example.records, folder)}"
-        for name in ("runs", "epochs", *example.kind.inputs)
-    ]
-    if stated := example.kind.example.get("stated"):
-        write_table(read_table(example.records / "runs.csv", "runs").assign(**stated), "runs", stem)
-        inputs[0] = f"runs={stem}"
+    inputs = [f"{name}={file}" for name, file in input_files(example, folder).items()]
     draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
         size = (image.width // SHRINK_FACTOR, image.height // SHRINK_FACTOR)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         small.quantize(COLOURS, dither=Image.Dither.NONE).save(partial, format="png", optimize=True)
+
+
+def input_files(example: Example, folder: Path) -> dict[str, Path]:
+    """Return the tables that an example reads, by name; those that are not kept are computed in `folder`."""
+    files = {
+        name: _input_file(name, example.records, folder) for name in ("runs", "epochs", *example.kind.inputs)
+    }
+    if stated := example.kind.example.get("stated"):
+        runs = read_table(files["runs"], "runs").assign(**stated)
+        files["runs"] = folder / f"{example.kind.name}.runs.csv"
+        write_table(runs, "runs", files["runs"])
+    return files
 
 
 def _input_file(name: str, campaign: Path, folder: Path) -> Path:
