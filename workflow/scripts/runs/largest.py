@@ -8,7 +8,7 @@ stopped goes on with the trials of earlier attempts. The record is batch_search.
 
 import sys
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from runs.memory_estimates import estimate
 from runs.supervise import failure_or_lost, rank_input
 
 TRIAL = "trial.json"
-ESTIMATED_SIZES = 16, 64  # whose memory is estimated, by which the search begins
+ESTIMATED_SIZE = 64  # the search begins by the estimated memory of this size or less, and of a quarter of it
 FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
 LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
 
@@ -154,7 +154,8 @@ def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment
     """Return about the largest batch size that fits, as estimated from two others, if it can be."""
     run, sizes = search.run, search.candidates(site)
     limit = memory_limit_bytes(site, search) or site.memory.device_bytes
-    small, large = (sizes[min(bisect_left(sizes, size), len(sizes) - 1)] for size in ESTIMATED_SIZES)
+    large = sizes[max(bisect_right(sizes, ESTIMATED_SIZE) - 1, 0)]
+    small = sizes[bisect_left(sizes, large / 4)]
     if not limit or small == large or not is_estimable(run.framework):
         return None
     inputs = [rank_input_of(run.framework, run.graph, search.spec(site, size)) for size in (small, large)]
