@@ -31,7 +31,7 @@ from declared.commands import command_names, load_command
 from declared.imported import IMPORT_FILE
 from declared.study import Study
 from plan.batch_sizes import batch_size_file
-from plan.campaign import Campaign, measured_campaign
+from plan.campaign import MEMORY_ESTIMATES, Campaign, measured_campaign
 from plan.strategies import strategy_file
 from provenance import appendix
 from provenance.account import count_costs, extreme_time
@@ -233,8 +233,9 @@ def command_files(campaign: Campaign) -> Iterator[Path]:
 
 
 def run_files(results: Path) -> Iterator[Path]:
-    """Yield campaign.json, design.csv, and what runs, decisions, benchmarks and timings wrote."""
-    yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
+    """Yield what belongs to all runs, and what runs, decisions, benchmarks and timings wrote."""
+    names = ("campaign.json", "design.csv", MEMORY_ESTIMATES)
+    yield from (file for name in names if (file := results / name).is_file())
     for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
         for file in sorted(folder.rglob("*")):
             if (

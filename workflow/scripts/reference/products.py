@@ -37,6 +37,7 @@ LAYOUT = {
         "one run traced, for Perfetto and Vampir, and its phases as a table (`./ringside trace`); what was "
         "trained for it lies in `traces/runs/`"
     ),
+    "memory_estimates.json": "memory of each configuration as `./ringside plan` estimated it, by key",
     "campaign.json": "site, machine and study that the folder belongs to",
     "plan/RUN_ID.json": "what is measured in a run, and its key; written before jobs start",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
