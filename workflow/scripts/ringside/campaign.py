@@ -18,7 +18,7 @@ def plan(
     ] = None,
     no_memory: Annotated[
         bool,
-        typer.Option("--no-memory", help="Do not estimate memory that has no estimate yet (about a second a cell)."),
+        typer.Option("--no-memory", help="Do not estimate memory (about a second a cell)."),
     ] = False,
     json: Json = False,
 ) -> None:
