@@ -63,8 +63,9 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ("typed", "function", "arguments", "named"),
     [
         ("plan quickstart -s virtual --block 2 --json", "runs.memory_estimates.show_plan", (),
-         {"study": "quickstart", "site": "virtual", "block": 2, "as_json": True}),
-        ("plan", "runs.memory_estimates.show_plan", (), {"study": "", "site": "", "block": None, "as_json": False}),
+         {"study": "quickstart", "site": "virtual", "block": 2, "as_json": True, "estimates": True}),
+        ("plan --no-memory", "runs.memory_estimates.show_plan", (),
+         {"study": "", "site": "", "block": None, "as_json": False, "estimates": False}),
         ("status quickstart --watch", "records.status.show_status", ("quickstart", ""),
          {"repeatedly": True, "as_json": False}),
         ("preview quickstart", "report.preview.main", (), {"study": "quickstart", "site": ""}),

@@ -147,7 +147,7 @@ def limit_bytes(site: Site, run: Run) -> int | None:
     if device(site, run.levels) != "cpu":
         return site.memory.device_bytes
     layout = run.geometry
-    ranks = layout.ranks if site.placement == "emulated" else layout.ranks_per_node
+    ranks = layout.ranks if site.placement == "emulated" else min(layout.ranks, layout.ranks_per_node)
     stated = site.memory.node_gib and site.memory.node_gib * GIB
     requested = site.scheduler.memory_mb and site.scheduler.memory_mb * MIB
     of_machine = memory_bytes() if site.launcher == "local" else None

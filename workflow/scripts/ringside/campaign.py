@@ -16,6 +16,10 @@ def plan(
         int | None,
         typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False),
     ] = None,
+    no_memory: Annotated[
+        bool,
+        typer.Option("--no-memory", help="Do not estimate memory (about a second a cell)."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show what a campaign will cost (hours, node hours, disk, memory) before anything runs.
@@ -25,7 +29,7 @@ def plan(
     """
     from runs.memory_estimates import show_plan
 
-    show_plan(study=study, site=site, block=block, as_json=json)
+    show_plan(study=study, site=site, block=block, as_json=json, estimates=not no_memory)
 
 
 def status(

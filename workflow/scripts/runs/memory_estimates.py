@@ -87,10 +87,17 @@ def estimate_missing(campaign: Campaign) -> None:
         write_json(campaign.results / MEMORY_ESTIMATES, content)
 
 
-def show_plan(*, study: str = "", site: str = "", block: int | None = None, as_json: bool = False) -> None:
-    """Estimate the memory of a campaign's runs as far as it is not known, and print its cost (plan.cost)."""
+def show_plan(
+    *,
+    study: str = "",
+    site: str = "",
+    block: int | None = None,
+    as_json: bool = False,
+    estimates: bool = True,
+) -> None:
+    """Print the cost of a campaign (plan.cost), by default after estimating the memory that is not known."""
     config = load_config(configured(study, site))
     declared = load_study(config.study)
-    if not declared.imported:
+    if estimates and not declared.imported:
         estimate_missing(plan_campaign(declared, load_site(config.site)))
     cost.main(study=study, site=site, block=block, as_json=as_json)
