@@ -108,6 +108,7 @@ def _input_file(name: str, campaign: Path, folder: Path) -> Path:
         inputs = [
             part
             for read in program.inputs
+            if stored_file(campaign / f"{read}.csv").exists()
             for part in (f"--{read.replace('_', '-')}", f"{campaign}/{read}.csv")
         ]
         command = [sys.executable, "-m", program.name, *inputs, "--out", str(tables / program.tables[0].name)]
