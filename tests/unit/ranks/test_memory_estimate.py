@@ -46,12 +46,14 @@ def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
     planned = [one_run(site, **own) for own in levels]
     inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
     entries = estimate(site, real("pytorch"), inputs)
-    data, sharded, tensor, pipeline, once, accumulated = (entry.tensor_bytes for entry in entries)
-    assert data and sharded and tensor and pipeline and once and accumulated
+    data, sharded, tensor, pipeline, replicated, accumulated = (entry.tensor_bytes for entry in entries)
+    assert data and sharded and tensor and pipeline and replicated and accumulated
     assert data["parameters"] == pytest.approx(4 * sharded["parameters"], rel=0.02)
     assert data["optimizer"] == pytest.approx(2 * data["parameters"], rel=0.01), "two moments of Adam"
     assert sharded["optimizer"] == pytest.approx(2 * sharded["parameters"], rel=0.01)
     assert tensor["parameters"] < 0.5 * data["parameters"] > pipeline["parameters"]
     assert sharded["framework"] > 0 < pipeline["framework"], "gathered parameters, received outputs"
-    added = sum(accumulated.values()) - sum(once.values())
-    assert added == pytest.approx(once["parameters"], rel=0.1), "accumulated gradients lie beside buckets"
+    added = sum(accumulated.values()) - sum(replicated.values())
+    assert added == pytest.approx(replicated["parameters"], rel=0.1), (
+        "accumulated gradients lie beside buckets"
+    )
