@@ -23,7 +23,7 @@ run_count:
   question: How many?
   shows: The repetitions of the network.
   reading: Read it.
-  default: no study; declare it
+  drawn_by_default: no study; declare it
   usual: []
   inputs: [network]
   example: {study: quickstart, figure: {}}
