@@ -24,7 +24,7 @@ run_count:
   shows: The repetitions of the network.
   reading: Read it.
   drawn_by_default: no study; declare it
-  usual: []
+  default_figures: []
   inputs: [network]
   example: {study: quickstart, figure: {}}
 """
