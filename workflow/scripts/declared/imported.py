@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, display_path, regular
+from common.files import CHECKOUT, digest_file, display_path, load_yaml, regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
 from declared.costs import Costs
@@ -186,6 +186,8 @@ class Imported:
 def campaign_folder(name: str) -> Path:
     """Return the folder with the runs.csv of a campaign: `name` itself, or that of the study of this name."""
     folders = [Path(name), Path("results", name), Path("results", name, IMPORTED_FOLDER)]
+    if (study := CHECKOUT / "config" / "studies" / f"{name}.yaml").is_file():
+        folders += [Path(folder) for folder in [load_yaml(study).get("imported")] if folder]
     return next((folder for folder in folders if (CHECKOUT / folder / "runs.csv").is_file()), folders[0])
 
 
