@@ -37,7 +37,7 @@ from analysis.measured import (
 )
 from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
-from common.text import number_of
+from common.text import enumeration, number_of
 from declared.factors import WORK, is_numeric, scale_of
 from declared.mesh import NEEDS
 from declared.responses import EPOCH_TIME, Response
@@ -258,7 +258,11 @@ def answer_sentences(
     if undecided := _undecided_note(every_contrast, margin, response):
         opening.append(undecided)
     opening += _shortage_notes(runs, [first, *more_factors])
-    further = [note for name, note in effects_of.items() if name not in described]
+    more = [name for name in effects_of if name not in described]
+    further = [effects_of[name] for name in more if by_factor[name]]
+    for lacks_runs in (True, False):
+        if unknown := [name for name in more if not by_factor[name] and bool(n_pairs[name]) == lacks_runs]:
+            further.append(_unknown_effects_note(unknown, lacks_runs=lacks_runs))
     return Answer(opening, further, _reading_note(runs, every_contrast, response))
 
 
@@ -594,12 +598,7 @@ def _effect_note(
         response: What is compared.
     """
     if not contrasts:
-        why = "no comparison has runs on both sides" if n_pairs else "no two cells differ in it alone"
-        return Note(
-            "effect-not-known",
-            f"The effect of the {_noun(factor)} is not known: {why}.",
-            pairs=n_pairs,
-        )
+        return _unknown_effects_note([factor], lacks_runs=n_pairs > 0)
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
     tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
     subject = _subject(factor, contrasts)
@@ -629,6 +628,15 @@ def _effect_note(
         significant=len(significant),
         tested=len(tested),
     )
+
+
+def _unknown_effects_note(factors: Sequence[str], *, lacks_runs: bool) -> Note:
+    """Say why effects are not known: cells to compare lack runs, or there are no such cells."""
+    nouns = [f"the {_noun(factor)}" for factor in factors]
+    subject = f"effect of {nouns[0]} is" if len(nouns) == 1 else f"effects of {enumeration(nouns)} are"
+    alone = "it" if len(nouns) == 1 else "one of them"
+    why = "no comparison has runs on both sides" if lacks_runs else f"no two cells differ in {alone} alone"
+    return Note("effect-not-known", f"The {subject} not known: {why}.", factors=tuple(factors))
 
 
 def _asked_effect_note(

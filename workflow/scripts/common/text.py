@@ -50,6 +50,11 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def enumeration(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them: a, b and c."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
 def end_sentence(text: str) -> str:
     """Return a text that ends as a sentence: with a full stop, unless it has its own mark."""
     text = text.rstrip()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path
-from common.text import alternatives
+from common.text import alternatives, enumeration
 from declared.configuration import check_name
 from declared.datasets import load_dataset
 from declared.frameworks import framework_names, load_framework
@@ -149,8 +149,7 @@ def _levels(values: Sequence[object]) -> str:
 
 
 def _words(counts: Sequence[int]) -> str:
-    words = [str(count) for count in dict.fromkeys(counts)]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return enumeration([str(count) for count in dict.fromkeys(counts)])
 
 
 def _check(option: str, name: str, choices: Sequence[str]) -> str:
