@@ -262,8 +262,8 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, code: str, te
 def test_unknown_effects_share_a_sentence(runs: pd.DataFrame) -> None:
     own = runs[(runs["sync_every"] == 1) & (runs["batch_size"] == 16)]
     apart = (own["framework"] == "pytorch-ddp") & (own["nodes"] == 1)
-    other = (own["framework"] == "horovod-pytorch") & (own["nodes"] == 2)
-    mixed = pd.concat([own[apart], own[other].assign(batch_size=32)])
+    contrary = (own["framework"] == "horovod-pytorch") & (own["nodes"] == 2)
+    mixed = pd.concat([own[apart], own[contrary].assign(batch_size=32)])
     first, *further = [note for note in answer(mixed).further if note.code == "effect-not-known"]
     assert not further and set(first.facts["factors"]) == {"nodes", "batch_size"}
 

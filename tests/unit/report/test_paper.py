@@ -3,6 +3,7 @@
 Its author's own text is kept.
 """
 
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -343,6 +344,13 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
         finding = facts_of_finding(kind, y="throughput", **options)
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
+    of_batch = {"filter": {"batch_size": (16,)}}
+    small = facts.runs[facts.runs["batch_size"] == 16]["cell"]
+    finding = facts_of_finding("overview", **of_batch)
+    assert (finding["fastest"], finding["slowest"]) == (means[small].idxmin(), means[small].idxmax())
+    scaled = speedup[(speedup["replicas"] == 2) & speedup["cell"].isin(small)]["speedup"]
+    finding = facts_of_finding("scaling", **of_batch)
+    assert (finding["least"], finding["greatest"]) == (scaled.min(), scaled.max())
     effect = Note("effect", "", factor="nodes")
     by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
     for response, expected in ((EPOCH_TIME, [effect, None]), (RESPONSES["throughput"], [None, effect])):
@@ -840,3 +848,21 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(
 def test_first_error_of_a_log_has_its_place(tmp_path: Path, log: str, code: str, place: str) -> None:
     error = pdf.tex_error(log, tmp_path / "main.tex")
     assert error.code == code and error.file.endswith(place) and bool(error.hint) == (code == "not-installed")
+
+
+def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
+    runs = read_table(CAMPAIGN / "runs.csv", "runs")
+    rows = [
+        ("nothing (fit)", "law", 9, 0.001),
+        ("4 nodes", "law", 5, 0.02),
+        ("4 nodes", "Ernest", 5, 0.08),
+        ("4 nodes", "log-linear", 0, math.nan),
+        ("2 nodes", "law", 3, 0.01),
+        ("all that was left out", "law", 8, 0.015),
+    ]
+    table = pd.DataFrame(rows, columns=["left_out", "method", "predicted", "mape"])
+    evidence = Evidence(runs, {"prediction": table.assign(mape_low=math.nan, mape_high=math.nan)})
+    finding = find_finding(Declared(name="prediction", kind="prediction"), evidence)
+    assert finding is not None and finding.facts["left_out"] == "4 nodes"
+    errors = {method: error.value for method, error in finding.facts["errors"].items()}
+    assert errors == pytest.approx({"law": 2.0, "Ernest": 8.0})

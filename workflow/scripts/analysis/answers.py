@@ -258,10 +258,12 @@ def answer_sentences(
     if undecided := _undecided_note(every_contrast, margin, response):
         opening.append(undecided)
     opening += _shortage_notes(runs, [first, *more_factors])
-    more = [name for name in effects_of if name not in described]
-    further = [effects_of[name] for name in more if by_factor[name]]
+    undescribed = [name for name in effects_of if name not in described]
+    further = [effects_of[name] for name in undescribed if by_factor[name]]
     for lacks_runs in (True, False):
-        if unknown := [name for name in more if not by_factor[name] and bool(n_pairs[name]) == lacks_runs]:
+        if unknown := [
+            name for name in undescribed if not by_factor[name] and bool(n_pairs[name]) == lacks_runs
+        ]:
             further.append(_unknown_effects_note(unknown, lacks_runs=lacks_runs))
     return Answer(opening, further, _reading_note(runs, every_contrast, response))
 

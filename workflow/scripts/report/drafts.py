@@ -49,8 +49,8 @@ def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
     for note in answer.opening:
         if note.code == "not-told-apart" and note.facts["open"]:
             text = (
-                f"{note.facts['open']} of {number_of(note.facts['tested'], 'comparison')} remain open. They "
-                "are no evidence that two configurations are equally fast: more replicates narrow the "
+                f"Of {number_of(note.facts['tested'], 'comparison')}, {note.facts['open']} stay open. That "
+                "is no evidence that two configurations are equally fast: more replicates narrow the "
                 "intervals, by half with four times as many."
             )
             yield Note("more-runs", text, **note.facts)

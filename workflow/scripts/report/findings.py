@@ -6,7 +6,7 @@ have none, and the paper asks its author for one.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -25,9 +25,13 @@ from analysis.measured import (
 from analysis.pooling import pooled
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
+from common.text import enumeration, number_of
 from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
+from figures.view import filtered
+from prediction.held_out import ALL, IN_SAMPLE
+from prediction.methods import LAW
 from report.latex import join_words
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
@@ -59,6 +63,18 @@ class Evidence:
             return pd.DataFrame(columns=[*columns])
         return data.dropna(subset=list(columns))
 
+    def drawn_by(self, figure: Declared) -> "Evidence":
+        """Return what is about the cells that the figure's filter keeps, and about no cell."""
+        if not figure.filter:
+            return self
+        runs = filtered(self.runs, figure)
+        cells = set(runs["cell"])
+        data = dict(self.tables)
+        for name, table in self.tables.items():
+            for column in {"cell", "from_cell", "to_cell"} & set(table):
+                data[name] = data[name][data[name][column].isin(cells)]
+        return replace(self, runs=runs, tables=data)
+
     def cell(self, name: object) -> str:
         """Return a cell in the words that distinguish it from the others."""
         return cell_words(self.runs).get(str(name), str(name))
@@ -66,10 +82,11 @@ class Evidence:
 
 def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
+    evidence = evidence.drawn_by(figure)
     if successful(evidence.runs).empty:
         return None
     if figure.kind == "interaction":
-        return _interaction(figure, evidence)
+        return None if figure.filter else _interaction(figure, evidence)
     if _response(figure) != EPOCH_TIME:
         return _range_of_response(figure, evidence) if figure.kind in ONE_VALUE_PER_CELL else None
     return FINDINGS[figure.kind](figure, evidence) if figure.kind in FINDINGS else None
@@ -77,7 +94,7 @@ def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
 
 def effect_of_figure(figure: Declared, notes: Sequence[Note], response: Response) -> Note | None:
     """Return the sentence of the answer, which is about `response`, on the factor that a figure shows."""
-    if figure.kind != "by_factor" or _response(figure) != response:
+    if figure.kind != "by_factor" or figure.filter or _response(figure) != response:
         return None
     return next((note for note in notes if note.facts.get("factor") == figure.x), None)
 
@@ -313,6 +330,32 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
+def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
+    """Say how far methods miss the cells that were left out; of the level of which the law predicts most."""
+    rows = evidence.table("prediction", "left_out", "method", "predicted", "mape")
+    rows = rows[~rows["left_out"].isin([IN_SAMPLE, ALL]) & (rows["predicted"] > 0)]
+    of_law = rows[rows["method"] == LAW].sort_values("predicted", kind="stable")
+    if of_law.empty:
+        return None
+    left_out, n_cells = of_law.iloc[-1][["left_out", "predicted"]]
+    rows = rows[(rows["left_out"] == left_out) & (rows["predicted"] == n_cells)].sort_values("mape")
+    errors = {
+        str(row["method"]): Estimate(*100 * row[["mape", "mape_low", "mape_high"]].astype(float))
+        for _, row in rows.iterrows()
+    }
+    texts = [
+        f"{tables.interval(error)} % by {'the law' if method == LAW else method.removeprefix('by ')}"
+        for method, error in errors.items()
+    ]
+    return Note(
+        "prediction-errors",
+        f"The {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, are missed by "
+        f"{enumeration(texts)} on average ({FIGURE}).",
+        left_out=left_out,
+        errors=errors,
+    )
+
+
 def variation(evidence: Evidence) -> Note | None:
     """Say which factors explain the differences between runs, and how large scatter is relative to them."""
     rows = evidence.table("anova", "term", "share")
@@ -373,4 +416,5 @@ FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
     "time_to_accuracy": _time_to_accuracy,
     "shares": _communication,
     "network": _network,
+    "prediction": _prediction,
 }
