@@ -142,6 +142,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--inside-rate", "1e300"], "out-of-range", "--inside-rate", "at most 1e+06"),
         ([*MODEL, "--measured", "2x8"], "wrong-format", "--measured", "NODESxDEVICES"),
         ([*MODEL, "--measured", "2x8=0"], "out-of-range", "--step-time", "at least 1e-09"),
+        ([*MODEL, "--measured", "2x8=1"], "missing-key", "--rate", "Gbit/s"),
         ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
         ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
         ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),

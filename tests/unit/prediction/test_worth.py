@@ -129,6 +129,15 @@ def test_proposed_counts_can_be_measured(informed):
     assert max(worth.next_counts(scaling(*ONE_PLACE), 64).counts) <= 4
 
 
+@pytest.mark.parametrize("places", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
+def test_steps_faster_than_their_links_have_a_wide_band(places):
+    """At 1 Gbit/s, 5.2 GB take much longer than these steps, as where --rate is wrong."""
+    own = projection.answer(ask(*places, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
+    row = own.rows.iloc[0]
+    assert np.isfinite(own.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
+    assert row["measure_next"] in ("", "1", "2", "1 2") and 0 <= row["band_then"] <= row["band_now"]
+
+
 def test_share_and_limits_of_the_question_reach_the_answer():
     rows = {
         share: projection.answer(ask(*FOUR_PLACES, "--min-gain", share)).rows.iloc[0]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -105,6 +106,16 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     row = series.extended(request)
     assert row["efficiency"] == pytest.approx(row["speedup"] / 16) and row["efficiency"] < 0.52
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    facts, tables = proposal.gather_facts(
+        load_study("prediction-virtual"), records, series, replace(request, question=Question(5, epochs=1))
+    )
+    assert tables["scaling"].display["devices"].tolist() == ["1", "2", "3", "4", "5", "6"]
+    assert facts["most_devices"] == 4608 // 128 and not math.isnan(request.attempts)
+
+
+def test_series_of_a_study_without_others_has_no_words(records: Records) -> None:
+    runs = records.runs[records.runs["cell"].isin(choose_series(records.runs, {}).runs["cell"])]
+    assert choose_series(runs, {}).words == "" and choose_series(records.runs, {}).words
 
 
 def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> None:
@@ -143,6 +154,8 @@ def test_what_was_not_measured_is_none() -> None:
     assert {name for name in ("peak_mib", "data_bytes", "power_w", "spent") if facts[name] is None} == {
         "peak_mib", "data_bytes", "power_w", "spent"
     }  # fmt: skip
+    assert facts["parameters"] and facts["checkpoint_bytes"] is None, "its optimizer is not stated"
+    assert math.isnan(unknown.attempts) and facts["most_devices"] == math.inf
     assert facts["on_most_nodes"].node_hours.value > 0 and facts["other_kind"] == "strong"
     assert tables["software"].display.empty
     blocks = proposal.render_blocks(facts, tables)

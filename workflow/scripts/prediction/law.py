@@ -90,6 +90,7 @@ MIN_CELLS_TO_LEAVE_OUT = 4
 BAND = 0.90  # probability
 Z = 1.645  # its half width in standard deviations
 BAND_FLOOR = 0.005
+MAX_LOG_SD = math.log(1000)  # beyond it, coefficients say nothing of a step
 BAND_DOUBLING = 0.01  # for each doubling of devices beyond those measured
 MIN_BATCHES = 2  # levels of the batch without which another one is not predicted
 MISFIT_WARNING = 0.01
@@ -218,7 +219,8 @@ class Form:
         """Return the covariance of the logarithms of seconds by that of the coefficients, [cells, cells]."""
         shares = terms.columns(self.names, self.sample_s) / self.predict(terms)[:, None]
         covariance: Array = shares @ self.covariance @ shares.T
-        return covariance
+        scale = MAX_LOG_SD / np.sqrt(np.maximum(np.diag(covariance), MAX_LOG_SD**2))
+        return covariance * np.outer(scale, scale)
 
 
 def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array) -> Form:

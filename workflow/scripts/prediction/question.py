@@ -114,6 +114,9 @@ def ask(
             "unknown-name", problem, file="--framework", got=framework, **alternatives(framework, described)
         )
     _check_combination(options, from_, has_step=bool(places))
+    if not rate and any(n_nodes > 1 for n_nodes, _, _ in places):
+        problem, expected = "is missing", "the rate of the links between the measured nodes, in Gbit/s"
+        raise InputError("missing-key", problem, file="--rate", expected=expected)
     values: dict[str, Any] = {
         name: DEFAULTS.get(name) if value is None else value for name, value in options.items()
     }

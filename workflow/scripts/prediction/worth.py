@@ -152,8 +152,8 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
     """
     measured = scaling.law.cells["nodes"].astype(int)
     limit = measurable or MEASURABLE_FACTOR * int(measured.max())
-    powers = {2**power for power in range(limit.bit_length())} & set(scaling.nodes)
-    counts = sorted(powers - set(measured))
+    powers = (2**power for power in range(limit.bit_length()))
+    counts = [count for count in powers if count in scaling.nodes and count not in set(measured)]
     nearest = float(scaling.nodes[np.abs(np.log(scaling.nodes / target)).argmin()])
     now = expected_width(scaling, (), nearest)
     candidates = counts[-MAX_CANDIDATES:]
@@ -189,7 +189,7 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     """Return the answer in sentences; `title` says for what, as a first clause."""
     if math.isnan(own.gain.value):
         return f"{title}: only one node was considered."
-    ends = " to ".join(
+    ends = dict.fromkeys(
         f"≥{own.considered}" if math.isinf(end) else f"{end:.0f}" for end in (own.nodes.low, own.nodes.high)
     )
     gain, low, high = (
@@ -202,7 +202,10 @@ def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
     elif own.nodes.value == 1:
         count = "one node is"
     band = f"{gain} % [{low}, {high}] of the ideal"
-    text = f"{title}, {count} worth it (90 % band: {ends}): the {doubling} doubling gains {band}{too_little}"
+    text = (
+        f"{title}, {count} worth it (90 % band: {' to '.join(ends)}): "
+        f"the {doubling} doubling gains {band}{too_little}"
+    )
     named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
     text += f", limited by {' and '.join(named)}." if named else "."
     if design:
@@ -214,8 +217,8 @@ def _explain_design(design: Design) -> str:
     now, then = (width_text(width) for width in (design.now, design.then))
     if not design.counts:
         return f"No count that was considered narrows the band on {design.target} nodes ({now})."
-    counts = " and ".join(map(str, design.counts))
-    return f"Measure {counts} nodes next to narrow the band on {design.target} nodes from {now} to {then}."
+    counts = " and ".join(map(str, design.counts)) + (" node" if design.counts == (1,) else " nodes")
+    return f"Measure {counts} next to narrow the band on {design.target} nodes from {now} to {then}."
 
 
 def width_text(half_width: float) -> str:

@@ -33,6 +33,7 @@ from common.tables import stored_file
 from common.text import end_sentence, number_of, size
 from declared.datasets import TOKENS, find_dataset, kind, token_bytes
 from declared.devices import find_device
+from declared.factors import factor_rules
 from declared.figures import Declared
 from declared.models import find_graph
 from declared.paper import DEFAULT_CLASS
@@ -84,13 +85,10 @@ def gather_facts(
         name: _means(study, records, series, name) for name in (*PER_DEVICE, MEMORY.name) if name in RESPONSES
     }
     per_device = {name: own for name, own in measured.items() if name != MEMORY.name and own.notna().any()}
-    peak_mib = float(measured[MEMORY.name].max())
     batches = batch_scaling(series.runs, size_factor_name(series.runs))
     kind_of_scaling = str(batches.facts["kind"]) if batches else ""
     counterpart = find_counterpart(records.runs, series)
     devices = distinct_names(ok, "devices")
-    parameters = _parameters(levels)
-    n_numbers = NUMBERS_OF_ADAM if str(levels["optimizer"]).startswith("adam") else NUMBERS_OF_SGD
     facts = {
         "study": study,
         "series": series,
@@ -99,22 +97,18 @@ def gather_facts(
         "on_most_nodes": request.moved(series),
         "times_to_train": are_times_to_train(series.runs),
         "levels": levels,
-        "parameters": parameters,
+        "most_devices": _most_devices(study, series, levels),
         "varied": [title(name) for name in varying(successful(records.runs), but=COUNTS)],
         "scaling_phrase": scaling_phrase(batches),
         "other_kind": "weak" if "strong" in kind_of_scaling else "strong",
         "counterpart": counterpart,
         "per_device": per_device,
         "utilization": efficiency.notes(efficiency.model_flop_utilization(ok)),
-        "peak_mib": None if math.isnan(peak_mib) else peak_mib,
-        "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
-        "estimated_mib": series.mean_at_largest("estimated_memory_peak_bytes") / MIB or None,
-        "available_mib": _available_memory(ok, series) / MIB,
-        "checkpoint_bytes": parameters and 4 * n_numbers * parameters,
         "has_phases": records.files.get("phases") is not None,
         "spent": _spent(records),
         "source": study.imported.description.stated if study.imported else None,
         "on_devices": f" on {join_words(devices)}" if devices else "",
+        **_memory_facts(study, series, levels, float(measured[MEMORY.name].max())),
         **_input_facts(str(levels["dataset"]), request),
         **_cost_facts(series, request),
     }
@@ -134,6 +128,32 @@ def _means(study: Study, records: Records, series: Series, name: str) -> pd.Seri
         return pd.Series(math.nan, index=series.rows["cell"])
     means = pooled_response(runs, response).cell_statistics["mean"]
     return response.unit_multiplier * means.reindex(series.rows["cell"])
+
+
+def _most_devices(study: Study, series: Series, levels: pd.Series) -> float:
+    """Return how many devices have a sample of a step, or a batch of an epoch; inf if any number has."""
+    if levels["batch_scope"] == "global":
+        return float(levels["batch_size"])
+    return math.inf if study.imported else series.samples // levels["local_batch"]
+
+
+def _memory_facts(study: Study, series: Series, levels: pd.Series, peak_mib: float) -> dict[str, Any]:
+    """Return memory of a rank in MiB, parameters, and bytes of a checkpoint of the largest cell.
+
+    The optimizer of an import that states none is unknown, and so is the checkpoint.
+    """
+    ok, parameters, optimizer = successful(series.runs), _parameters(levels), str(levels["optimizer"])
+    is_unstated = study.imported and "optimizer" not in study.imported.description.stated.levels
+    is_unknown = is_unstated and optimizer == factor_rules("optimizer")["default"]
+    n_numbers = NUMBERS_OF_ADAM if optimizer.startswith("adam") else NUMBERS_OF_SGD
+    return {
+        "peak_mib": None if math.isnan(peak_mib) else peak_mib,
+        "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
+        "estimated_mib": series.mean_at_largest("estimated_memory_peak_bytes") / MIB or None,
+        "available_mib": _available_memory(ok, series) / MIB,
+        "parameters": parameters,
+        "checkpoint_bytes": None if is_unknown else parameters and 4 * n_numbers * parameters,
+    }
 
 
 def _available_memory(ok: pd.DataFrame, series: Series) -> float:
@@ -206,6 +226,7 @@ def _scaling_table(series: Series, request: Request | None = None) -> Table:
     rows = series.rows
     if request and request.is_predicted and request.is_known:
         rows = pd.concat([rows, pd.DataFrame([series.extended(request)])], ignore_index=True)
+        rows = rows.sort_values("devices", kind="stable", ignore_index=True)
     rates = rows["samples"] / rows["epoch_time_s"]
     compared = {"framework": rows["framework"]} if rows["framework"].nunique() > 1 else {}
     display = pd.DataFrame(
@@ -221,14 +242,9 @@ def _scaling_table(series: Series, request: Request | None = None) -> Table:
             "node h/epoch": (rows["nodes"] * rows["epoch_time_s"] / HOUR_S).map(tables.number),
         }
     )
-    notes = [f"Cells of {series.words}."]
-    return Table(
-        f"Scaling{' of the series that time is asked for' if request else ''}",
-        rows,
-        display,
-        notes,
-        list(compared),
-    )
+    notes = [f"Cells of {series.words}."] if series.words else []
+    heading = f"Scaling{' of the series that time is asked for' if request else ''}"
+    return Table(heading, rows, display, notes, list(compared))
 
 
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:

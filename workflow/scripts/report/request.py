@@ -60,7 +60,7 @@ class Series:
 
     Attributes:
         runs: All runs of the cells.
-        words: What distinguishes the series from the others of the study.
+        words: What distinguishes the series from the others of the study; "" if there are no others.
         rows: A row per cell: cell, framework, nodes, devices, n, samples of an epoch, and epoch_time_s,
             speedup and efficiency with bounds.
     """
@@ -138,7 +138,7 @@ class Request:
         is_predicted: Whether it was predicted; then its bounds are those of a 90 % band.
         validation_s: Validation after each epoch, 0 if not recorded.
         startup_s: Start-up of a training, 0 if not recorded.
-        attempts: Runs started for each that succeeded.
+        attempts: Runs started for each that succeeded; NaN if that was not recorded.
         advice: How many nodes are worth it, in sentences; "" if it cannot be predicted.
     """
 
@@ -167,7 +167,8 @@ class Request:
     @property
     def node_hours(self) -> Estimate:
         """Node hours of all trainings."""
-        return self.training_s.scaled(self.question.nodes * self.question.trainings * self.attempts / HOUR_S)
+        attempts = 1.0 if math.isnan(self.attempts) else self.attempts
+        return self.training_s.scaled(self.question.nodes * self.question.trainings * attempts / HOUR_S)
 
     def moved(self, series: Series) -> "Request":
         """Return the same trainings on the most nodes that were measured."""
@@ -209,7 +210,7 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     baseline = baseline_cells(runs).get(cells[-1])
     if baseline and baseline not in cells:
         cells.insert(0, baseline)
-    words = cell_words(runs, but=COUNTS)[cells[-1]]
+    words = cell_words(runs, but=COUNTS)[cells[-1]] if varying(ok, but=COUNTS) else ""
     return Series(runs[runs["cell"].isin(cells)], words, _scaling_rows(runs, cells))
 
 
@@ -277,7 +278,7 @@ def make_request(
 ) -> Request:
     """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
     measured = series.measured_epoch(question.nodes)
-    started = series.runs[series.runs["status"] != "missing"]
+    attempts = series.runs.loc[series.runs["status"] != "missing", "attempt"]
     return Request(
         question,
         _epochs(series, question),
@@ -285,7 +286,7 @@ def make_request(
         measured is None,
         series.mean_at_largest("validation_time_s"),
         series.mean_at_largest("startup_s"),
-        float(started["attempt"].fillna(1).sum()) / len(successful(series.runs)),
+        math.nan if attempts.isna().all() else attempts.fillna(1).sum() / len(successful(series.runs)),
         advice,
     )
 

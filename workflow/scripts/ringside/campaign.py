@@ -119,7 +119,9 @@ def read_trace(
 
 
 def proposal(
-    target_nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Nodes of a production training.")],
+    target_nodes: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10**6, help="Nodes of a production training.")
+    ],
     study: Study = "",
     site: Site = "",
     epochs: Annotated[
