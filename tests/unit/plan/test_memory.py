@@ -12,6 +12,7 @@ from declared.site import Memory, Site, load_site
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.cost import MEMORY_TITLE, Cost, measured_at, notes, table_rows
 from plan.design import Run
+from plan.identity import plan_run
 from plan.memory import (
     MemoryEstimate,
     describe_needs,
@@ -51,6 +52,13 @@ def test_replicates_and_learning_rates_share_an_estimate(site: Site) -> None:
     runs = runs_of(campaign, "pytorch-ddp")
     assert len({run_key(site, run) for run in runs}) == 2, "one for each batch size"
     assert len(runs) == 8
+
+
+def test_memory_and_checked_nodes_change_no_key(site: Site) -> None:
+    campaign = small_campaign(site)
+    study, run = campaign.study, campaign.runs[0]
+    other_site = replace(site, memory=Memory(device_gib=80), exclude_nodes=(("n1", "slow"),))
+    assert plan_run(replace(study, node_check=True), other_site, run).key == plan_run(study, site, run).key
 
 
 def test_other_optimizer_is_another_estimate(site: Site) -> None:

@@ -80,6 +80,14 @@ def test_slow_nodes_are_left_out_by_every_scheduler(tmp_path: Path) -> None:
     assert without_slow_nodes(CLUSTER, tmp_path / "absent") == CLUSTER
 
 
+@pytest.mark.parametrize("content", ["host,slow\nn1,true\n", "a\n\0b", ""])
+def test_broken_table_of_nodes_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "nodes.csv").write_text(content)
+    with pytest.raises(InputError) as refused:
+        without_slow_nodes(CLUSTER, tmp_path)
+    assert "nodes.csv" in str(refused.value.file)
+
+
 def test_equal_nodes_stay(tmp_path: Path) -> None:
     write_table(node_check.judge_result(made_up_result(), "2026-11-28"), "nodes", tmp_path / "nodes.csv")
     assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes
