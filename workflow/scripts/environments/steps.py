@@ -31,11 +31,13 @@ def call(
     log: Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    timeout_s: float | None = None,
 ) -> None:
     """Run a command, and append its output to `log` without passwords.
 
     Raises:
         InputError: If the command fails; it names the log.
+        subprocess.TimeoutExpired: If it takes longer than `timeout_s`; it is ended with all that it started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
@@ -52,7 +54,7 @@ def call(
             process_group=0,
         )
         try:
-            process.wait()
+            process.wait(timeout_s)
         except BaseException:  # whoever stops this process stops what it started, compilers and all
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -3,7 +3,6 @@
 Estimates are kept by key, so that each is made once. Nothing is estimated before the environment is built.
 """
 
-import contextlib
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.errors import print_line
+from common.errors import InputError, print_line
 from common.files import CHECKOUT, read_json, write_json
 from common.shell import shell_command
 from common.text import number_of
@@ -20,6 +19,7 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from environments.built import read_built
 from environments.record import BuiltEnvironment
+from environments.steps import call
 from launchers.launch import SCRIPTS, in_image, kept_variables
 from plan import cost
 from plan.campaign import MEMORY_ESTIMATES, Campaign, configured, plan_campaign
@@ -29,7 +29,6 @@ from plan.memory import MemoryEstimate, estimable_runs, rank_input, read_estimat
 
 PROGRAM = "ranks.memory_estimate"
 START_S, CELL_S = 60, 120  # limits of time: of the program's start, and of each cell
-MAX_ERROR_CHARACTERS = 200
 
 
 def estimate(
@@ -52,25 +51,21 @@ def estimate(
         if image := environment.get("image"):
             command = in_image(image["path"], command, variables, site, [SCRIPTS, CHECKOUT], folder)
         setup = (*site.setup, *environment.get("setup", ()))
-        with open(folder / "log.txt", "wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                shell_command(setup, variables, command),
-                env=kept_variables(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-                timeout=START_S + CELL_S * len(inputs),
-            )
-        if (folder / "estimates.json").exists():
-            return [MemoryEstimate(**entry) for entry in read_json(folder / "estimates.json")]
-        lines = (folder / "log.txt").read_text(errors="replace").strip().splitlines() or ["no output"]
-        print_line(f"memory is not estimated: {lines[-1][:MAX_ERROR_CHARACTERS]}", to_stderr=True)
-        return []
+        program, limit_s = shell_command(setup, variables, command), START_S + CELL_S * len(inputs)
+        try:
+            call(program, PROGRAM, folder / "log.txt", env=kept_variables(), timeout_s=limit_s)
+        except (InputError, subprocess.TimeoutExpired) as error:
+            reason = error.got if isinstance(error, InputError) else f"it took more than {limit_s} s"
+            print_line(f"memory is not estimated: {reason}", to_stderr=True)
+            return []
+        return [MemoryEstimate(**entry) for entry in read_json(folder / "estimates.json")]
 
 
 def estimate_missing(campaign: Campaign) -> None:
-    """Estimate what a campaign has no estimate of yet, where the environment is built, and keep it."""
+    """Estimate what a campaign has no estimate of yet, where the environment is built, and keep it.
+
+    Each environment's estimates are added to what the file has by then, maybe from another process.
+    """
     site, estimates = campaign.site, read_estimates(campaign.results)
     missing: dict[Path, dict[str, Run]] = {}
     for key, run in estimable_runs(campaign).items():
@@ -80,11 +75,11 @@ def estimate_missing(campaign: Campaign) -> None:
     for stamp, runs in sorted(missing.items()):
         print_line(f"estimating the memory of {number_of(len(runs), 'configuration')}", to_stderr=True)
         inputs = [rank_input(run.framework, run.graph, run_spec(site, run)) for run in runs.values()]
-        estimates |= dict(zip(runs, estimate(site, read_built(stamp), inputs), strict=False))
-    if missing and estimates:
-        campaign.results.mkdir(parents=True, exist_ok=True)
-        content = {key: asdict(entry) for key, entry in estimates.items()}
-        write_json(campaign.results / MEMORY_ESTIMATES, content)
+        if entries := estimate(site, read_built(stamp), inputs):
+            campaign.results.mkdir(parents=True, exist_ok=True)
+            known = read_estimates(campaign.results) | dict(zip(runs, entries, strict=True))
+            content = {key: asdict(entry) for key, entry in known.items()}
+            write_json(campaign.results / MEMORY_ESTIMATES, content)
 
 
 def show_plan(
