@@ -143,6 +143,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--measured", "2x8"], "wrong-format", "--measured", "NODESxDEVICES"),
         ([*MODEL, "--measured", "2x8=0"], "out-of-range", "--step-time", "at least 1e-09"),
         ([*MODEL, "--measured", "2x8=1"], "missing-key", "--rate", "Gbit/s"),
+        ([*MODEL, "--batch-size", "2000000"], "out-of-range", "--samples", "2000000"),
         ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
         ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
         ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),

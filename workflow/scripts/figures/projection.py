@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,15 +63,7 @@ def draw_curves(
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
     notes = [note for note in notes if note not in set(rows["answer"])]
-    panel_factors = [name for name in FACTORS if projected[name].nunique() > 1]
-    all_panels = panels.level_combinations(projected, panel_factors)
-    panel_levels = all_panels
-    if len(all_panels) > MAX_PANELS:  # one batch size of each case
-        cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
-        largest = cases["batch_size"].transform("max")
-        panel_levels = panels.level_combinations(projected[projected["batch_size"] == largest], panel_factors)
-    panel_levels = panel_levels[:MAX_PANELS]
-    n_left_out = len(all_panels) - len(panel_levels)
+    panel_levels, left_out = _choose_panels(projected)
     quantities = ["speedup", "efficiency"] if len(panel_levels) <= MAX_SPEEDUP_PANELS else ["efficiency"]
     rates = sorted(projected["rate"].unique())
     all_series = [
@@ -102,11 +95,21 @@ def draw_curves(
     panels.add_legend(figure, all_series)
     names = " and ".join({"speedup": "Speed-up", "efficiency": "efficiency"}[name] for name in quantities)
     heading = Note("heading", HEADING.format(names[0].upper() + names[1:]), quantities=quantities)
-    text = f"{n_left_out} of the {len(all_panels)} cases are not drawn; the table has them."
-    left_out = (
-        Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels)) if n_left_out else ""
-    )
     return figure, panels.split_caption([heading, left_out], notes)
+
+
+def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
+    """Return the levels of at most MAX_PANELS panels, and a note on the cases without one, "" for none."""
+    names = [name for name in FACTORS if projected[name].nunique() > 1]
+    every = panels.level_combinations(projected, names)
+    chosen = every
+    if len(every) > MAX_PANELS:  # one batch size of each case
+        cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
+        largest = cases["batch_size"].transform("max")
+        chosen = panels.level_combinations(projected[projected["batch_size"] == largest], names)[:MAX_PANELS]
+    text = f"{len(every) - len(chosen)} of the {len(every)} cases are not drawn; the table has them."
+    note = Note("panels-left-out", text, drawn=len(chosen), panels=len(every))
+    return chosen, note if len(chosen) < len(every) else ""
 
 
 def _draw_curve(

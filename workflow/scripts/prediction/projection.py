@@ -330,25 +330,19 @@ def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
     return f"With {', '.join([*texts, 'links of ' + rate_text(case['rate'])])}"
 
 
-def forecast(
-    study: Study, nodes: int, *, cell: str = "", epochs: float = 1.0, share: float = worth.SHARE
-) -> pd.DataFrame:
+def forecast(study: Study, nodes: int, cell: str = "") -> pd.DataFrame:
     """Return what a study's cases give on a number of nodes, with the links that were measured.
 
     Args:
         study: What was measured (`load_study`).
         nodes: The number of nodes in question.
         cell: The cell whose case is asked about; "": all cases.
-        epochs: Epochs that `node_hours` and `cost` are for.
-        share: Of the ideal gain of a doubling, below which more nodes are not worth it.
 
     Returns:
         A row for each case: `curves.CURVE`, `nodes`, the quantities of `curves.BANDS` with their 90 % bands,
         and the columns of the table `projection`. It is empty where nothing can be predicted.
     """
-    considered = max(MAX_NODES, 2 * nodes)
-    question = ask(from_=Path(), nodes=considered, at=[nodes], epochs=epochs, min_gain=share)
-    projected = answer(question, study, cell)
+    projected = answer(ask(from_=Path(), nodes=max(MAX_NODES, 2 * nodes), at=[nodes]), study, cell)
     if projected.rows.empty:
         return projected.rows
     curves = curve_columns(projected.curves)

@@ -100,13 +100,12 @@ def ask(
     options = dict(locals())
     for name in ("from_", "step_time", "measured", "rate", "at"):
         del options[name]
-    rates = tuple(rate) or RATES
     places = [(1, 1, step_time)] if step_time is not None else []
     places += map(_parse_place, measured)
-    named = [*options.items(), *(("step_time", own[2]) for own in places)]
-    named += [(name, own) for name, values in (("rate", rates), ("at", at)) for own in values]
-    for name, value in named:
-        if name in LIMITS and value is not None:
+    numbers = {name: [value] for name, value in options.items()}
+    numbers |= {"step_time": [own[2] for own in places], "rate": rate, "at": at}
+    for name in LIMITS:
+        for value in numbers[name]:
             _check_range(name, value)
     if framework is not None and framework not in (described := described_frameworks()):
         problem = f"'{framework}' is unknown"
@@ -115,17 +114,17 @@ def ask(
         )
     _check_combination(options, from_, has_step=bool(places))
     if not rate and any(n_nodes > 1 for n_nodes, _, _ in places):
-        problem, expected = "is missing", "the rate of the links between the measured nodes, in Gbit/s"
-        raise InputError("missing-key", problem, file="--rate", expected=expected)
-    values: dict[str, Any] = {
-        name: DEFAULTS.get(name) if value is None else value for name, value in options.items()
-    }
-    question = Question(
-        study=from_, places=tuple(sorted(places)), rate=rates, at=tuple(sorted(set(at))), **values
-    )
+        expected = "the rate of the links between the measured nodes, in Gbit/s"
+        raise InputError("missing-key", "is missing", file="--rate", expected=expected)
+    values: Any = {name: DEFAULTS.get(name) if value is None else value for name, value in options.items()}
+    values |= {"rate": tuple(rate) or RATES, "at": tuple(sorted(set(at)))}
+    question = Question(study=from_, places=tuple(sorted(places)), **values)
     if question.samples < question.batch_size:
-        problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
-        raise InputError("out-of-range", problem, file="--samples", got=samples, expected=expected)
+        problem, expected = (
+            f"{question.samples} is too small",
+            f"at least the batch size, {question.batch_size}",
+        )
+        raise InputError("out-of-range", problem, file="--samples", got=question.samples, expected=expected)
     return question
 
 
@@ -159,8 +158,10 @@ def _check_combination(options: dict[str, Any], study: Path | None, has_step: bo
         _reject_options(options, ["dataset"], context, "leave it out")
 
 
-def _check_range(name: str, value: float) -> None:
+def _check_range(name: str, value: float | None) -> None:
     option, (minimum, maximum) = _option(name), LIMITS[name]
+    if value is None:
+        return
     if math.isnan(value):
         raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
     if not minimum <= value <= maximum:

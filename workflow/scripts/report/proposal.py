@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
+from analysis.conditions import is_emulated
 from analysis.intervals import Estimate
 from analysis.measured import (
     Records,
@@ -134,7 +135,7 @@ def _most_devices(study: Study, series: Series, levels: pd.Series) -> float:
     """Return how many devices have a sample of a step, or a batch of an epoch; inf if any number has."""
     if levels["batch_scope"] == "global":
         return float(levels["batch_size"])
-    return math.inf if study.imported else series.samples // levels["local_batch"]
+    return math.inf if study.imported else series.samples // levels["local_batch"] or math.inf
 
 
 def _memory_facts(study: Study, series: Series, levels: pd.Series, peak_mib: float) -> dict[str, Any]:
@@ -161,7 +162,8 @@ def _available_memory(ok: pd.DataFrame, series: Series) -> float:
     names = distinct_names(ok, "devices")
     if device := find_device(names[0]) if len(names) == 1 else None:
         return float(device.memory_bytes)
-    return series.mean_at_largest("node_memory_bytes") / series.devices_per_node or math.nan
+    n_sharing = series.devices[-1] if is_emulated(series.runs) else series.devices_per_node
+    return series.mean_at_largest("node_memory_bytes") / n_sharing or math.nan
 
 
 def _parameters(levels: pd.Series) -> float | None:
