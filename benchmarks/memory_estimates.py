@@ -70,12 +70,11 @@ CASES: tuple[dict[str, Any], ...] = (
 
 
 class Row(NamedTuple):
-    """A case, its estimate, and the peaks of its rank that needed most, bytes."""
+    """A case, its estimate, and the peak of its rank that needed most, bytes."""
 
     levels: Mapping[str, Any]
     estimate: MemoryEstimate
     allocated_bytes: int
-    resident_bytes: int
 
 
 def measure_ranks(environment: BuiltEnvironment, content: Mapping[str, Any]) -> list[dict[str, int]]:
@@ -115,11 +114,8 @@ def measure(site: Site, cases: tuple[dict[str, Any], ...] = CASES) -> list[Row]:
         inputs = [rank_input(run.framework, run.graph, spec) for _, (run, spec) in own]
         environment = read_built(environment_of(site, own[0][1][0].framework))
         for (levels, _), content, entry in zip(own, inputs, estimate(site, environment, inputs), strict=True):
-            ranks = measure_ranks(environment, content)
-            allocated, resident = (
-                max(rank[key] for rank in ranks) for key in ("peak_bytes", "resident_bytes")
-            )
-            rows.append(Row(levels, entry, allocated, resident))
+            allocated = max(rank["peak_bytes"] for rank in measure_ranks(environment, content))
+            rows.append(Row(levels, entry, allocated))
             print(describe(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
@@ -129,16 +125,13 @@ def describe(row: Row) -> list[str]:
     levels = row.levels
     names = ("precision", "sync_every", "schedule", "sharding")
     extra = [f"{name} {levels[name]}" for name in names if name in levels]
-    cell = ", ".join(
-        [levels["framework"], *([levels["parallelism"]] if "parallelism" in levels else []), *extra]
-    )
+    cell = ", ".join(filter(None, [levels["framework"], levels.get("parallelism"), *extra]))
+    case = [cell, levels["model"], str(levels.get("nodes", 1))]
     if row.estimate.tensor_bytes is None:
-        return [cell, levels["model"], str(levels.get("nodes", 1)), str(row.estimate.error), "", ""]
+        return [*case, str(row.estimate.error), "", ""]
     estimated = sum(row.estimate.tensor_bytes.values())
     return [
-        cell,
-        levels["model"],
-        str(levels.get("nodes", 1)),
+        *case,
         f"{estimated / 1e6:.1f}",
         f"{row.allocated_bytes / 1e6:.1f}",
         f"{100 * (estimated / row.allocated_bytes - 1):+.1f} %".replace("-", "−"),

@@ -6,7 +6,6 @@ PyTorch's profiler sees every allocation of its CPU allocator from before the mo
 import importlib
 import json
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ class RealWeights(ShapesOnly):
 
 
 def measure(folder: Path) -> tuple[Context, dict[str, Any]]:
-    """Return the peak of allocated bytes in the last step, and the peak of resident memory."""
+    """Return the rank's context, and the peak of allocated bytes in its last step."""
     rank_input = json.loads((folder / "spec.json").read_text())
     rank = int(os.environ["RINGSIDE_RANK"])
     group = Group(rank, rank_input["spec"]["ranks"], folder, interfaces(rank_input["spec"])[0])
@@ -53,8 +52,7 @@ def measure(folder: Path) -> tuple[Context, dict[str, Any]]:
         elif event.name() == "[memory]":
             allocated += event.nbytes()
             peak_bytes = max(peak_bytes, allocated)
-    resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return context, {"rank": rank, "peak_bytes": peak_bytes, "resident_bytes": resident_bytes}
+    return context, {"rank": rank, "peak_bytes": peak_bytes}
 
 
 def run(folder: Path) -> None:

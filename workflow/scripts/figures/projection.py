@@ -32,9 +32,10 @@ MAX_PANELS = 6
 MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
 BAR_GAP = 0.06  # between the bars of two rates, in the logarithm of nodes
 HEADING = (
-    "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: up "
-    "to how many nodes are worth it; triangles: counts to measure next."
+    "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: "
+    "nodes worth it; triangles: counts to measure next."
 )
+LEFT_OUT = "panels-left-out"  # code of a note
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
 
@@ -42,16 +43,17 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    distinct_notes = [
-        note for note in notes if note != conditions.setting_note(records.runs)
-    ]  # the caption ends with it
+    setting = conditions.setting_note(records.runs)  # the caption ends with it
+    distinct_notes = [note for note in notes if note != setting]
     figure, caption = draw_curves(
         records.table("projection_curves"), records.table("projection"), distinct_notes
     )
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption
+    details = [note for note in caption.below if isinstance(note, Note) and note.code == LEFT_OUT]
+    heading = [note for note in caption.below if note not in details]
     return figure, panels.compose_caption(
-        records.runs, caption.below, notes=caption.notes_elsewhere, with_intervals=False
+        records.runs, heading, *details, notes=caption.notes_elsewhere, with_intervals=False
     )
 
 
@@ -107,8 +109,8 @@ def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
         cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
         largest = cases["batch_size"].transform("max")
         chosen = panels.level_combinations(projected[projected["batch_size"] == largest], names)[:MAX_PANELS]
-    text = f"{len(every) - len(chosen)} of the {len(every)} cases are not drawn; the table has them."
-    note = Note("panels-left-out", text, drawn=len(chosen), panels=len(every))
+    text = f"{len(every) - len(chosen)} of {len(every)} cases are in the table alone."
+    note = Note(LEFT_OUT, text, drawn=len(chosen), panels=len(every))
     return chosen, note if len(chosen) < len(every) else ""
 
 
