@@ -77,8 +77,8 @@ def estimate_missing(campaign: Campaign) -> None:
         inputs = [rank_input(run.framework, run.graph, run_spec(site, run)) for run in runs.values()]
         if entries := estimate(site, read_built(stamp), inputs):
             campaign.results.mkdir(parents=True, exist_ok=True)
-            known = read_estimates(campaign.results) | dict(zip(runs, entries, strict=True))
-            content = {key: asdict(entry) for key, entry in known.items()}
+            every_estimate = read_estimates(campaign.results) | dict(zip(runs, entries, strict=True))
+            content = {key: asdict(entry) for key, entry in every_estimate.items()}
             write_json(campaign.results / MEMORY_ESTIMATES, content)
 
 
