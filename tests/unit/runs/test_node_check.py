@@ -105,8 +105,12 @@ def test_run_takes_the_other_nodes_of_its_job() -> None:
     assert refused.value.code == "too-few-nodes"
 
 
-def test_one_machine_has_nothing_to_compare() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("devices", [0, 2])
+def test_one_machine_has_nothing_to_compare(device: str, devices: int, tmp_path: Path) -> None:
+    """Its accelerators are not compared either, until their environment is built."""
+    site = replace(SITE, device=device, devices_per_node=devices, cache=tmp_path)
     with pytest.raises(InputError) as refused:
-        node_check.check_nodes(SITE)
+        node_check.check_nodes(site)
     assert refused.value.code == "not-possible-here"
     assert str(CHECKOUT) not in str(refused.value)

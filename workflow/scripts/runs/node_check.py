@@ -222,19 +222,22 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
     Raises:
         InputError: If the site has nothing to compare, or no allocation can be had.
     """
-    if site.launcher == "local" and site.devices_per_node < 2:
-        problem = "is local: the check compares nodes, or the accelerators of one"
-        file, hint = display_path(site.file), "name a site of a cluster"
-        raise InputError("not-possible-here", problem, file=file, key="launcher", got="local", hint=hint)
     if site.cpu_shares:
         problem = "is a list: nodes that differ by design are not compared"
         raise InputError("not-possible-here", problem, file=display_path(site.file), key="cpu_share")
     job = current_job() if site.launcher == "slurm" else None
-    if site.launcher == "slurm" and job is None:
-        arguments = ["--out", str(out)] if out else []
-        return allocate(site, nodes or idle_nodes(site), arguments)
-    if nodes is None:
+    is_outside = site.launcher == "slurm" and job is None
+    if nodes is None and is_outside:
+        nodes = idle_nodes(site)
+    elif nodes is None:
         nodes = len(site.usable_hosts(job.hosts)) if job else 1 if site.launcher == "local" else site.nodes
+    n_compared = nodes * (site.devices_per_node if check_environment(site)[2] == "cuda" else 1)
+    if n_compared < 2 and not out:  # a campaign goes on
+        problem = f"needs two nodes, or accelerators of one and the environment of {LIBRARY}"
+        file, hint = display_path(site.file), "name a site of a cluster, or more nodes"
+        raise InputError("not-possible-here", problem, file=file, got=nodes, hint=hint)
+    if is_outside:
+        return allocate(site, nodes, ["--out", str(out)] if out else [])
     started = time.time()
     parent = out.parent if out else CHECKOUT / "results"
     parent.mkdir(parents=True, exist_ok=True)
