@@ -102,7 +102,7 @@ def ask(
         del options[name]
     places = [(1, 1, step_time)] if step_time is not None else []
     places += map(_parse_place, measured)
-    numbers = {name: [value] for name, value in options.items()}
+    numbers: dict[str, Sequence[Any]] = {name: [value] for name, value in options.items()}
     numbers |= {"step_time": [own[2] for own in places], "rate": rate, "at": at}
     for name in LIMITS:
         for value in numbers[name]:
