@@ -122,6 +122,13 @@ def test_faster_links_are_never_worse(tmp_path):
     assert (tmp_path / "projection.pdf").is_file()
 
 
+def test_rates_without_a_style_are_named():
+    rates = ["--rate", *map(str, range(1, 11))]
+    own = answered(*MODEL, *rates, "--nodes", "4")
+    _, caption = figure.draw_curves(own.curves, own.rows, own.notes)
+    assert find_note(caption.notes_elsewhere, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
+
+
 def test_without_out_the_table_is_printed(capsys):
     predict(*MODEL, "--rate", "25")
     message = capsys.readouterr().out

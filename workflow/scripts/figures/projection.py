@@ -68,6 +68,9 @@ def draw_curves(
     panel_levels, left_out = _choose_panels(projected)
     quantities = ["speedup", "efficiency"] if len(panel_levels) <= MAX_SPEEDUP_PANELS else ["efficiency"]
     rates = sorted(projected["rate"].unique())
+    if omitted := [*map(rate_text, rates[len(style.TREATMENT_STYLES) :])]:
+        text = f"In the table alone: {conditions.join_names(omitted)}."
+        notes = [Note("rates-left-out", text, rates=omitted), *notes]
     all_series = [
         Series(rate_text(rate), {"rate": rate}, series_style)
         for rate, series_style in zip(rates, style.TREATMENT_STYLES, strict=False)

@@ -100,25 +100,19 @@ def ask(
     options = dict(locals())
     for name in ("from_", "step_time", "measured", "rate", "at"):
         del options[name]
-    places = [(1, 1, step_time)] if step_time is not None else []
-    places += map(_parse_place, measured)
+    places = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_place, measured)]
     numbers: dict[str, Sequence[Any]] = {name: [value] for name, value in options.items()}
     numbers |= {"step_time": [own[2] for own in places], "rate": rate, "at": at}
     for name in LIMITS:
         for value in numbers[name]:
             _check_range(name, value)
     if framework is not None and framework not in (described := described_frameworks()):
-        problem = f"'{framework}' is unknown"
-        raise InputError(
-            "unknown-name", problem, file="--framework", got=framework, **alternatives(framework, described)
-        )
-    _check_combination(options, from_, has_step=bool(places))
-    if not rate and any(n_nodes > 1 for n_nodes, _, _ in places):
-        expected = "the rate of the links between the measured nodes, in Gbit/s"
-        raise InputError("missing-key", "is missing", file="--rate", expected=expected)
+        fields = {"file": "--framework", "got": framework, **alternatives(framework, described)}
+        raise InputError("unknown-name", f"'{framework}' is unknown", **fields)
+    _check_combination(options, from_, places, rate)
     values: Any = {name: DEFAULTS.get(name) if value is None else value for name, value in options.items()}
     values |= {"rate": tuple(rate) or RATES, "at": tuple(sorted(set(at)))}
-    question = Question(study=from_, places=tuple(sorted(places)), **values)
+    question = Question(from_, tuple(sorted(places)), **values)
     if question.samples < question.batch_size:
         problem, expected = (
             f"{question.samples} is too small",
@@ -138,19 +132,27 @@ def _parse_place(text: str) -> tuple[int, int, float]:
     raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
 
 
-def _check_combination(options: dict[str, Any], study: Path | None, has_step: bool) -> None:
+def _check_combination(
+    options: dict[str, Any],
+    study: Path | None,
+    places: Sequence[tuple[int, int, float]],
+    rate: Sequence[float],
+) -> None:
     sizes = [name for name in ("model", "parameters", "gradient_bytes") if options[name] is not None]
-    if not has_step and (sizes or not study):
+    if not rate and any(n_nodes > 1 for n_nodes, _, _ in places):
+        expected = "the rate of the links between the measured nodes, in Gbit/s"
+        raise InputError("missing-key", "is missing", file="--rate", expected=expected)
+    if not places and (sizes or not study):
         expected = "seconds of a training step on one device"
         hint = "or --measured 1x8=SECONDS for each place, or name a study with --from"
         raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
-    if has_step and len(sizes) != 1:
+    if places and len(sizes) != 1:
         raise InputError(
             "conflicting-keys" if sizes else "missing-key",
             "give one of --model, --parameters and --gradient-bytes: the size of a gradient all-reduce",
             got=[_option(name) for name in sizes],
         )
-    if not has_step:
+    if not places:
         context = "with --from alone, which answers for the models of the study"
         _reject_options(options, STEP_DEFAULTS, context, "add --step-time to ask about another model")
     elif options["model"] is None:
