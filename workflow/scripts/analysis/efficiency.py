@@ -189,7 +189,7 @@ def _number(value: Any) -> float:
 def _collective_rates(runs: pd.DataFrame) -> pd.Series:
     """Return bytes per second that a device has to send in collectives, NaN on one device or if unknown."""
     counted = count_steps(runs)
-    first = runs.drop_duplicates("cell")
+    first = successful(runs).drop_duplicates("cell")  # others may lack the size of the gradients
     by_cell = {run["cell"]: _sent_bytes(run) for run in first.to_dict("records")}
     sent = runs["cell"].map(by_cell).astype(float) * scaled(counted, "n_allreduces")
     rates = sent / runs["epoch_time_s"].astype(float)
@@ -245,7 +245,7 @@ def _operations_note(utilization: pd.DataFrame) -> str:
 
 
 def _peak_note(utilization: pd.DataFrame) -> str:
-    complete = utilization.dropna(subset="peak_flops_s")
+    complete = utilization.dropna(subset=MFU.column)
     peaks = complete[["peak_flops_s", "peak_device", "peak_precision", "peak_source"]].drop_duplicates()
     texts = [
         f"{flops / 1e12:.4g} TFLOP/s, "

@@ -86,22 +86,25 @@ def job_times(runs: pd.DataFrame, reserved_s: pd.Series) -> pd.DataFrame:
     A job has at least as many nodes as its largest run. Its nodes are idle beside smaller runs and between
     runs.
     """
-    of_jobs = runs.loc[reserved_s.index].assign(node_s=reserved_s * paid_nodes(runs))
+    paid = paid_nodes(runs)
+    of_jobs = runs.loc[reserved_s.index].assign(paid=paid, node_s=reserved_s * paid)
     of_jobs = of_jobs.dropna(subset=["job", "job_started_at"])
     for name in ("submitted_at", "job_started_at", "ended_at"):
         of_jobs[name] = pd.to_datetime(of_jobs[name], utc=True, format="ISO8601")
     jobs = of_jobs.groupby(["job", "job_started_at"]).agg(
-        nodes=("nodes", "max"),
+        nodes=("paid", "max"),
         node_s=("node_s", "sum"),
         ended=("ended_at", "max"),
         submitted=("submitted_at", "min"),
     )
     started = pd.DatetimeIndex(jobs.index.get_level_values("job_started_at"))
-    nodes = jobs["nodes"].astype(float)
     length = (jobs["ended"] - started).dt.total_seconds()
     waited = (started - pd.DatetimeIndex(jobs["submitted"])).total_seconds()
     return pd.DataFrame(
-        {"idle_s": (nodes * length - jobs["node_s"]).clip(lower=0), "queue_s": (nodes * waited).clip(lower=0)}
+        {
+            "idle_s": (jobs["nodes"] * length - jobs["node_s"]).clip(lower=0),
+            "queue_s": (jobs["nodes"] * waited).clip(lower=0),
+        }
     )
 
 
