@@ -354,7 +354,7 @@ def main(
         raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
-    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run)
+    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)
     material = read_material(campaign, files, figures, tables, names)
     write_text(out, render_page(material, campaign, records, state, libraries.load(), names))
 
