@@ -18,12 +18,10 @@ from analysis.measured import (
     are_times_to_train,
     cell_levels,
     currency_of,
-    level_text,
+    level_texts,
     successful,
-    title,
-    varying,
 )
-from analysis.pooling import pool_column
+from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
@@ -138,8 +136,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         if values.empty:
             continue
         pooling = pool_column(values, "value")
-        for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-            rows[f"{column}{end}"] = pooling.cell_statistics[part].reindex(rows.index)
+        rows = rows.join(name_bounds(pooling.cell_statistics, column))
         compared = compared or (column, pooling)
     if compared is None:
         return pd.DataFrame(columns=["cell"])
@@ -165,8 +162,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     if data.empty:
         notes: list[str] = [_why_empty(runs), conditions.setting_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), notes)
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     display["epoch time (s)"] = data["epoch_time_s"].map(tables.number)
     for column, heading in HEADINGS.items():
@@ -185,6 +181,4 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         TRAININGS_NOTE if are_times_to_train(runs) else "",
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
-    listed = data.dropna(axis="columns", how="all")
-    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
+    return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)

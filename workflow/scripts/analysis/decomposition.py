@@ -260,8 +260,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
-        [note for note in notes if note],
-        left_aligned=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
+        notes,
+        left_aligned=["part"],
         rules_above=firsts[1:] if has_total else [],
     )
 

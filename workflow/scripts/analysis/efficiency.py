@@ -20,13 +20,11 @@ from analysis import conditions, tables
 from analysis.measured import (
     cell_levels,
     count_steps,
-    level_text,
+    level_texts,
     scaled,
     successful,
-    title,
-    varying,
 )
-from analysis.pooling import pooled_response
+from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError
 from common.notes import Note
@@ -285,9 +283,8 @@ def summarize(measured: pd.DataFrame) -> pd.DataFrame:
     rows["n"] = by_cell.size()
     for response in UTILIZATION:
         if measured[response.column].notna().any():
-            statistics = pooled_response(measured, response).cell_statistics
-            for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-                rows[f"{response.column}{end}"] = statistics[part].reindex(rows.index)
+            means = pooled_response(measured, response).cell_statistics
+            rows = rows.join(name_bounds(means, response.column))
     return rows.join(by_cell[ORIGIN_COLUMNS].first()).reset_index(drop=True)
 
 
@@ -295,9 +292,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of the utilization of a study's cells."""
     measured = measure(runs)
     data = summarize(measured)
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     columns = [
         response
@@ -311,5 +306,4 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [conditions.run_counts_note(runs), *notes(measured), conditions.setting_note(runs)],
-        [title(name) for name in ("framework", "model", "dataset")],
     )

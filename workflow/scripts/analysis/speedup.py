@@ -17,10 +17,9 @@ from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import (
     cell_levels,
     factors,
-    level_text,
+    level_texts,
     measured_elsewhere,
     successful,
-    title,
     varying,
 )
 from analysis.pooling import Pooling, pooled
@@ -251,9 +250,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if without_baseline:
         text = f"Without a successful baseline: {conditions.join_names(without_baseline)}."
         notes.insert(2, Note("cells-without-baseline", text, cells=without_baseline))
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     if (data["replicas"] != data["nodes"]).any():
         display["replicas"] = data["replicas"].map(str)
     display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
@@ -274,6 +271,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
             ]
         ),
         display=pd.DataFrame(display),
-        notes=[note for note in notes if note],
-        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "baseline"],
+        notes=notes,
+        left_aligned=["baseline"],
     )

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.cost import HOUR_S, paid_nodes
-from analysis.measured import cell_levels, currency_of, level_text, successful, title, varying
+from analysis.measured import cell_levels, currency_of, level_texts, successful, title
 from analysis.shares import run_seconds
 from common.notes import Note
 from common.text import number_of
@@ -137,9 +137,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     data = summarize(runs, epochs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_TIME])
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text).mask(data["cell"] == "", "") for name in factor_names}
-    display[title("framework")] = display[title("framework")].mask(data["cell"] == "", "all runs")
+    is_campaign = data["cell"] == ""
+    display = {name: texts.mask(is_campaign, "") for name, texts in level_texts(data, runs).items()}
+    display[title("framework")] = display[title("framework")].mask(is_campaign, "all runs")
     display["runs"] = data["n"].map(str)
     unit = choose_unit(data["node_s"], NODE_TIMES)
     display[f"node time ({unit.name})"] = (data["node_s"] / unit.size).map(tables.number)
@@ -159,7 +159,5 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         else "",
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
     listed = data.dropna(axis="columns", how="all")
-    printed = [note for note in notes if note]
-    return tables.Table(TITLE, listed, pd.DataFrame(display), printed, words, rules_above=(1,))
+    return tables.Table(TITLE, listed, pd.DataFrame(display), notes, rules_above=(1,))

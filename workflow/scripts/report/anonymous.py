@@ -166,16 +166,11 @@ def anonymizer(
     """
     if not study.anonymous:
         return NOT_ANONYMOUS
-    checks = [pd.read_csv(f"{stem}.csv")["host"] for stem in tables if stem.name == "node_check"]
-    excluded = dict(site.exclude_nodes) if site else {}
-    hosts = dict.fromkeys(
-        [
-            *distinct_names(runs, "hosts"),
-            node_name(),
-            *excluded,
-            *(host for check in checks for host in check),
-        ]
-    )
+    hosts = dict.fromkeys([*distinct_names(runs, "hosts"), node_name()])
+    hosts |= dict.fromkeys(dict(site.exclude_nodes) if site else {})
+    for stem in tables:
+        if stem.name == "node_check":
+            hosts |= dict.fromkeys(pd.read_csv(f"{stem}.csv", dtype=str)["host"])
     words: dict[str, str] = {}
     for place, host in enumerate(hosts, 1):
         words |= dict.fromkeys([host, host.partition(".")[0]], f"{HOST}-{place}")
