@@ -58,13 +58,7 @@ from scipy import special
 from analysis import conditions, intervals, tables
 from analysis.covariance import MIN_GAIN, MIN_SLOPE_DF, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import (
-    block_of,
-    cache_last,
-    cell_levels,
-    level_texts,
-    successful,
-)
+from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, name_bounds, pooled
 from common.notes import Note
 from common.text import number_of

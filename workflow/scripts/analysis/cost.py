@@ -14,13 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, energy, tables
-from analysis.measured import (
-    are_times_to_train,
-    cell_levels,
-    currency_of,
-    level_texts,
-    successful,
-)
+from analysis.measured import are_times_to_train, cell_levels, currency_of, level_texts, successful
 from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from analysis.time_to_accuracy import seconds_to_accuracy

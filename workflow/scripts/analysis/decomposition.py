@@ -17,12 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import (
-    THROTTLED,
-    cells_without_runs_note,
-    contrasts,
-    no_shared_session_note,
-)
+from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, no_shared_session_note
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
     cell_levels,

@@ -17,13 +17,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import (
-    cell_levels,
-    count_steps,
-    level_texts,
-    scaled,
-    successful,
-)
+from analysis.measured import cell_levels, count_steps, level_texts, scaled, successful
 from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError

@@ -14,14 +14,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import (
-    cell_levels,
-    factors,
-    level_texts,
-    measured_elsewhere,
-    successful,
-    varying,
-)
+from analysis.measured import cell_levels, factors, level_texts, measured_elsewhere, successful, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of

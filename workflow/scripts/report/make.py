@@ -27,17 +27,7 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
-from report import (
-    answer,
-    content,
-    design,
-    elsewhere,
-    every_run,
-    libraries,
-    quality,
-    setting,
-    twelve_rules,
-)
+from report import answer, content, design, elsewhere, every_run, libraries, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
