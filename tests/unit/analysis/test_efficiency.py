@@ -65,6 +65,8 @@ def test_unregistered_model_without_tokens_has_no_operations() -> None:
     assert values["sample_flops"].isna().all() and (values["without_mfu"] != "").all()
     stated = efficiency.model_flop_utilization(mlperf.assign(sample_flops=3e12))
     assert set(stated["operations_source"]) == {efficiency.STATED}
+    to_target = mlperf.assign(sample_flops=3e12, samples_per_epoch=None, devices="NVIDIA H200")
+    assert set(efficiency.model_flop_utilization(to_target)["without_mfu"]) == {efficiency.WITHOUT_SAMPLES}
 
 
 @pytest.mark.parametrize(

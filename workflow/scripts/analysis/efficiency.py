@@ -53,6 +53,7 @@ FROM_GRAPH, FROM_PARAMETERS = "graph", "6 x parameters x tokens"
 STATED = "stated"
 PEAK_HINT = "state peak_tflops of the site or of the import"
 OPERATIONS_HINT = "import its tokens with its parameters, or state its sample_flops"
+WITHOUT_SAMPLES = "nothing tells how many samples a training took"
 MAX_NAMED_MODELS = 4
 TITLE = "Utilization of devices with 95 % intervals"
 
@@ -127,6 +128,8 @@ def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
     columns = pd.DataFrame(rows, index=runs.index, columns=ORIGIN_COLUMNS)
     numbers = ["sample_flops", "recomputed_flops", "peak_flops_s"]
     columns = columns.astype(dict.fromkeys(numbers, float))
+    is_unexplained = runs["samples_per_epoch"].isna() & (columns["without_mfu"] == "")
+    columns["without_mfu"] = columns["without_mfu"].mask(is_unexplained, WITHOUT_SAMPLES)
     samples_s = runs["samples_per_epoch"].astype(float) / runs["epoch_time_s"].astype(float)
     device_samples_s = samples_s / runs["replicas"].astype(float)
     columns[DEVICE_FLOPS.column] = device_samples_s * columns["sample_flops"]
