@@ -112,3 +112,17 @@ def test_nothing_stated_gives_a_note(runs: pd.DataFrame, records: Records) -> No
     table = cost.table(runs.assign(**dict.fromkeys(STATED)), records.epochs, TARGET)
     assert table.data.empty and cost.NOTHING_STATED in table.notes
     assert set(TO_TARGET) == {"time_to_accuracy", "cost_to_target", "carbon_to_target"}
+
+
+def test_empty_table_names_its_cause(runs: pd.DataFrame, records: Records) -> None:
+    failed = cost.table(runs.assign(status="failed"), records.epochs)
+    currencies = ["USD", *runs["currency"].iloc[1:]]
+    mixed = cost.table(runs.assign(currency=currencies, grid_g_co2_per_kwh=None), records.epochs)
+    for table in (failed, mixed):
+        assert table.data.empty and cost.NOTHING_STATED not in table.notes
+    assert cost.CURRENCIES_NOTE in mixed.notes
+
+
+def test_carbon_alone_is_not_called_cost(runs: pd.DataFrame, records: Records) -> None:
+    table = cost.table(runs.assign(price_per_node_hour=None, currency=None), records.epochs)
+    assert cost.COST_NOTE not in table.notes and cost.METHOD_NOTE.format("CO2e") in table.notes

@@ -65,6 +65,8 @@ def test_unregistered_model_without_tokens_has_no_operations() -> None:
     assert values["sample_flops"].isna().all() and (values["without_mfu"] != "").all()
     stated = efficiency.model_flop_utilization(mlperf.assign(sample_flops=3e12))
     assert set(stated["operations_source"]) == {efficiency.STATED}
+    to_target = mlperf.assign(sample_flops=3e12, samples_per_epoch=None, devices="NVIDIA H200")
+    assert set(efficiency.model_flop_utilization(to_target)["without_mfu"]) == {efficiency.WITHOUT_SAMPLES}
 
 
 @pytest.mark.parametrize(
@@ -134,3 +136,21 @@ def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, run
 
 def test_campaign_without_success_has_no_rows(runs: pd.DataFrame) -> None:
     assert efficiency.table(runs.assign(status="failed")).data.empty
+
+
+def test_failed_first_runs_keep_the_traffic_of_cells(mpt: pd.DataFrame) -> None:
+    again = pd.concat(
+        [mpt.assign(status="failed", epoch_time_s=None, parameters=None, gradient_bytes=None), mpt]
+    )
+    again = again.reset_index(drop=True)
+    rates = efficiency.model_flop_utilization(again)["collective_bytes_s_device"]
+    assert (
+        rates.notna().sum()
+        == efficiency.model_flop_utilization(mpt)["collective_bytes_s_device"].notna().sum()
+        > 0
+    )
+
+
+def test_peak_is_named_only_beside_utilization() -> None:
+    mlperf = efficiency.table(read_runs(MLPERF / "runs.csv").assign(devices="NVIDIA H200"))
+    assert "mfu" not in mlperf.data and "peak" not in codes(mlperf.notes)

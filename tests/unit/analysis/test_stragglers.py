@@ -6,8 +6,10 @@ import pytest
 
 from analysis.stragglers import find_stragglers, table
 from common.files import CHECKOUT
+from common.notes import codes, find_note
 from common.tables import read_table
 
+NO_PHASES = pd.DataFrame(columns=["run_id", "scope", "rank", "phase", "seconds"])
 FOLDER = CHECKOUT / "docs" / "campaigns" / "phases-virtual"
 
 
@@ -49,7 +51,12 @@ def test_quiet_campaign_has_no_straggler(runs: pd.DataFrame) -> None:
 
 def test_few_runs_name_nobody(runs: pd.DataFrame) -> None:
     pair = runs[runs["nodes"] == 2].head(3)
-    rows = find_stragglers(
-        with_reference(pair, "node2"), pd.DataFrame(columns=["run_id", "scope", "rank", "phase", "seconds"])
-    )
+    rows = find_stragglers(with_reference(pair, "node2"), NO_PHASES)
     assert set(rows["verdict"]) == {"too few runs"}
+    notes = table(with_reference(pair, "node2"), NO_PHASES).notes
+    assert find_note(notes, "stragglers").facts == {"stragglers": [], "undecided": len(rows)}
+
+
+def test_no_times_are_not_called_quiet(runs: pd.DataFrame) -> None:
+    result = table(runs.assign(status="failed"), NO_PHASES)
+    assert result.data.empty and codes(result.notes) == ["no-rank-times", "straggler-rule"]

@@ -77,3 +77,14 @@ def test_without_records_there_is_no_table(frames) -> None:
     runs, epochs = frames
     table = useful_time.table(runs.assign(wall_s=None, status="missing"), epochs)
     assert table.data.empty and table.notes == [useful_time.NO_TIME]
+
+
+def test_emulated_nodes_are_not_idle(frames) -> None:
+    runs, epochs = frames
+    begun = pd.Timestamp("2026-05-01T12:00:00Z")
+    run = runs[runs["nodes"] > 1].head(1).assign(
+        placement="emulated", wall_s=50.0, job="7", submitted_at=begun, job_started_at=begun,
+        started_at=begun, ended_at=begun + pd.Timedelta(50, "s"),
+    )  # fmt: skip
+    total = useful_time.summarize(run, epochs).iloc[0]
+    assert total["node_s"] == pytest.approx(50.0) and total["idle_s"] == 0

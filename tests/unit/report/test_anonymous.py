@@ -92,6 +92,12 @@ def test_keys_and_values_of_records_are_scrubbed(names: Anonymizer) -> None:
     }
 
 
+def test_nodes_that_no_run_used_have_no_name(study: Study, tmp_path: Path) -> None:
+    (tmp_path / "node_check.csv").write_text("host,slow\nhera.example.edu,true\n")
+    names = anonymizer(study, None, pd.DataFrame({"hosts": HOSTS, "site": "x"}), [tmp_path / "node_check"])
+    assert not names.has_name("HOST-4 is slow") and "hera" not in names.scrub("Nodes: 3; slow: hera.")
+
+
 def test_latex_hides_no_name(names: Anonymizer, tmp_path: Path) -> None:
     source, plain_line = tmp_path / "methods.tex", f"a{BREAK}b\n"
     source.write_text(f"see /scratch/{BREAK}adalove/{BREAK}x.txt on {latex_text('my_cluster')}\n{plain_line}")

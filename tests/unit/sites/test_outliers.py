@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ranks.node_check import partners
-from sites.outliers import FALSE_POSITIVE_RATE, best_meetings, judge_units, rounds_needed, tail
+from sites.outliers import FALSE_POSITIVE_RATE, best_meetings, binomial_tail, judge_units, rounds_needed
 
 NAMES = [f"node{i}" for i in range(1, 6)]
 
@@ -36,7 +36,7 @@ def test_slow_node_is_named_in_noise() -> None:
 @pytest.mark.parametrize("n_tests", [2, 9, 300, 3000])
 def test_rounds_suffice_for_the_corrected_level(n_tests: int) -> None:
     n_rounds = rounds_needed(n_tests)
-    assert tail(n_rounds, n_rounds) <= FALSE_POSITIVE_RATE / n_tests
+    assert binomial_tail(n_rounds, n_rounds) <= FALSE_POSITIVE_RATE / n_tests
     assert n_rounds < 80
 
 

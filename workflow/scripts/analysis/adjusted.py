@@ -58,8 +58,8 @@ from scipy import special
 from analysis import conditions, intervals, tables
 from analysis.covariance import MIN_GAIN, MIN_SLOPE_DF, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import block_of, cache_last, cell_levels, level_text, successful, title, varying
-from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, pooled
+from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
+from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, name_bounds, pooled
 from common.notes import Note
 from common.text import number_of
 
@@ -381,8 +381,7 @@ def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
     rows = rows[rows.index.isin(plain.index)]
     rows["n"] = plain["n"].reindex(rows.index)
     for name, means in (("epoch_time_s", plain), ("adjusted_s", adjusted)):
-        for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-            rows[f"{name}{end}"] = means[part].reindex(rows.index)
+        rows = rows.join(name_bounds(means, name))
     rows["change"] = rows["adjusted_s"] / rows["epoch_time_s"] - 1
     rows["width"] = (result.means.half_widths / result.plain.half_widths).reindex(rows.index)
     return rows.reset_index(drop=True)
@@ -400,10 +399,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         )
         notes = [why, slopes_note(result), METHOD if result.adjusted else "", conditions.setting_note(runs)]
         display = pd.DataFrame(columns=["cell"], dtype=str)
-        return tables.Table(TITLE, data, display, [note for note in notes if note])
-    texts = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+        return tables.Table(TITLE, data, display, notes)
+    texts = level_texts(data, runs)
     texts["n"] = data["n"].map(str)
     for name, heading in (("epoch_time_s", "epoch time (s)"), ("adjusted_s", "adjusted (s)")):
         bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
@@ -431,8 +428,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         ),
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
-    return tables.Table(TITLE, data, pd.DataFrame(texts), [note for note in notes if note], words)
+    return tables.Table(TITLE, data, pd.DataFrame(texts), notes)
 
 
 def interval_gain_note(result: Adjustment) -> str:

@@ -343,7 +343,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         heading,
         data,
         pd.DataFrame(display),
-        [note for note in _notes(runs, analysis, response) if note],
+        _notes(runs, analysis, response),
         left_aligned=["term"],
         rules_above=[int((data["term"] == ERROR).argmax())],
     )

@@ -18,10 +18,10 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     cell_levels,
     level_text,
+    level_texts,
     measured_elsewhere,
     successful,
     title,
-    varying,
 )
 from analysis.pooling import pooled, pooled_response
 from common.notes import Note
@@ -125,10 +125,9 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
 def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
     """Return the table of cell means of a study, its response first; `response` as in `summarize`."""
     data = summarize(runs, response)
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display = level_texts(data, runs)
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()
-    if "local_batch" in data and "batch_size" in factor_names:
+    if "local_batch" in data and title("batch_size") in display:
         has_size = (data["n"] > 0) | ran_out  # Otherwise the search may not have found one.
         display[title("batch_size")] = [
             f"{LARGEST} ({level_text(size)})" if level == LARGEST and is_known else level_text(level)
@@ -168,7 +167,6 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         data=data.dropna(axis="columns", how="all"),
         display=pd.DataFrame(display),
         notes=[note for note in notes if note],
-        left_aligned=[title("framework"), title("model"), title("dataset")],
     )
 
 

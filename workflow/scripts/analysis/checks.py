@@ -550,7 +550,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         HEADING,
         frame,
         pd.DataFrame(display),
-        [note for note in notes if note],
+        notes,
         left_aligned=["assumption", "test", "verdict"],
     )
 

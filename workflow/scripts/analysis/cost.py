@@ -5,7 +5,7 @@
 
 Price, intensity and the power of a node are stated by the site (declared.costs). Energy is what meters
 measured (analysis.energy) if any did, else the stated power of a node x nodes x time. Intervals are those of
-epoch times (analysis.pooling), since price, power and intensity are taken as known.
+times or measured energies (analysis.pooling), since price, power and intensity are taken as known.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, energy, tables
-from analysis.measured import (
-    are_times_to_train,
-    cell_levels,
-    currency_of,
-    level_text,
-    successful,
-    title,
-    varying,
-)
-from analysis.pooling import pool_column
+from analysis.measured import are_times_to_train, cell_levels, currency_of, level_texts, successful
+from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
@@ -45,11 +37,13 @@ NOTHING_STATED = Note(
     "Neither price nor carbon intensity is known: add costs to the site (docs/how-to/cost.md). For carbon "
     "dioxide, meters or node_power_w are needed, too.",
 )
-METHOD_NOTE = (
+COST_NOTE = (
     "Cost: price of a node for an hour times nodes times time, of training epochs only; queues, start-up and "
-    "failed runs are in the table useful_time. Nodes are paid whole. Ratio: over that of the baseline. "
-    "Front: no cell of the same model and data set is both faster and cheaper. To accuracy: where all runs "
-    "of a cell reach it."
+    "failed runs are in the table useful_time. Nodes are paid whole."
+)
+METHOD_NOTE = (
+    "Ratio: {0} over that of the baseline. Front: no cell of the same model and data set needs less of both "
+    "time and {0}. To accuracy: where all runs of a cell reach it."
 )
 CURRENCIES_NOTE = Note(
     "several-currencies", "Prices are in several currencies: state costs in one to compare them."
@@ -136,8 +130,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         if values.empty:
             continue
         pooling = pool_column(values, "value")
-        for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-            rows[f"{column}{end}"] = pooling.cell_statistics[part].reindex(rows.index)
+        rows = rows.join(name_bounds(pooling.cell_statistics, column))
         compared = compared or (column, pooling)
     if compared is None:
         return pd.DataFrame(columns=["cell"])
@@ -150,14 +143,20 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     return rows.assign(front=rows["cell"].isin(on_front)).reset_index(drop=True)
 
 
+def _why_empty(runs: pd.DataFrame) -> str:
+    """Return why no cell has a cost or carbon dioxide."""
+    if successful(runs).empty:
+        return conditions.run_counts_note(runs)
+    return CURRENCIES_NOTE if runs["currency"].nunique() > 1 else NOTHING_STATED
+
+
 def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> tables.Table:
     """Return the table of a study; it has no rows where neither cost nor carbon dioxide is known."""
     data = summarize(runs, epochs, target)
     if data.empty:
-        notes: list[str] = [NOTHING_STATED, conditions.setting_note(runs)]
+        notes: list[str] = [_why_empty(runs), conditions.setting_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), notes)
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     display["epoch time (s)"] = data["epoch_time_s"].map(tables.number)
     for column, heading in HEADINGS.items():
@@ -170,11 +169,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     notes = [
         conditions.run_counts_note(runs, counted=data["n"]),
         *(note for column in PER_EPOCH if column in data for note in source_notes(runs, column)),
-        METHOD_NOTE,
+        COST_NOTE if "cost" in data else "",
+        METHOD_NOTE.format(next(HEADINGS[column] for column in HEADINGS if column in data)),
         CURRENCIES_NOTE if runs["currency"].nunique() > 1 else "",
         TRAININGS_NOTE if are_times_to_train(runs) else "",
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
-    listed = data.dropna(axis="columns", how="all")
-    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
+    return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)

@@ -17,12 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import (
-    THROTTLED,
-    cells_without_runs_note,
-    contrasts,
-    no_shared_session_note,
-)
+from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, no_shared_session_note
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
     cell_levels,
@@ -260,8 +255,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
-        [note for note in notes if note],
-        left_aligned=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
+        notes,
+        left_aligned=["part"],
         rules_above=firsts[1:] if has_total else [],
     )
 

@@ -162,7 +162,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(texts),
-        [note for note in notes if note],
+        notes,
         left_aligned=["session", "from (UTC)"],
     )
 

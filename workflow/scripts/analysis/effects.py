@@ -338,9 +338,8 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
-        [note for note in notes if note],
-        left_aligned=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
-        + ["same session", "verdict"],
+        notes,
+        left_aligned=[title("training_loop"), "same session", "verdict"],
         rules_above=firsts[1:],
     )
 

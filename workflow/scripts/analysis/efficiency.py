@@ -17,16 +17,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import (
-    cell_levels,
-    count_steps,
-    level_text,
-    scaled,
-    successful,
-    title,
-    varying,
-)
-from analysis.pooling import pooled_response
+from analysis.measured import cell_levels, count_steps, level_texts, scaled, successful
+from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError
 from common.notes import Note
@@ -61,6 +53,7 @@ FROM_GRAPH, FROM_PARAMETERS = "graph", "6 x parameters x tokens"
 STATED = "stated"
 PEAK_HINT = "state peak_tflops of the site or of the import"
 OPERATIONS_HINT = "import its tokens with its parameters, or state its sample_flops"
+WITHOUT_SAMPLES = "nothing tells how many samples a training took"
 MAX_NAMED_MODELS = 4
 TITLE = "Utilization of devices with 95 % intervals"
 
@@ -135,6 +128,8 @@ def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
     columns = pd.DataFrame(rows, index=runs.index, columns=ORIGIN_COLUMNS)
     numbers = ["sample_flops", "recomputed_flops", "peak_flops_s"]
     columns = columns.astype(dict.fromkeys(numbers, float))
+    is_unexplained = runs["samples_per_epoch"].isna() & (columns["without_mfu"] == "")
+    columns["without_mfu"] = columns["without_mfu"].mask(is_unexplained, WITHOUT_SAMPLES)
     samples_s = runs["samples_per_epoch"].astype(float) / runs["epoch_time_s"].astype(float)
     device_samples_s = samples_s / runs["replicas"].astype(float)
     columns[DEVICE_FLOPS.column] = device_samples_s * columns["sample_flops"]
@@ -189,7 +184,7 @@ def _number(value: Any) -> float:
 def _collective_rates(runs: pd.DataFrame) -> pd.Series:
     """Return bytes per second that a device has to send in collectives, NaN on one device or if unknown."""
     counted = count_steps(runs)
-    first = runs.drop_duplicates("cell")
+    first = successful(runs).drop_duplicates("cell")  # others may lack the size of the gradients
     by_cell = {run["cell"]: _sent_bytes(run) for run in first.to_dict("records")}
     sent = runs["cell"].map(by_cell).astype(float) * scaled(counted, "n_allreduces")
     rates = sent / runs["epoch_time_s"].astype(float)
@@ -245,7 +240,7 @@ def _operations_note(utilization: pd.DataFrame) -> str:
 
 
 def _peak_note(utilization: pd.DataFrame) -> str:
-    complete = utilization.dropna(subset="peak_flops_s")
+    complete = utilization.dropna(subset=MFU.column)
     peaks = complete[["peak_flops_s", "peak_device", "peak_precision", "peak_source"]].drop_duplicates()
     texts = [
         f"{flops / 1e12:.4g} TFLOP/s, "
@@ -285,9 +280,8 @@ def summarize(measured: pd.DataFrame) -> pd.DataFrame:
     rows["n"] = by_cell.size()
     for response in UTILIZATION:
         if measured[response.column].notna().any():
-            statistics = pooled_response(measured, response).cell_statistics
-            for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-                rows[f"{response.column}{end}"] = statistics[part].reindex(rows.index)
+            means = pooled_response(measured, response).cell_statistics
+            rows = rows.join(name_bounds(means, response.column))
     return rows.join(by_cell[ORIGIN_COLUMNS].first()).reset_index(drop=True)
 
 
@@ -295,9 +289,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of the utilization of a study's cells."""
     measured = measure(runs)
     data = summarize(measured)
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     columns = [
         response
@@ -311,5 +303,4 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         [conditions.run_counts_note(runs), *notes(measured), conditions.setting_note(runs)],
-        [title(name) for name in ("framework", "model", "dataset")],
     )

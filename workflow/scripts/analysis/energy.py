@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, level_text, scaled, successful, title, varying
-from analysis.pooling import pool_column
+from analysis.measured import cell_levels, level_texts, scaled, successful
+from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from common.notes import Note
 from common.text import number_of
@@ -35,6 +35,10 @@ NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
 METHOD_NOTE = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × "
     "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the baseline."
+)
+TO_ACCURACY = (
+    "To accuracy: all epochs through the first one with a validation accuracy of {:.4g} %, warm-up too, "
+    "validations not."
 )
 RESPONSES = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
 
@@ -155,9 +159,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)
     for response in RESPONSES:
-        of_cells = pool_column(energies, response).cell_statistics.reindex(rows.index)
-        for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
-            rows[f"{response}{end}"] = of_cells[part]
+        rows = rows.join(name_bounds(pool_column(energies, response).cell_statistics, response))
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
     rows = with_baseline_ratios(rows, runs, pool_column(energies, "energy_j"))
     if target is not None:
@@ -169,17 +171,8 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     """Add the energy to the target, for cells whose runs all reach it."""
     reached = energies.assign(spent=energies["run_id"].map(spent)).dropna(subset="spent")
     is_complete = reached.groupby("cell").size().reindex(rows.index, fill_value=0) == rows["n"]
-    of_cells = (
-        pool_column(reached, "spent")
-        .cell_statistics.reindex(rows.index)[["mean", "low", "high"]]
-        .where(is_complete, axis=0)
-    )
-    return rows.assign(
-        **{
-            f"energy_to_accuracy_j{end}": of_cells[part]
-            for part, end in (("mean", ""), ("low", "_low"), ("high", "_high"))
-        }
-    )
+    means = name_bounds(pool_column(reached, "spent").cell_statistics, "energy_to_accuracy_j")
+    return rows.join(means.reindex(rows.index).where(is_complete, axis=0))
 
 
 def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> tables.Table:
@@ -190,9 +183,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         return tables.Table(
             TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_ENERGY, conditions.setting_note(runs)]
         )
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     for name, heading in (
         ("energy_j", "energy"),
@@ -222,17 +213,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         cells_without_energy_note(without_energy),
         other_scope_note(scope),
         IDLE if data["idle_w"].notna().any() else "",
-        (
-            f"To accuracy: all epochs through the first one with a validation accuracy of {100 * target:.4g} "
-            "%, warm-up too, validations not."
-        )
-        if target is not None
-        else "",
+        "" if target is None else TO_ACCURACY.format(100 * target),
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
-    listed = data.dropna(axis="columns", how="all")
-    return tables.Table(TITLE, listed, pd.DataFrame(display), [note for note in notes if note], words)
+    return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)
 
 
 IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."

@@ -181,6 +181,17 @@ def level_text(level: Any) -> str:
     return f"{level:g}" if isinstance(level, float) else str(level)
 
 
+def level_texts(rows: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the first columns of a table of cells, by title: framework and the other factors that vary.
+
+    Args:
+        rows: Cells with their factors.
+        runs: Runs of the study.
+    """
+    names = ["framework", *varying(runs, but=["framework"])]
+    return {title(name): rows[name].map(level_text) for name in names}
+
+
 def size_factor_name(runs: pd.DataFrame) -> str:
     """Return the name of the factor by which cells scale (`declared.factors.scale_of`)."""
     return scale_of(varying(runs))

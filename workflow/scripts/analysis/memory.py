@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_texts, successful
 from analysis.strategies import megabyte_texts
 from common.notes import Note
 
@@ -43,9 +43,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = summarize(runs)
     if data.empty:
         return tables.Table(TITLE, data, data, [NO_ESTIMATE])
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     for name, heading in HEADINGS.items():
         own = data[f"estimated_{name}_bytes"]
         if own.fillna(0).any():

@@ -9,13 +9,13 @@ from analysis import tables
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
-from sites.outliers import FALSE_POSITIVE_RATE, MARGIN
+from sites.outliers import MARGIN_TEXT, RATE_TEXT
 
 TITLE = "Node check before the campaign"
 RULE = Note(
     "node-check-rule",
-    f"A round is slow if it takes more than {MARGIN:.0%} longer than the lower median of all. A node is slow "
-    f"if so many rounds are that at most {FALSE_POSITIVE_RATE:.0%} of checks of equal nodes name any.",
+    f"A round is slow if it takes more than {MARGIN_TEXT} longer than the lower median of all. A node is "
+    f"slow if so many rounds are that at most {RATE_TEXT} of checks of equal nodes name any.",
 )
 
 

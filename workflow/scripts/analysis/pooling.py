@@ -459,6 +459,12 @@ def pool_column(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> Po
     return Pooling(values.log.groups, 0, values, is_rate=is_rate)
 
 
+def name_bounds(means: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return mean, low and high of `Pooling.cell_statistics` as `column`, with the ends _low and _high."""
+    named = {"mean": column, "low": f"{column}_low", "high": f"{column}_high"}
+    return means[list(named)].rename(columns=named)
+
+
 def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the residual of y [runs] after cells and blocks, and the degrees of freedom that blocks take.
 

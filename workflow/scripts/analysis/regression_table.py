@@ -93,7 +93,7 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         title="Linear and quadratic regression of epoch time and of throughput",
         data=long_table(fits),
         display=pd.DataFrame(display),
-        notes=[note for note in _notes(runs, fits) if note],
+        notes=_notes(runs, fits),
         left_aligned=[""],
         rules_above=[len(names)],
     )

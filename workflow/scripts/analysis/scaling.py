@@ -260,7 +260,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data, sentences = build_rows(runs)
     if data.empty:
         notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
-        return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), notes)
     names = [name for name in varying(runs) if name in data]
     both_scales_vary = set(NODES_AND_DEVICES) <= set(names)
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
@@ -316,9 +316,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         TITLE,
         data,
         pd.DataFrame(display),
-        [note for note in notes if note],
+        notes,
         left_aligned=[
-            *(title(name) for name in ("framework", "model", "dataset", "training_loop")),
+            title("training_loop"),
             "replicas",
             "reads as",
         ],

@@ -14,15 +14,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import (
-    cell_levels,
-    factors,
-    level_text,
-    measured_elsewhere,
-    successful,
-    title,
-    varying,
-)
+from analysis.measured import cell_levels, factors, level_texts, measured_elsewhere, successful, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of
@@ -251,9 +243,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if without_baseline:
         text = f"Without a successful baseline: {conditions.join_names(without_baseline)}."
         notes.insert(2, Note("cells-without-baseline", text, cells=without_baseline))
-    display = {
-        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
-    }
+    display = level_texts(data, runs)
     if (data["replicas"] != data["nodes"]).any():
         display["replicas"] = data["replicas"].map(str)
     display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
@@ -274,6 +264,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
             ]
         ),
         display=pd.DataFrame(display),
-        notes=[note for note in notes if note],
-        left_aligned=[*(title(name) for name in ("framework", "model", "dataset")), "baseline"],
+        notes=notes,
+        left_aligned=["baseline"],
     )

@@ -16,40 +16,46 @@ from analysis.measured import read_runs, successful
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
-from sites.outliers import FALSE_POSITIVE_RATE, MARGIN, Verdict, judge_units, tail
+from common.text import number_of
+from sites.outliers import FALSE_POSITIVE_RATE, MARGIN_TEXT, RATE_TEXT, Verdict, binomial_tail, judge_units
 
 TITLE = "Stragglers by rank and host"
 COLUMNS = ["host", "rank", "source", "runs", "slow_runs", "ratio", "p", "verdict"]
+STRAGGLER, TOO_FEW = "straggler", "too few runs"
 COMPUTING = ("forward", "backward")  # phases of a traced step
 RULE = Note(
     "straggler-rule",
-    f"A run is slow on a rank that takes more than {MARGIN:.0%} longer than the lower median of its ranks. A "
-    f"rank is a straggler if at most {FALSE_POSITIVE_RATE:.0%} of campaigns of equal ranks would name any. "
-    "Reference: fixed work right before and after the run; computation: forward and backward pass of traced "
-    "steps.",
+    f"A run is slow on a rank that takes more than {MARGIN_TEXT} longer than the lower median of its ranks. "
+    f"A rank is a straggler if at most {RATE_TEXT} of campaigns of equal ranks would name "
+    "any. Reference: fixed work right before and after the run; computation: forward and backward pass of "
+    "traced steps.",
 )
 
-Unit = tuple[str, int]  # host and rank
+HostRank = tuple[str, int]  # host and rank
+NOTHING_COMPARED = Note(
+    "no-rank-times",
+    "No successful run on several equal ranks has times of the reference benchmark, or phases.",
+)
 
 
-def reference_times(runs: pd.DataFrame) -> Iterator[dict[Unit, float]]:
+def reference_times(runs: pd.DataFrame) -> Iterator[dict[HostRank, float]]:
     """Yield the seconds of the reference benchmark by host and rank, of each run with several ranks."""
     for row in runs.dropna(subset=["reference_ranks_s", "hosts"]).itertuples():
         seconds = [float(text) for text in row.reference_ranks_s.split("/")]
-        yield dict(zip(_units(row.hosts, len(seconds)), seconds, strict=True))
+        yield dict(zip(_host_ranks(row.hosts, len(seconds)), seconds, strict=True))
 
 
-def computing_times(runs: pd.DataFrame, phases: pd.DataFrame) -> Iterator[dict[Unit, float]]:
+def computing_times(runs: pd.DataFrame, phases: pd.DataFrame) -> Iterator[dict[HostRank, float]]:
     """Yield the seconds of a step's computation by host and rank, of each traced run with several ranks."""
     steps = phases[(phases["scope"] == "step") & phases["phase"].isin(COMPUTING)]
     by_rank = steps.groupby(["run_id", "rank"], observed=True)["seconds"].sum()
     equal = runs[runs["parallelism"] == "data"].dropna(subset="hosts").set_index("run_id")["hosts"]
     for run_id, seconds in by_rank.groupby(level="run_id"):
         if run_id in equal.index:
-            yield dict(zip(_units(equal[run_id], len(seconds)), seconds, strict=True))
+            yield dict(zip(_host_ranks(equal[run_id], len(seconds)), seconds, strict=True))
 
 
-def _units(hosts: str, ranks: int) -> list[Unit]:
+def _host_ranks(hosts: str, ranks: int) -> list[HostRank]:
     """Return host and rank of each rank of a run; each node has as many."""
     names = hosts.split()
     return [(names[rank * len(names) // ranks], rank) for rank in range(ranks)]
@@ -76,18 +82,14 @@ def find_stragglers(runs: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
 
 def _in_words(verdict: Verdict, n_tests: int) -> str:
     if verdict.is_slow:
-        return "straggler"
-    smallest_p = tail(verdict.n_rounds, verdict.n_rounds)
-    return "too few runs" if smallest_p > FALSE_POSITIVE_RATE / n_tests else "usual"
+        return STRAGGLER
+    smallest_p = binomial_tail(verdict.n_rounds, verdict.n_rounds)
+    return TOO_FEW if smallest_p > FALSE_POSITIVE_RATE / n_tests else "usual"
 
 
 def table(runs: pd.DataFrame, phases: pd.DataFrame) -> tables.Table:
     """Return the table of a campaign."""
     data = find_stragglers(runs, phases)
-    named = data[data["verdict"] == "straggler"]
-    listed = [f"rank {row.rank} on {row.host}" for row in named.itertuples()]
-    names = ", ".join(dict.fromkeys(listed)) or "none"
-    note = Note("stragglers", f"Stragglers: {names}.", stragglers=[*dict.fromkeys(listed)])
     display = data.assign(
         rank=data["rank"].astype(str),
         ratio=data["ratio"].map(tables.number),
@@ -97,9 +99,21 @@ def table(runs: pd.DataFrame, phases: pd.DataFrame) -> tables.Table:
         TITLE,
         data,
         display.rename(columns={"runs": "slow runs"}),
-        [note, RULE],
+        [_summary(data), RULE],
         ["host", "source", "verdict"],
     )
+
+
+def _summary(data: pd.DataFrame) -> Note:
+    """Return which ranks are stragglers, and how many verdicts lack runs."""
+    if data.empty:
+        return NOTHING_COMPARED
+    named = data[data["verdict"] == STRAGGLER]
+    listed = [*dict.fromkeys(f"rank {row.rank} on {row.host}" for row in named.itertuples())]
+    undecided = int((data["verdict"] == TOO_FEW).sum())
+    text = f"Stragglers: {', '.join(listed) or 'none'}."
+    text += f" Too few runs for {undecided} of {number_of(len(data), 'verdict')}." if undecided else ""
+    return Note("stragglers", text, stragglers=listed, undecided=undecided)
 
 
 def main(*, runs: Path, out: Path, phases: Path | None = None) -> None:

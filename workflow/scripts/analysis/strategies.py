@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, level_texts, successful, title
 from common.errors import InputError
 from common.notes import Note
 from declared.frameworks import has_strategies
@@ -131,8 +131,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             data,
             [NO_MESH, conditions.setting_note(runs)],
         )
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display = level_texts(data, runs)
     for heading, name in (
         ("parameters", "parameters"),
         ("gradients", "gradients"),
@@ -151,7 +150,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if data["sent_formula_bytes"].notna().any():
         display["sent, by formula (MB)"] = megabyte_texts(data["sent_formula_bytes"])
     display["sent, measured (MB)"] = megabyte_texts(data["sent_bytes"])
-    words = [title(name) for name in ("framework", "model", "dataset", "parallelism", "schedule", "sharding")]
+    words = [title(name) for name in ("parallelism", "schedule", "sharding")]
     by_layer = [BY_LAYER] if runs["framework"].map(has_strategies).any() else []
     notes = [
         conditions.run_counts_note(runs),
@@ -160,7 +159,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         *by_layer,
         conditions.setting_note(runs),
     ]
-    return tables.Table(TITLE, data, pd.DataFrame(display), [note for note in notes if note], words)
+    return tables.Table(TITLE, data, pd.DataFrame(display), notes, words)
 
 
 def megabyte_texts(values: pd.Series) -> pd.Series:

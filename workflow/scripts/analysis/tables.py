@@ -42,6 +42,7 @@ MAX_DIGITS = 8  # of a value, however narrow its interval is
 MAX_BOUND_DECIMALS = 5  # more do not matter to a reader
 MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond have an exponent
 MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
+WORD_COLUMNS = ("framework", "model", "data set")  # titles of factors
 RULE = "---"  # in Markdown, separates the notes below a table from the others
 NO_ROWS = Note("no-rows", "There are no rows.")
 MAX_PRINTED_ROWS = 1000  # in Markdown and LaTeX: twenty pages
@@ -56,8 +57,8 @@ class Table:
         title: Title.
         data: Values with all digits.
         display: Text of each cell for people.
-        notes: Notes, the last one always below the table.
-        left_aligned: Columns of `display` with words rather than numbers.
+        notes: Notes, the last one always below the table; empty ones are left out.
+        left_aligned: Columns of `display` with words rather than numbers, beside those of WORD_COLUMNS.
         rules_above: Numbers of the rows that have a rule above in LaTeX.
     """
 
@@ -67,6 +68,12 @@ class Table:
     notes: Sequence[str] = field(default_factory=list)
     left_aligned: Sequence[str] = field(default_factory=list)
     rules_above: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        """Drop empty notes, and align words to the left."""
+        object.__setattr__(self, "notes", [note for note in self.notes if note])
+        words = {*self.left_aligned, *WORD_COLUMNS}
+        object.__setattr__(self, "left_aligned", [name for name in self.display if name in words])
 
     @cached_property
     def below(self) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_levels, level_text, successful, title, varying
+from analysis.measured import cell_levels, level_texts, successful
 from common.notes import Note
 from common.text import number_of
 
@@ -91,8 +91,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     heading, data = TITLE.format(100 * target), summarize(runs, epochs, target)
     if not data["n"].any():
         return tables.Table(heading, *_empty_data(), [NO_ACCURACY, conditions.setting_note(runs)])
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     display["time (s)"] = [
         NO_ACCURACY_RECORDED
@@ -116,8 +115,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
         METHOD_NOTE,
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
-    return tables.Table(heading, data, pd.DataFrame(display), [note for note in notes if note], words)
+    return tables.Table(heading, data, pd.DataFrame(display), notes)
 
 
 def _not_reached_note(cells: int, n_cells: int) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.cost import HOUR_S, paid_nodes
-from analysis.measured import cell_levels, currency_of, level_text, successful, title, varying
+from analysis.measured import cell_levels, currency_of, level_texts, successful, title
 from analysis.shares import run_seconds
 from common.notes import Note
 from common.text import number_of
@@ -86,22 +86,25 @@ def job_times(runs: pd.DataFrame, reserved_s: pd.Series) -> pd.DataFrame:
     A job has at least as many nodes as its largest run. Its nodes are idle beside smaller runs and between
     runs.
     """
-    of_jobs = runs.loc[reserved_s.index].assign(node_s=reserved_s * paid_nodes(runs))
+    paid = paid_nodes(runs)
+    of_jobs = runs.loc[reserved_s.index].assign(paid=paid, node_s=reserved_s * paid)
     of_jobs = of_jobs.dropna(subset=["job", "job_started_at"])
     for name in ("submitted_at", "job_started_at", "ended_at"):
         of_jobs[name] = pd.to_datetime(of_jobs[name], utc=True, format="ISO8601")
     jobs = of_jobs.groupby(["job", "job_started_at"]).agg(
-        nodes=("nodes", "max"),
+        nodes=("paid", "max"),
         node_s=("node_s", "sum"),
         ended=("ended_at", "max"),
         submitted=("submitted_at", "min"),
     )
     started = pd.DatetimeIndex(jobs.index.get_level_values("job_started_at"))
-    nodes = jobs["nodes"].astype(float)
     length = (jobs["ended"] - started).dt.total_seconds()
     waited = (started - pd.DatetimeIndex(jobs["submitted"])).total_seconds()
     return pd.DataFrame(
-        {"idle_s": (nodes * length - jobs["node_s"]).clip(lower=0), "queue_s": (nodes * waited).clip(lower=0)}
+        {
+            "idle_s": (jobs["nodes"] * length - jobs["node_s"]).clip(lower=0),
+            "queue_s": (jobs["nodes"] * waited).clip(lower=0),
+        }
     )
 
 
@@ -134,9 +137,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     data = summarize(runs, epochs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_TIME])
-    factor_names = ["framework", *varying(runs, but=["framework"])]
-    display = {title(name): data[name].map(level_text).mask(data["cell"] == "", "") for name in factor_names}
-    display[title("framework")] = display[title("framework")].mask(data["cell"] == "", "all runs")
+    is_campaign = data["cell"] == ""
+    display = {name: texts.mask(is_campaign, "") for name, texts in level_texts(data, runs).items()}
+    display[title("framework")] = display[title("framework")].mask(is_campaign, "all runs")
     display["runs"] = data["n"].map(str)
     unit = choose_unit(data["node_s"], NODE_TIMES)
     display[f"node time ({unit.name})"] = (data["node_s"] / unit.size).map(tables.number)
@@ -156,7 +159,5 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         else "",
         conditions.setting_note(runs),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset")]
     listed = data.dropna(axis="columns", how="all")
-    printed = [note for note in notes if note]
-    return tables.Table(TITLE, listed, pd.DataFrame(display), printed, words, rules_above=(1,))
+    return tables.Table(TITLE, listed, pd.DataFrame(display), notes, rules_above=(1,))

@@ -212,7 +212,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         _mixed_model_note(model),
         conditions.setting_note(runs),
     ]
-    return tables.Table(TITLE, rows, display, [note for note in notes if note], ["part", "meaning"])
+    return tables.Table(TITLE, rows, display, notes, ["part", "meaning"])
 
 
 def longer_runs_note(moments: Components) -> str:

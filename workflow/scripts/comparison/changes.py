@@ -88,8 +88,8 @@ def table(compared: Compared) -> tables.Table:
         differing(compared),
         not_compared(compared),
     ]
-    words = [title(name) for name in ("framework", "model", "dataset", "training_loop")] + ["cell", "change"]
-    return tables.Table(TITLE, data, pd.DataFrame(columns), [note for note in notes if note], words)
+    words = [title("training_loop"), "cell", "change"]
+    return tables.Table(TITLE, data, pd.DataFrame(columns), notes, words)
 
 
 def summary(compared: Compared, data: pd.DataFrame) -> Note:

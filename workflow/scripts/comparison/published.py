@@ -15,7 +15,7 @@ lies beyond, both with Holm's correction for all rows.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,36 +181,27 @@ def _list_values(values: Iterable[str]) -> str:
 
 
 def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: float) -> tables.Table:
-    """Return the table of a campaign, `name`, and published numbers."""
+    """Return the table of a campaign, `name`, and published numbers.
+
+    Raises:
+        InputError: If no cell can be compared.
+    """
     data, percent = build_rows(runs, reference, margin), f"{100 * margin:g} %"
     varied = [factor for factor in (*factors(data), DEVICES) if factor in data and data[factor].nunique() > 1]
     varied = [factor for factor in varied if factor != DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
     words = {title(factor): data[factor].map(level_text) for factor in varied} or {"cell": data["cell"]}
     texts = data[["published_framework", "published_note"]].fillna("").itertuples(index=False)
     words["published"] = [", ".join(filter(None, row)) or tables.DASH for row in texts]
-    verdicts = data["verdict"].replace(WITHIN, "yes")
     columns = words | {
         "samples/s": tables.mean_texts(data, "samples_s", "samples_s"),
         "published samples/s": [tables.number(value, 4) for value in data["published_samples_s"]],
         "n": [f"{own}, {count}" for own, count in zip(data["n"], data["published_runs"], strict=True)],
         "ratio": tables.interval_texts(data, "ratio"),
         "p within (Holm)": data["p_within_holm"].map(tables.p_value),
-        f"within {percent}?": verdicts,
+        f"within {percent}?": data["verdict"].replace(WITHIN, "yes"),
     }
-    counts = verdicts.value_counts().to_dict()
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    n_exact = int((data["published_cv"].isna() | (data["published_runs"] < 2)).sum())
-    _, refused = match_cells(runs, reference)
     notes = [
-        Note("published", f"{name} within {percent} of {reference.title}? {summary}.", by_verdict=counts),
-        Note(
-            "no-published-spread",
-            f"{number_of(n_exact, 'published number')} without a spread: there the interval covers the runs "
-            f"of {name} alone, as if the published number were exact.",
-            rows=n_exact,
-        )
-        if n_exact
-        else "",
+        *_found_notes(data, name, reference, percent),
         f"Ratio: throughput in {name} divided by the published one; below 1, {name} is slower. n: runs of "
         "the cell, and runs behind the published number. Intervals are 95 % t intervals (Satterthwaite), "
         "not corrected for multiple comparisons.",
@@ -224,7 +215,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
         "Compared rows agree in model, device, precision, number of devices and batch. Software, data "
         "pipeline, links and date may differ, and are part of the ratio.",
         reference.note or "",
-        Note("not-compared", f"Not compared: {_reasons(refused)}.", reasons=refused) if refused else "",
+        _not_compared_note(runs, reference),
         Note(
             "source",
             f"Published numbers: {reference.source}{f' ({reference.url})' if reference.url else ''}. "
@@ -234,7 +225,26 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     ]
     table_title = f"Throughput compared with published numbers: {reference.title}"
     left = [*words, f"within {percent}?"]
-    return tables.Table(table_title, data, pd.DataFrame(columns), [note for note in notes if note], left)
+    return tables.Table(table_title, data, pd.DataFrame(columns), notes, left)
+
+
+def _found_notes(data: pd.DataFrame, name: str, reference: Reference, percent: str) -> Iterator[Note]:
+    """Yield the number of rows by verdict, and that of published numbers without a spread."""
+    counts = data["verdict"].replace(WITHIN, "yes").value_counts().to_dict()
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    yield Note("published", f"{name} within {percent} of {reference.title}? {summary}.", by_verdict=counts)
+    if n_exact := int((data["published_cv"].isna() | (data["published_runs"] < 2)).sum()):
+        text = (
+            f"{number_of(n_exact, 'published number')} without a spread: there the interval covers the runs "
+            f"of {name} alone, as if the published number were exact."
+        )
+        yield Note("no-published-spread", text, rows=n_exact)
+
+
+def _not_compared_note(runs: pd.DataFrame, reference: Reference) -> str:
+    """Return why cells are not compared, "" if all are."""
+    _, refused = match_cells(runs, reference)
+    return Note("not-compared", f"Not compared: {_reasons(refused)}.", reasons=refused) if refused else ""
 
 
 def compare_with_reference(campaign: str, name: str, margin: float) -> None:

@@ -3,7 +3,7 @@
 Other quantities that people weigh against time, such as energy (figures.energy), are drawn by `draw_cells`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,12 +115,7 @@ def draw_cells(
     for ax, levels in zip(axes, panel_levels, strict=True):
         axis_points = panels.rows_at(points, {name: levels[name] for name in axis_factors})
         is_cut |= _set_axes(ax, axis_points)
-        panel_points = panels.rows_at(points, levels)
-        has_front |= _draw_front(ax, panel_points)
-        for series in legend_series:
-            _draw_markers(ax, series, series.select(panel_points))
-        if is_numbered:
-            _draw_numbers(ax, panel_points)
+        has_front |= _draw_panel(ax, panels.rows_at(points, levels), legend_series, is_numbered)
         if draw_lines is not None:
             draw_lines(ax)
         ax.set_title(panels.panel_title(levels))
@@ -138,6 +133,16 @@ def draw_cells(
         CUT_NOTE if is_cut else "",
     ]
     return figure, view, notes
+
+
+def _draw_panel(ax: Axes, points: pd.DataFrame, drawn: Sequence[Series], is_numbered: bool) -> bool:
+    """Draw front, markers and numbers of a panel; return whether the front has several cells."""
+    has_front = _draw_front(ax, points)
+    for series in drawn:
+        _draw_markers(ax, series, series.select(points))
+    if is_numbered:
+        _draw_numbers(ax, points)
+    return has_front
 
 
 def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:

@@ -1,4 +1,4 @@
-"""Count the floating point operations of one training sample: forward pass, backward pass and recomputation.
+"""Count the floating point operations of one training sample, in the forward and the backward pass.
 
 Two operations for each multiply-accumulate of convolutions, matrix products and attention (`Operator.macs`);
 normalization, activation functions, pooling and the optimizer are left out, as in Narayanan et al., SC'21.
@@ -24,26 +24,19 @@ class Operations:
     Attributes:
         forward: Of the forward pass.
         backward: Of the backward pass.
-        recomputed: Of the forward pass again, where activations are not kept for the backward pass.
     """
 
     forward: float
     backward: float
-    recomputed: float = 0.0
 
     @property
     def model(self) -> float:
         """Operations that the model needs, however it is trained: the numerator of MFU."""
         return self.forward + self.backward
 
-    @property
-    def hardware(self) -> float:
-        """Operations that devices execute: the numerator of HFU."""
-        return self.model + self.recomputed
-
 
 def training_operations(graph: Graph) -> Operations:
-    """Return the operations of one sample, without recomputation."""
+    """Return the operations of one sample."""
     has_gradient: set[str] = set()
     n_forward = n_backward = 0
     for operator in graph.operators:

@@ -328,7 +328,7 @@ def table(network: pd.DataFrame) -> tables.Table:
         link_rates_text(network) if len(measured(network)) else "",
         shortfall(network),
     ]
-    return tables.Table(title, data, pd.DataFrame(columns_shown), [note for note in notes if note], words)
+    return tables.Table(title, data, pd.DataFrame(columns_shown), notes, words)
 
 
 def _describe_benchmark(benchmark: Any) -> str:

@@ -87,10 +87,8 @@ class Campaign:
         rule = self.study.replicates
         if not rule.adaptive:
             return self.possible
-        planned_ids, refinable = (
-            {run.run_id for run in self.runs},
-            {cell_name(levels) for levels in self.study.refinable},
-        )
+        planned_ids = {run.run_id for run in self.runs}
+        refinable = {cell_name(levels) for levels in self.study.refinable}
         return [run for run in self.possible if run.run_id in planned_ids or run.cell in refinable]
 
     @cached_property

@@ -153,11 +153,24 @@ def _scrub_line(line: str, names: Anonymizer) -> str:
     return names.scrub(plain) if names.has_name(plain) else line
 
 
-def anonymizer(study: Study, site: Site | None, runs: pd.DataFrame) -> Anonymizer:
-    """Return what leaves out the names of a study, if it is anonymous; else one that changes nothing."""
+def anonymizer(
+    study: Study, site: Site | None, runs: pd.DataFrame, tables: Sequence[Path] = ()
+) -> Anonymizer:
+    """Return what leaves out the names of a study, if it is anonymous; else one that changes nothing.
+
+    Args:
+        study: The study.
+        site: Its site, if it is known.
+        runs: All runs of the study.
+        tables: Printed tables, without suffix; that of the node check names nodes that no run used.
+    """
     if not study.anonymous:
         return NOT_ANONYMOUS
     hosts = dict.fromkeys([*distinct_names(runs, "hosts"), node_name()])
+    hosts |= dict.fromkeys(dict(site.exclude_nodes) if site else {})
+    for stem in tables:
+        if stem.name == "node_check":
+            hosts |= dict.fromkeys(pd.read_csv(f"{stem}.csv", dtype=str)["host"])
     words: dict[str, str] = {}
     for place, host in enumerate(hosts, 1):
         words |= dict.fromkeys([host, host.partition(".")[0]], f"{HOST}-{place}")

@@ -27,17 +27,7 @@ from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
-from report import (
-    answer,
-    content,
-    design,
-    elsewhere,
-    every_run,
-    libraries,
-    quality,
-    setting,
-    twelve_rules,
-)
+from report import answer, content, design, elsewhere, every_run, libraries, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
@@ -354,7 +344,7 @@ def main(
         raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
-    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run)
+    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)
     material = read_material(campaign, files, figures, tables, names)
     write_text(out, render_page(material, campaign, records, state, libraries.load(), names))
 

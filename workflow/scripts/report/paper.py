@@ -414,7 +414,7 @@ def main(
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)
-    names = anonymizer(facts.study, facts.site, facts.runs)
+    names = anonymizer(facts.study, facts.site, facts.runs, tables)
     if names.active:
         scrub_sources(out, figures, names)
 

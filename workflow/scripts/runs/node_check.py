@@ -36,7 +36,7 @@ from runs.other_measurements import read_result
 from runs.supervise import failure_or_lost, rank_input, report_interruptions
 from sites import slurm, verdicts
 from sites.node_job import outside
-from sites.outliers import FALSE_POSITIVE_RATE, best_meetings, judge_units, rounds_needed
+from sites.outliers import RATE_TEXT, best_meetings, judge_units, rounds_needed
 
 PROGRAM = "ranks.node_check"
 TESTS = {
@@ -166,7 +166,7 @@ def report_lines(table: pd.DataFrame, result: dict[str, Any], site: Site) -> Ite
     if slow.empty:
         return
     file = display_path(site.file)
-    yield f"at most {FALSE_POSITIVE_RATE:.0%} of checks of equal nodes name any; exclude them in {file}:"
+    yield f"at most {RATE_TEXT} of checks of equal nodes name any; exclude them in {file}:"
     yield "exclude_nodes:"
     for host, reasons in slow.groupby("host", sort=False)["reason"]:
         yield f"  {host}: {'; '.join(dict.fromkeys(reasons))!r}"

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 FALSE_POSITIVE_RATE = 0.01  # of a check, with all its nodes and tests
 MARGIN = 0.1
+RATE_TEXT, MARGIN_TEXT = (f"{100 * share:g} %" for share in (FALSE_POSITIVE_RATE, MARGIN))
 # Share of rounds in which a slow node may look like the others and is named all the same.
 SPARED_SHARE = 0.25
 
@@ -42,7 +43,7 @@ class Verdict:
     is_slow: bool
 
 
-def tail(n_rounds: int, n_slow: int) -> float:
+def binomial_tail(n_rounds: int, n_slow: int) -> float:
     """Return the probability of `n_slow` or more successes in `n_rounds` tosses of a fair coin."""
     return sum(math.comb(n_rounds, k) for k in range(n_slow, n_rounds + 1)) / 2**n_rounds
 
@@ -50,7 +51,7 @@ def tail(n_rounds: int, n_slow: int) -> float:
 def rounds_needed(n_tests: int) -> int:
     """Return how many rounds name a node that is slow in all but SPARED_SHARE of them."""
     n_rounds = 1
-    while tail(n_rounds, n_rounds - int(SPARED_SHARE * n_rounds)) > FALSE_POSITIVE_RATE / n_tests:
+    while binomial_tail(n_rounds, n_rounds - int(SPARED_SHARE * n_rounds)) > FALSE_POSITIVE_RATE / n_tests:
         n_rounds += 1
     return n_rounds
 
@@ -75,7 +76,7 @@ def judge_units(
 
 def _verdict(ratios: Sequence[float], n_tests: int, margin: float) -> Verdict:
     n_slow = sum(ratio > 1 + margin for ratio in ratios)
-    p = tail(len(ratios), n_slow)
+    p = binomial_tail(len(ratios), n_slow)
     median = statistics.median(ratios) if ratios else math.nan
     return Verdict(len(ratios), n_slow, median, p, bool(ratios) and p <= FALSE_POSITIVE_RATE / n_tests)
 

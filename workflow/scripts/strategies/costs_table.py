@@ -98,7 +98,7 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
         if len(repetitions)
         else NO_COSTS,
     ]
-    return tables.Table(TITLE, data, pd.DataFrame(columns), [note for note in notes if note], WORDS)
+    return tables.Table(TITLE, data, pd.DataFrame(columns), notes, WORDS)
 
 
 def message_notes(messages: pd.DataFrame) -> list[Note]:

@@ -241,7 +241,7 @@ def cell_table(
     remark: str,
     texts: Mapping[str, Sequence[str] | pd.Series],
     notes: Iterable[str],
-    words: Iterable[str] = (),
+    words: Sequence[str] = (),
 ) -> tables.Table:
     """Return a table of cells; rows of one cell are a group, whose first row has the cell's levels.
 
@@ -265,8 +265,8 @@ def cell_table(
         heading,
         add_factors(measured.runs, data),
         pd.DataFrame({**levels, **texts}),
-        [note for note in all_notes if note],
-        [*(title(name) for name in ("framework", "model", "dataset")), *words],
+        all_notes,
+        words,
         [row for row in range(1, len(data)) if not is_repeated[row]] if is_repeated.any() else (),
     )
 

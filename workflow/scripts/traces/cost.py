@@ -94,10 +94,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         name: data["cell"].map(rows[name]) for name in factors(rows) if rows[name].notna().any()
     }
     csv_data = pd.concat([data[["cell"]], pd.DataFrame(factor_columns), data.drop(columns="cell")], axis=1)
-    text_columns = [title(name) for name in ("framework", "model", "dataset", "trace")]
-    return tables.Table(
-        TITLE, csv_data, pd.DataFrame(columns), [note for note in notes if note], text_columns
-    )
+    text_columns = [title("trace")]
+    return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, text_columns)
 
 
 def _verdict(data: pd.DataFrame) -> Note:
