@@ -69,6 +69,19 @@ def test_measurements_narrow_the_band_of_a_gain(informed):
     assert many_places.gain.high - many_places.gain.low < 0.6 * (one_place.gain.high - one_place.gain.low)
 
 
+def test_contradicting_cells_have_finite_bands(monkeypatch):
+    """A study may have cells that no law fits; numbers that a person gives are refused."""
+    monkeypatch.setattr(projection, "MAX_MISFIT", math.inf)
+    own = scaling("--measured", "1x8=0.84", "2x8=0.001")
+    assert (
+        np.isfinite(own.law.covariance(own.cells)).all()
+        and np.isfinite(own.law.predict(own.cells).high).all()
+    )
+    gain = worth.knee(own).gain
+    assert gain.low <= gain.value <= gain.high <= 1 + 1e-9
+    assert math.isfinite(worth.next_counts(own, 64).now)
+
+
 def test_covariance_has_the_band_on_its_diagonal(informed):
     covariance = informed.law.covariance(informed.cells)
     band = informed.law.predict(informed.cells).log_sd ** 2 - law.BAND_FLOOR**2

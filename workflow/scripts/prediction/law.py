@@ -94,6 +94,8 @@ MAX_LOG_SD = math.log(1000)  # beyond it, coefficients say nothing of a step
 BAND_DOUBLING = 0.01  # for each doubling of devices beyond those measured
 MIN_BATCHES = 2  # levels of the batch without which another one is not predicted
 MISFIT_WARNING = 0.01
+MIN_STEP_S = 1e-12  # of a form, which could be 0 where its cells contradict each other
+MAX_VARIANCE = 900.0  # of a logarithm; a larger one has no meaning, and bands would overflow
 DIGITS = 9  # of batches that are compared
 
 
@@ -213,7 +215,8 @@ class Form:
 
     def predict(self, terms: Terms) -> Array:
         """Return seconds, [cells]."""
-        return terms.columns(self.names, self.sample_s) @ self.coefficients
+        seconds: Array = np.maximum(terms.columns(self.names, self.sample_s) @ self.coefficients, MIN_STEP_S)
+        return seconds
 
     def log_covariance(self, terms: Terms) -> Array:
         """Return the covariance of the logarithms of seconds by that of the coefficients, [cells, cells]."""
@@ -398,7 +401,7 @@ class Law:
             shared = np.outer(deviation, deviation) + error**2 * 2.0 ** -(distances**2)
             spread = shared + form.log_covariance(terms)
             covariance += np.nan_to_num(np.outer(own, own) * spread)
-        return covariance
+        return np.clip(covariance, -MAX_VARIANCE, MAX_VARIANCE)
 
     def parts(self, cells: pd.DataFrame) -> pd.DataFrame:
         """Return the seconds of each of PARTS in predicted steps, averaged over forms, [cells, parts]."""

@@ -84,6 +84,7 @@ QUANTITIES = {
     "efficiency": "efficiency (%)", "node_hours": "node hours", "cost": "cost",
 }  # fmt: skip
 MAX_SENTENCES = 6
+MAX_MISFIT = 2.0  # factor between the time of a place that is given, and the law that is fitted to it
 EXTRAPOLATED = Note(
     "extrapolated",
     "Extrapolated by the law of the table of predictions. Efficiency is speed-up divided by nodes; the "
@@ -203,7 +204,19 @@ def law_of_numbers(args: Question, study: Study | None) -> tuple[StudyLaw, pd.Da
     )  # fmt: skip
     missing = {name: None for name in factors() if name not in cells}
     cells = cells.assign(**missing)
-    return StudyLaw(cells, network), cells.iloc[[-1]]
+    law = StudyLaw(cells, network)
+    _check_places(args, law.predict(cells).seconds / n_allreduces.to_numpy())
+    return law, cells.iloc[[-1]]
+
+
+def _check_places(args: Question, predicted_s: np.ndarray) -> None:
+    """Raise InputError if the law misses the time of a place, from which it was fitted, by MAX_MISFIT."""
+    for (nodes, devices, step_s), own_s in zip(args.places, predicted_s.tolist(), strict=True):
+        if own_s > MAX_MISFIT * step_s or step_s > MAX_MISFIT * own_s:
+            place, rate_bytes_s = f"{nodes}x{devices}", GIGABIT * args.rate[0]
+            problem = f"{place}={step_s:g} contradicts the other numbers, by which it is {own_s:.2g} s"
+            hint = f"correct it, or the --rate of its links, {rate_text(rate_bytes_s)}"
+            raise InputError("contradicting-places", problem, file="--measured", got=place, hint=hint)
 
 
 def _requested_size(args: Question) -> tuple[float, tuple[str, str]]:

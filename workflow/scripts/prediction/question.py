@@ -7,6 +7,7 @@ collective benchmark is used for another model.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "parameters": (1, MAX_GRADIENT_BYTES / BYTES), "gradient_bytes": (1, MAX_GRADIENT_BYTES),
     "sync_every": (1, MAX_COUNT), "rate": (1e-6, 1e6), "inside_rate": (1e-6, 1e6), "nodes": (1, MAX_COUNT),
     "at": (1, MAX_COUNT), "epochs": (1e-9, MAX_COUNT), "price": (0, 1e9), "min_gain": (0.01, 1.0),
-    "measurable": (1, MAX_COUNT),
+    "measurable": (1, MAX_COUNT), "measured": (1e-9, 1e6),
 }  # fmt: skip
 _PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
@@ -102,7 +103,7 @@ def ask(
         del options[name]
     places = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_place, measured)]
     numbers: dict[str, Sequence[Any]] = {name: [value] for name, value in options.items()}
-    numbers |= {"step_time": [own[2] for own in places], "rate": rate, "at": at}
+    numbers |= {"step_time": [step_time], "measured": [], "rate": rate, "at": at}
     for name in LIMITS:
         for value in numbers[name]:
             _check_range(name, value)
@@ -110,6 +111,7 @@ def ask(
         fields = {"file": "--framework", "got": framework, **alternatives(framework, described)}
         raise InputError("unknown-name", f"'{framework}' is unknown", **fields)
     _check_combination(options, from_, places, rate)
+    _check_distinct(places)
     values: Any = {name: DEFAULTS.get(name) if value is None else value for name, value in options.items()}
     values |= {"rate": tuple(rate) or RATES, "at": tuple(sorted(set(at)))}
     question = Question(from_, tuple(sorted(places)), **values)
@@ -127,9 +129,23 @@ def _parse_place(text: str) -> tuple[int, int, float]:
     match = _PLACE.fullmatch(text)
     with suppress(ValueError):
         if match:
-            return int(match[1]), int(match[2]), float(match[3])
+            nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
+            _check_range("measured", step_s)
+            for count in (nodes, devices):
+                _check_range("measured", count, LIMITS["nodes"])
+            return nodes, devices, step_s
     expected = "NODESxDEVICES=SECONDS of a step, as 2x8=0.31"
     raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
+
+
+def _check_distinct(places: Sequence[tuple[int, int, float]]) -> None:
+    """Raise InputError if a place is given twice."""
+    for (nodes, devices), count in Counter(own[:2] for own in places).items():
+        if count > 1:
+            place, hint = f"{nodes}x{devices}", "give the mean of its times"
+            raise InputError(
+                "duplicate", f"{place} is given {count} times", file="--measured", got=place, hint=hint
+            )
 
 
 def _check_combination(
@@ -160,8 +176,8 @@ def _check_combination(
         _reject_options(options, ["dataset"], context, "leave it out")
 
 
-def _check_range(name: str, value: float | None) -> None:
-    option, (minimum, maximum) = _option(name), LIMITS[name]
+def _check_range(name: str, value: float | None, limits: tuple[float, float] | None = None) -> None:
+    option, (minimum, maximum) = _option(name), limits or LIMITS[name]
     if value is None:
         return
     if math.isnan(value):

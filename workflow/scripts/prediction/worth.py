@@ -28,6 +28,7 @@ SHARE = 0.7  # of the ideal gain of a doubling
 N_DRAWS = 999
 ENDS = [(1 - BAND) / 2, (1 + BAND) / 2]  # quantiles of a band
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
+MAX_EXPONENT = 50.0  # of errors that are drawn or expected; a factor of 5e21 has no meaning, and no overflow
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
 ALMOST = 0.9  # of the narrowing of the best set of counts
@@ -128,9 +129,20 @@ def knee(scaling: Scaling, share: float = SHARE) -> Knee:
 def _draw_speedups(scaling: Scaling, speedups: Array) -> Array:
     """Return draws of whole curves of speed-up, [draws, counts], none better than ideal scaling."""
     covariance = scaling.law.covariance(scaling.cells) + JITTER * np.eye(len(speedups))
-    errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ np.linalg.cholesky(covariance).T
-    draws: Array = np.minimum(speedups * np.exp(errors[:, :1] - errors), np.maximum(speedups, scaling.nodes))
+    errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ _root(covariance).T
+    factors = np.exp(np.clip(errors[:, :1] - errors, -MAX_EXPONENT, MAX_EXPONENT))
+    draws: Array = np.minimum(speedups * factors, np.maximum(speedups, scaling.nodes))
     return draws
+
+
+def _root(covariance: Array) -> Array:
+    """Return a square root of a covariance, also of one that rounding has made slightly indefinite."""
+    try:
+        return np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(covariance)
+        root: Array = vectors * np.sqrt(np.maximum(values, 0.0))
+        return root
 
 
 def _added_parts(scaling: Scaling, contrast: Array) -> dict[str, float]:
@@ -182,7 +194,7 @@ def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> fl
         measured = pd.concat([scaling.law.cells, cells.assign(step_s=step_s, n=n, sd=math.nan)])
         extended = Law(measured.reset_index(drop=True)) if len(cells) else scaling.law
         variances.append(float(extended.predict(target_cell).log_sd[0]) ** 2)
-    return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
+    return math.exp(min(Z * math.sqrt(sum(variances) / 2), MAX_EXPONENT)) - 1
 
 
 def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
