@@ -84,14 +84,30 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
     assert halved.epochs == 0.5
-    for question, code in (
-        (Question(1, epochs=1, samples=samples), "conflicting-keys"),
-        (Question(1, epochs=0), "out-of-range"),
-        (Question(1, samples=math.nan), "out-of-range"),
-    ):
-        with pytest.raises(InputError) as refused:
-            make_request(series, question)
-        assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "option"),
+    [
+        ({"nodes": 10**9}, "out-of-range", "--target-nodes"),
+        ({"epochs": 1, "samples": 1}, "conflicting-keys", "--samples"),
+        ({"epochs": 0}, "out-of-range", "--epochs"),
+        ({"epochs": math.inf}, "out-of-range", "--epochs"),
+        ({"samples": math.nan}, "wrong-type", "--samples"),
+        ({"trainings": 10**30}, "out-of-range", "--trainings"),
+    ],
+)
+def test_impossible_numbers_are_refused(numbers: dict[str, float], code: str, option: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Question(**{"nodes": 1, **numbers})  # type: ignore[arg-type]
+    assert (refused.value.code, refused.value.file) == (code, option)
+
+
+def test_two_levels_of_a_factor_are_refused() -> None:
+    assert parse_levels(["batch_size=32", "batch_size=32"]) == {"batch_size": "32"}
+    with pytest.raises(InputError) as refused:
+        parse_levels(["batch_size=32", "batch_size=64"])
+    assert (refused.value.code, refused.value.got) == ("conflicting-keys", "batch_size")
 
 
 def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:

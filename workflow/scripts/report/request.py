@@ -27,6 +27,8 @@ from prediction.projection import Study, forecast
 
 HOUR_S = 3600.0
 UNKNOWN = Estimate(math.nan)
+#: largest numbers of a question, far beyond all machines and trainings
+LIMITS = {"--target-nodes": 10**6, "--epochs": 1e9, "--samples": 1e15, "--trainings": 10**6}
 COUNTS = ("nodes", "devices_per_node", "replicas")  # which grow along a series
 
 
@@ -47,6 +49,25 @@ class Question:
     samples: float | None = None
     trainings: int = 1
     levels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InputError if a number is out of its range, or both epochs and samples are given."""
+        if self.epochs is not None and self.samples is not None:
+            raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
+        for option, value in (
+            ("--target-nodes", self.nodes),
+            ("--epochs", self.epochs),
+            ("--samples", self.samples),
+            ("--trainings", self.trainings),
+        ):
+            if value is None:
+                continue
+            if math.isnan(value):
+                raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
+            if not 0 < value <= LIMITS[option]:
+                problem = f"{value:g} is too {'large' if value > 0 else 'small'}"
+                expected = f"at most {LIMITS[option]:g}" if value > 0 else "more than 0"
+                raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
 
     @property
     def is_work_stated(self) -> bool:
@@ -186,7 +207,12 @@ def parse_levels(texts: Sequence[str]) -> dict[str, str]:
         if not (factor and level):
             problem = f"'{text}' is no level"
             raise InputError("wrong-format", problem, file="--level", got=text, expected="FACTOR=LEVEL")
-    return {factor: level for factor, _, level in pairs}
+    levels = {factor: level for factor, _, level in pairs}
+    for factor, _, level in pairs:
+        if levels[factor] != level:
+            problem, hint = f"{factor} is given two levels", "a series has one: give one of the two"
+            raise InputError("conflicting-keys", problem, file="--level", got=factor, hint=hint)
+    return levels
 
 
 def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
@@ -293,14 +319,8 @@ def make_request(
 
 def _epochs(series: Series, question: Question) -> float:
     """Return the epochs of a training: as asked for, else those of the measured runs."""
-    for option, value in (("--epochs", question.epochs), ("--samples", question.samples)):
-        if value is not None and not value > 0:
-            problem, expected = f"{value:g} is too small", "more than 0"
-            raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
     if question.samples is None:
         return question.epochs or float(successful(series.runs)["epochs"].max())
-    if question.epochs is not None:
-        raise InputError("conflicting-keys", "give --epochs or --samples, not both", file="--samples")
     if not series.samples:
         problem, hint = "the runs do not say how many samples an epoch has", "give --epochs"
         raise InputError("conflicting-keys", problem, file="--samples", hint=hint)
