@@ -96,6 +96,7 @@ def test_false_verdicts_are_rare(runs: pd.DataFrame) -> None:
     [
         ({"model": ("bert-base",)}, "model"),
         ({"device": "A100"}, "device"),
+        ({"device": "NVIDIA"}, "device"),
         ({"precision": "amp"}, "precision"),
         ({"nodes": 2}, "devices"),
         ({"global_batch": 512}, "global batch size"),
@@ -170,6 +171,8 @@ def test_shipped_reference_is_right(name: str) -> None:
     [
         ({"samples_s": None}, "missing-key", "rows.0.samples_s"),
         ({"precision": "int8"}, "not-one-of", "rows.0.precision"),
+        ({"model": []}, "too-few", "rows.0.model"),
+        ({"model": " "}, "bad-pattern", "rows.0.model"),
         ({"devices": 8}, "unknown-key", "rows.0.devices"),
     ],
 )

@@ -20,6 +20,7 @@ from plan.memory import (
     failed_estimates,
     limit_bytes,
     needs_by_cell,
+    read_estimates,
     recorded_estimate,
     refuse_oversized,
     run_key,
@@ -99,6 +100,26 @@ def test_needs_near_and_over_the_limit_are_noted(
     header, *rows = table_rows(cost)
     assert header[-2] == MEMORY_TITLE and all(len(row) == len(header) for row in rows)
     assert set(codes) <= {note.code for note in notes(cost)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"a": null}',
+        '{"a": {"tensor_bytes": "much"}}',
+        '{"a": {"tensor_bytes": {"parameters": -1}}}',
+        '{"a": {"program_bytes": 1e300}}',
+        '{"a": {"other": 1}}',
+        '{"a": {"program_bytes": NaN}}',
+    ],
+)
+def test_broken_estimates_count_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / MEMORY_ESTIMATES).write_text(content)
+    assert read_estimates(tmp_path) == {}
+    write_json(tmp_path / MEMORY_ESTIMATES, {"a": {"tensor_bytes": {"parameters": 1}, "program_bytes": 2}})
+    assert read_estimates(tmp_path)["a"].by_category("cpu") == {"parameters": 1, "program": 2}
 
 
 def test_runs_that_do_not_fit_are_refused(

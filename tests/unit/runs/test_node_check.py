@@ -93,6 +93,19 @@ def test_equal_nodes_stay(tmp_path: Path) -> None:
     assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes
 
 
+def test_too_few_nodes_left_of_a_list_are_refused(tmp_path: Path) -> None:
+    table = node_check.judge_result(made_up_result(slow_link=1, slow_cpu=3), "2026-11-28")
+    write_table(table, "nodes", tmp_path / "nodes.csv")
+    for nodes, code in ((2, None), (3, "too-few")):
+        site = replace(CLUSTER, nodes=nodes, scheduler=replace(CLUSTER.scheduler, nodelist="n[0-3]"))
+        if code is None:
+            assert dict(without_slow_nodes(site, tmp_path).exclude_nodes).keys() == {"n1", "n3"}
+            continue
+        with pytest.raises(InputError) as refused:
+            without_slow_nodes(site, tmp_path)
+        assert (refused.value.code, refused.value.got) == (code, 2)
+
+
 def test_run_takes_the_other_nodes_of_its_job() -> None:
     site = replace(CLUSTER, exclude_nodes=(("n2", "slow"),))
     assert select_hosts(site, ["n1", "n2.cluster", "n3"], 2, "job 1") == ["n1", "n3"]

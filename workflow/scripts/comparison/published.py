@@ -84,7 +84,7 @@ def first_difference(own: Mapping[str, Any], published: Mapping[str, Any]) -> st
         if name == "model":
             agrees = own[name] in value
         elif name == "device":
-            agrees = _words(value) <= _words(own[name])
+            agrees = bool(_words(value)) and _words(value) <= _words(own[name])
         else:
             agrees = None in (value, own[name]) or own[name] == value
         if not agrees:

@@ -13,7 +13,9 @@ from common.written import Keys, Maybe, key, optional
 class Price(Keys):
     """Price of a node for an hour."""
 
-    amount: float = key("what one node costs for an hour, whether or not all of its devices are used", gt=0)
+    amount: float = key(
+        "what one node costs for an hour, whether or not all of its devices are used", gt=0, le=10**6
+    )
     currency: str = key(
         "its currency or unit of account, such as EUR, USD or SU", pattern=r"^[A-Za-z][A-Za-z0-9-]{0,11}\Z"
     )
@@ -25,10 +27,10 @@ class Costs(Keys):
 
     price_per_node_hour: Maybe[Price] = optional("price of a node for an hour")
     grid_g_co2_per_kwh: Maybe[float] = optional(
-        "carbon dioxide equivalent of a kWh where the machine stands, g", gt=0
+        "carbon dioxide equivalent of a kWh where the machine stands, g", gt=0, le=10**5
     )
     node_power_w: Maybe[float] = optional(
-        "power of a node while it trains, W; used where no meter tells, and captions say so", gt=0
+        "power of a node while it trains, W; used where no meter tells, and captions say so", gt=0, le=10**6
     )
 
     def columns(self) -> dict[str, Any]:

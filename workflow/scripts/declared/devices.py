@@ -21,7 +21,7 @@ _NAMED_GIB = re.compile(r"\b(\d+) ?GB\b")
 _PART_OF_A_DEVICE = re.compile(r"\bMIG\b")
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-Tflops = Annotated[float, Rules("TFLOP/s", gt=0, exact=True)]
+Tflops = Annotated[float, Rules("TFLOP/s", gt=0, le=10**9, exact=True)]
 Peaks = Pairs[Precision, Tflops]
 
 

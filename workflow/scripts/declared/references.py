@@ -13,7 +13,10 @@ FOLDER = CHECKOUT / "config" / "references"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 Names = Annotated[
     tuple[str, ...],
-    Written(str | list[str], lambda names: (names,) if isinstance(names, str) else tuple(names)),
+    Written(
+        Line | Annotated[list[Line], Rules(min_length=1)],
+        lambda names: (names,) if isinstance(names, str) else tuple(names),
+    ),
 ]
 
 

@@ -91,6 +91,7 @@ OPTION_KEYS = {
         "the workflow itself",
     ),
 }
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:]+(:[A-Za-z]\w*=[^\s:]+)*")  # of a chunk of PBS's, beside ours
 PLACEMENTS = {
     "local": ("emulated",),
@@ -114,6 +115,7 @@ UNSUPPORTED_KEYS = {
 }
 
 
+MAX_GIB = 10**6
 Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
@@ -187,10 +189,13 @@ class Memory(Keys):
         "accelerator, as nvidia-smi or amd-smi names it, such as NVIDIA A100-SXM4-80GB: its memory is that "
         "of the table of devices"
     )
-    device_gib: Maybe[float] = optional("memory of an accelerator, GiB, in place of the table's", gt=0)
+    device_gib: Maybe[float] = optional(
+        "memory of an accelerator, GiB, in place of the table's", gt=0, le=MAX_GIB
+    )
     node_gib: Maybe[float] = optional(
         "memory of a node, GiB; default: scheduler.memory_mb, or that of this machine with launcher local",
         gt=0,
+        le=MAX_GIB,
     )
     refuse: bool = key("whether runs that need more, as estimated, are refused", default=True)
 
@@ -416,7 +421,7 @@ class SiteKeys(Keys):
         ge=0,
         le=86400,
     )
-    exclude_nodes: Pairs[Word, Line] = key(
+    exclude_nodes: Pairs[str, Annotated[Line, Rules("the reason, as text")]] = key(
         "nodes that no job and no rank uses, each with the reason, which stands in the records of runs: what "
         "./ringside nodecheck names; scheduler.exclude is for nodes without a reason",
         default=(),
@@ -481,8 +486,7 @@ class Site(SiteKeys):
 
     def usable_hosts(self, hosts: Iterable[str]) -> list[str]:
         """Return the hosts that exclude_nodes does not name, with or without their domains."""
-        excluded = {name.split(".")[0] for name, _ in self.exclude_nodes}
-        return [host for host in hosts if host.split(".")[0] not in excluded]
+        return _not_excluded(hosts, self.exclude_nodes)
 
     @property
     def is_heterogeneous(self) -> bool:
@@ -693,6 +697,7 @@ def _check_together(site: SiteKeys, file: Path) -> None:
             hint="take out reference: false, or this line",
         )
     _check_scheduler(site.scheduler or Scheduler(), site, refuse)
+    _check_excluded_nodes(site, file, refuse)
 
 
 def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> None:
@@ -738,6 +743,35 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
         refuse("too-few", "scheduler.nodelist", problem, got=len(named), hint="name as many or more")
 
 
+def _check_excluded_nodes(site: SiteKeys, file: Path, refuse: _Refuse) -> None:
+    """Raise InputError for names that are not of one node, and where nodes cannot be left out."""
+    for name, _ in site.exclude_nodes:
+        if not _HOST.fullmatch(name):
+            expected = "the name of one node, such as node09; scheduler.exclude has lists"
+            refuse("bad-pattern", "exclude_nodes", f"'{name}' is no node", got=name, expected=expected)
+    if not site.exclude_nodes:
+        return
+    if site.launcher == "local":
+        refuse(
+            "not-possible-here",
+            "exclude_nodes",
+            "has no meaning with launcher local",
+            got="local",
+            hint="take it out",
+        )
+    check_left_nodes(site, file, "exclude_nodes")
+
+
+def check_left_nodes(site: SiteKeys, file: Path, key_name: str) -> None:
+    """Raise InputError if exclude_nodes leaves fewer nodes of scheduler.nodelist than a run may have."""
+    listed = host_names((site.scheduler and site.scheduler.nodelist) or "")
+    left = _not_excluded(listed, site.exclude_nodes)
+    if listed and len(left) < site.nodes:
+        problem = f"leaves {len(left)} of {len(listed)} nodes of scheduler.nodelist, nodes is {site.nodes}"
+        hint = f"name more in the list, or set nodes to {max(1, len(left))}"
+        raise InputError("too-few", problem, file=display_path(file), key=key_name, got=len(left), hint=hint)
+
+
 def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None:
     """Raise InputError for a malformed option of the scheduler, or one that other keys set."""
     if launcher == "pbs":
@@ -753,6 +787,11 @@ def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None
     for name in names:
         if name in (keys := OPTION_KEYS.get(launcher, {})):
             refuse("duplicate", key, f"{name} is set by {keys[name]}", got=name, hint="take it out")
+
+
+def _not_excluded(hosts: Iterable[str], exclude_nodes: Iterable[tuple[str, str]]) -> list[str]:
+    excluded = {name.split(".")[0] for name, _ in exclude_nodes}
+    return [host for host in hosts if host.split(".")[0] not in excluded]
 
 
 def host_names(hosts: str) -> list[str]:

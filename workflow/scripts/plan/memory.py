@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from common.errors import InputError
 from common.files import digest_text, display_path, read_json
 from common.normal_form import digest_sources
 from common.notes import Note
 from common.text import number_of, size
+from common.written import Keys, Rules, parse
 from declared.devices import GIB
 from declared.frameworks import LIBRARIES, RANKS, Framework
 from declared.site import Site
@@ -33,6 +34,7 @@ PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
 ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers work with tensors without content
 WARNED_SHARE = 0.9  # of the memory; what is no tensor, such as a context, needs some, too
 MIB = 2**20
+Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 #: fields of a run's spec that change memory
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy")
 GEOMETRY_FIELDS = (
@@ -46,7 +48,7 @@ GEOMETRY_FIELDS = (
 
 
 @dataclass(frozen=True)
-class MemoryEstimate:
+class MemoryEstimate(Keys):
     """The estimate of a cell's rank that needs most.
 
     Attributes:
@@ -57,8 +59,8 @@ class MemoryEstimate:
     """
 
     rank: int = 0
-    tensor_bytes: Mapping[str, int] | None = None
-    program_bytes: int = 0
+    tensor_bytes: dict[str, Bytes] | None = None
+    program_bytes: Bytes = 0
     error: str | None = None
 
     def by_category(self, device_kind: str) -> dict[str, int]:
@@ -123,10 +125,10 @@ def run_key(site: Site, run: Run) -> str:
 
 def read_estimates(results: Path) -> dict[str, MemoryEstimate]:
     """Return the estimates of a study by key, {} without any; a broken file counts as none."""
+    file = results / MEMORY_ESTIMATES
     try:
-        content = read_json(results / MEMORY_ESTIMATES)
-        return {key: MemoryEstimate(**entry) for key, entry in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return parse(dict[str, MemoryEstimate], read_json(file), file)
+    except (OSError, ValueError, InputError):
         return {}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.tables import read_table
-from declared.site import Site
+from declared.site import Site, check_left_nodes
 
 TABLE = "nodes.csv"  # below results/<study>
 
@@ -14,14 +14,16 @@ def without_slow_nodes(site: Site, results: Path) -> Site:
     """Return the site with the slow nodes of results/<study>/nodes.csv, if it exists, in exclude_nodes.
 
     Raises:
-        InputError: If the table is broken.
+        InputError: If the table is broken, or too few nodes of the site's list are left.
     """
     try:
         modified_ns = (results / TABLE).stat().st_mtime_ns
     except OSError:
         return site
     slow = _slow_nodes(results / TABLE, modified_ns)
-    return replace(site, exclude_nodes=tuple({**slow, **dict(site.exclude_nodes)}.items()))
+    left = replace(site, exclude_nodes=tuple({**slow, **dict(site.exclude_nodes)}.items()))
+    check_left_nodes(left, results / TABLE, "slow")
+    return left
 
 
 @functools.lru_cache(maxsize=1)
@@ -29,4 +31,5 @@ def _slow_nodes(file: Path, _modified_ns: int) -> dict[str, str]:
     """Return the reasons of each slow node; the table is read again when it was written again."""
     table = read_table(file, "nodes")
     slow = table[table["slow"].astype(bool)]
-    return {host: "; ".join(reasons.drop_duplicates()) for host, reasons in slow.groupby("host")["reason"]}
+    reasons = slow.groupby("host")["reason"]
+    return {host: "; ".join(texts.dropna().drop_duplicates()) for host, texts in reasons}

@@ -185,7 +185,10 @@ def compare(
     reference: Annotated[
         str, typer.Option(metavar="NAME", help="In place of OTHER: published numbers of config/references/.")
     ] = "",
-    margin: Annotated[str, typer.Option(metavar="PERCENT", help="Margin around these.")] = "5 %",
+    margin: Annotated[
+        str | None,
+        typer.Option(metavar="PERCENT", help="Margin around these (default 5 %).", show_default=False),
+    ] = None,
 ) -> None:
     """Compare two campaigns of another date, site or version, or a campaign with published numbers.
 
@@ -201,8 +204,12 @@ def compare(
     if bool(reference) == bool(other_campaign):
         hint = "ringside compare --help explains both"
         raise InputError("wrong-count", "needs either OTHER or --reference", hint=hint)
+    if margin is not None and not reference:
+        problem = "is for published numbers"
+        raise InputError("conflicting-keys", problem, file="--margin", got=margin, hint="name a --reference")
     if reference:
-        compare_with_reference(base, reference, as_share(parse(Margin, margin, Path("--margin"))))
+        share = as_share(parse(Margin, "5 %" if margin is None else margin, Path("--margin")))
+        compare_with_reference(base, reference, share)
     else:
         compare_campaigns(base, other_campaign)
 

@@ -163,7 +163,7 @@ def report_lines(table: pd.DataFrame, result: dict[str, Any], site: Site) -> Ite
     if site.device == "cuda" and not result["by_device"]:
         yield f"accelerators are not tested: the environment of {LIBRARY} is not built yet"
     slow = table[table["slow"]]
-    if slow.empty:
+    if slow.empty or site.launcher == "local":
         return
     file = display_path(site.file)
     yield f"at most {RATE_TEXT} of checks of equal nodes name any; exclude them in {file}:"
