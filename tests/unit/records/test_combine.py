@@ -118,6 +118,18 @@ def test_wrong_campaigns_are_refused(tmp_path: Path, campaigns: list[str], code:
     assert_refusal(refused.value, code, key)
 
 
+def test_study_does_not_combine_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("declared.imported.CHECKOUT", tmp_path)
+    own = tmp_path / "results" / "both"
+    own.mkdir(parents=True)
+    for name in ("runs.csv", "epochs.csv"):
+        (own / name).write_bytes((Path(TWICE[0]) / name).read_bytes())
+    for name in ("both", str(own)):
+        with pytest.raises(InputError) as refused:
+            study_of(tmp_path, [TWICE[1], name])
+        assert_refusal(refused.value, "conflicting-keys", "campaigns.1")
+
+
 def test_nothing_is_planned_of_several_campaigns(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         study_of(tmp_path, TWICE, replicates=3)

@@ -203,7 +203,7 @@ def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
     Tables of all runs are made when they are needed (`records.combine`), below results/STUDY.
 
     Raises:
-        InputError: If a campaign has no tables, or two of them have the same name.
+        InputError: If a campaign has no tables, is the study itself, or two of them have the same name.
     """
     folders: dict[str, Path] = {}
     for place, name in enumerate(names):
@@ -212,6 +212,9 @@ def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
         if not all((CHECKOUT / folder / table).is_file() for table in ("runs.csv", "epochs.csv")):
             expected = "a study with results, or a folder with runs.csv and epochs.csv"
             raise InputError("missing-file", f"{folder} has no tables", expected=expected, **fields)
+        if (CHECKOUT / folder).resolve().is_relative_to((CHECKOUT / "results" / study).resolve()):
+            hint = "name the campaigns that it combines"
+            raise InputError("conflicting-keys", "is this study itself", hint=hint, **fields)
         if campaign_name(folder) in folders:
             raise InputError("duplicate", f"another one is called {campaign_name(folder)}, too", **fields)
         folders[campaign_name(folder)] = folder
