@@ -138,7 +138,7 @@ def _draw_speedups(scaling: Scaling, speedups: Array) -> Array:
 def _root(covariance: Array) -> Array:
     """Return a square root of a covariance, also of one that rounding has made slightly indefinite."""
     try:
-        return np.linalg.cholesky(covariance)
+        return np.asarray(np.linalg.cholesky(covariance), dtype=float)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(covariance)
         root: Array = vectors * np.sqrt(np.maximum(values, 0.0))
