@@ -14,6 +14,7 @@ from analysis.tables import Table
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import load_study
+from plan.campaign import measured_campaign
 from prediction.projection import load_records
 from report import proposal
 from report.request import (
@@ -101,6 +102,17 @@ def test_impossible_numbers_are_refused(numbers: dict[str, float], code: str, op
     with pytest.raises(InputError) as refused:
         Question(**{"nodes": 1, **numbers})  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.file) == (code, option)
+
+
+def test_campaign_without_a_success_is_refused(tmp_path: Path) -> None:
+    runs = (PREDICTION / "runs.csv").read_text()
+    (tmp_path / "runs.csv").write_text(runs.replace(",ok,", ",failed,"))
+    header = (PREDICTION / "epochs.csv").read_text().partition("\n")[0]
+    (tmp_path / "epochs.csv").write_text(f"{header}\n")
+    failed = measured_campaign("prediction-virtual", "local", str(tmp_path))
+    with pytest.raises(InputError) as refused:
+        proposal.gather_records(failed, Question(4))
+    assert refused.value.code == "no-success" and refused.value.file.endswith("runs.csv")
 
 
 def test_two_levels_of_a_factor_are_refused() -> None:

@@ -332,6 +332,9 @@ def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Ser
     files = {name: stored_file(campaign.record_file(name)) for name in ("network", "phases")}
     existing = {name: file if file.exists() else None for name, file in files.items()}
     records = Records(campaign.runs_csv, campaign.epochs_csv, existing)
+    if successful(records.runs).empty:
+        problem, expected = "no run succeeded", "at least one measured cell"
+        raise InputError("no-success", problem, file=display_path(campaign.runs_csv), expected=expected)
     series = choose_series(records.runs, question.levels)
     study = load_records(campaign.runs_csv, existing["network"])
     return records, series, make_request(series, question, *project(study, series.largest, question.nodes))

@@ -218,12 +218,14 @@ def parse_levels(texts: Sequence[str]) -> dict[str, str]:
 def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     """Return the series with the most devices and scales and then the shortest epoch, among these levels.
 
+    Args:
+        runs: Runs of a study, of which at least one succeeded.
+        levels: Levels that choose the series, as text by factor.
+
     Raises:
-        InputError: If no run succeeded, or a level or factor is unknown.
+        InputError: If a level or factor is unknown.
     """
     ok = successful(runs)
-    if ok.empty:
-        raise InputError("no-success", "no run of the study succeeded", expected="at least one measured cell")
     groups = _at_levels(ok, levels).assign(all=0).groupby(["all", *varying(ok, but=COUNTS)], dropna=False)
 
     def rank(group: pd.DataFrame) -> tuple[int, int, float]:
