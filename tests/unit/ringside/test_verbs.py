@@ -224,6 +224,7 @@ def test_study_and_site_may_stand_in_the_environment(
         ("trace", "missing-argument", ""),
         ("compare one", "wrong-count", ""),
         ("compare one two --reference dlperf", "wrong-count", ""),
+        ("compare one two --margin 10%", "conflicting-keys", ""),
         ("predict --nodes many", "bad-arguments", ""),
         ("run --cores 0", "bad-arguments", ""),
         ("plan quickstart surplus", "bad-arguments", ""),
