@@ -4,7 +4,6 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
-from common.tables import read_table
 from declared.site import Site, check_left_nodes
 
 TABLE = "nodes.csv"  # below results/<study>
@@ -29,6 +28,8 @@ def without_slow_nodes(site: Site, results: Path) -> Site:
 @functools.lru_cache(maxsize=1)
 def _slow_nodes(file: Path, _modified_ns: int) -> dict[str, str]:
     """Return the reasons of each slow node; the table is read again when it was written again."""
+    from common.tables import read_table  # with pandas, which reading the workflow does without
+
     table = read_table(file, "nodes")
     slow = table[table["slow"].astype(bool)]
     reasons = slow.groupby("host")["reason"]
