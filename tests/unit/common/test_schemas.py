@@ -45,6 +45,8 @@ CASES: list[Case] = [
      "key: 5 is not allowed; expected one of 3, 4"),
     ({"type": ["integer", "object"]}, "three", "wrong-type", "key", {"got": "three"},
      "key: 'three' is not right; expected a whole number or keys with values"),
+    ({"type": "object", "properties": {"amount": {}, "currency": {}}}, 3, "wrong-type", "key", {"got": 3},
+     "key: 3 is not right; expected keys with values: amount, currency"),
     (NAME, 3, "wrong-type", "key", {"got": 3}, (
         "key: 3 is not right; expected text: letters a to z; put it in quotes"
     )),

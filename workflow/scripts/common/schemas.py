@@ -225,6 +225,8 @@ def _wrong_type(
     """Return code, problem and further fields for a value that is of none of the types of `rule`."""
     types = " or ".join(TYPES[name] for name in rule)
     meaning = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
+    if "object" in rule and parent.get("properties"):
+        meaning = f": {', '.join(parent['properties'])}"
     if instance is None:
         return "wrong-type", "is empty", {"expected": f"{types}{meaning}"}
     if "%" in parent.get("pattern", "") and _is_number(None, instance):
