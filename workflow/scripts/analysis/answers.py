@@ -37,7 +37,7 @@ from analysis.measured import (
 )
 from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
-from common.text import enumeration, number_of
+from common.text import join_words, number_of
 from declared.factors import WORK, is_numeric, scale_of
 from declared.mesh import NEEDS
 from declared.responses import EPOCH_TIME, Response
@@ -635,7 +635,7 @@ def _effect_note(
 def _unknown_effects_note(factors: Sequence[str], *, lacks_runs: bool) -> Note:
     """Say why effects are not known: cells to compare lack runs, or there are no such cells."""
     nouns = [f"the {_noun(factor)}" for factor in factors]
-    subject = f"effect of {nouns[0]} is" if len(nouns) == 1 else f"effects of {enumeration(nouns)} are"
+    subject = f"effect of {nouns[0]} is" if len(nouns) == 1 else f"effects of {join_words(nouns)} are"
     alone = "it" if len(nouns) == 1 else "one of them"
     why = "no comparison has runs on both sides" if lacks_runs else f"no two cells differ in {alone} alone"
     return Note("effect-not-known", f"The {subject} not known: {why}.", factors=tuple(factors))

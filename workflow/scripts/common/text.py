@@ -50,9 +50,10 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def enumeration(words: Sequence[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Return words as a sentence lists them: a, b and c."""
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+    *first, last = list(words) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def end_sentence(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path
-from common.text import alternatives, enumeration
+from common.text import alternatives, join_words
 from declared.configuration import check_name
 from declared.datasets import load_dataset
 from declared.frameworks import framework_names, load_framework
@@ -149,7 +149,7 @@ def _levels(values: Sequence[object]) -> str:
 
 
 def _words(counts: Sequence[int]) -> str:
-    return enumeration([str(count) for count in dict.fromkeys(counts)])
+    return join_words(map(str, dict.fromkeys(counts)))
 
 
 def _check(option: str, name: str, choices: Sequence[str]) -> str:

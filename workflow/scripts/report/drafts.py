@@ -12,9 +12,9 @@ import pandas as pd
 from analysis.answers import Answer
 from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
-from common.text import end_sentence, number_of
+from common.text import end_sentence, join_words, number_of
 from report.findings import Evidence, variation
-from report.latex import join_words, to_latex
+from report.latex import to_latex
 from report.methods import MIN_EPOCHS, Facts
 
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists

@@ -25,14 +25,13 @@ from analysis.measured import (
 from analysis.pooling import pooled
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
-from common.text import enumeration, number_of
+from common.text import join_words, number_of
 from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.view import filtered
 from prediction.held_out import ALL, IN_SAMPLE
 from prediction.methods import LAW
-from report.latex import join_words
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
@@ -350,7 +349,7 @@ def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
     return Note(
         "prediction-errors",
         f"The {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, are missed by "
-        f"{enumeration(texts)} on average ({FIGURE}).",
+        f"{join_words(texts)} on average ({FIGURE}).",
         left_out=left_out,
         errors=errors,
     )

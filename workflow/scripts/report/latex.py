@@ -46,12 +46,6 @@ def see(kind: str, name: str) -> str:
     return rf"{'Figure' if kind == 'fig' else 'Table'}~\ref{{{kind}:{name}}}"
 
 
-def join_words(words: Iterable[str]) -> str:
-    """Return words as a sentence lists them: a, b and c."""
-    *first, last = list(words) or [""]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def paragraph(heading: str, sentences: Iterable[str]) -> str:
     """Return sentences under a heading; empty without sentences."""
     nonempty = [sentence for sentence in sentences if sentence]

@@ -38,7 +38,7 @@ from analysis.settings import names_differing
 from common.errors import InputError
 from common.files import load_yaml
 from common.notes import Note
-from common.text import end_sentence, number_of
+from common.text import end_sentence, join_words, number_of
 from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
 from declared.factors import UNTRACED, Levels, matches
 from declared.factors import factor_table as factor_rules
@@ -63,7 +63,6 @@ from report.latex import (
     command,
     dataset_key,
     items,
-    join_words,
     keys_of,
     paragraph,
     published,

@@ -31,7 +31,7 @@ from analysis.tables import Table
 from common.errors import InputError
 from common.files import display_path, write_text
 from common.tables import stored_file
-from common.text import end_sentence, number_of, size
+from common.text import end_sentence, join_words, number_of, size
 from declared.datasets import TOKENS, find_dataset, kind, token_bytes
 from declared.devices import find_device
 from declared.factors import factor_rules
@@ -45,7 +45,7 @@ from plan.campaign import Campaign, configured, measured_campaign
 from prediction.projection import load_records
 from report import content, document, pdf
 from report.anonymous import anonymizer
-from report.latex import figure, join_words, to_latex
+from report.latex import figure, to_latex
 from report.request import (
     COUNTS,
     HOUR_S,
