@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.cost import HOUR_S
 from analysis.intervals import Estimate
 from analysis.measured import Records, successful
 from analysis.tables import Table
@@ -18,7 +19,6 @@ from plan.campaign import measured_campaign
 from prediction.projection import load_records
 from report import proposal
 from report.request import (
-    HOUR_S,
     Question,
     choose_series,
     find_counterpart,
@@ -131,7 +131,7 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     assert measured and predicted.low < predicted.value < predicted.high < measured.value
     request = make_request(series, Question(16, epochs=1), predicted)
     assert request.is_predicted and request.epoch_s == predicted
-    row = series.extended(request)
+    row = series.predicted_row(request)
     assert row["efficiency"] == pytest.approx(row["speedup"] / 16) and row["efficiency"] < 0.52
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     facts, tables = proposal.gather_facts(

@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, no_shared_session_note
-from analysis.intervals import Estimate, columns
+from analysis.intervals import Estimate, columns, estimate_of
 from analysis.measured import (
     cell_levels,
     level_text,
@@ -190,7 +190,7 @@ def _network_part(row: Mapping[str, Any], size: float, all_reduce: Estimate) -> 
     change = row["to_n_allreduces"] - row["from_n_allreduces"]
     predicted = change * all_reduce.value
     bounds = sorted([change * all_reduce.low, change * all_reduce.high])
-    difference = Estimate(*(row[name] for name in ("difference_s", "difference_s_low", "difference_s_high")))
+    difference = estimate_of(row, "difference_s")
     return {
         "gradient_bytes": size,
         **columns("all_reduce_s", all_reduce),

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,6 +52,11 @@ class Estimate:
 def columns(name: str, estimate: Estimate) -> dict[str, float]:
     """Return an estimate as the three columns name, name_low and name_high."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def estimate_of(row: Mapping[str, Any] | pd.Series, name: str) -> Estimate:
+    """Return the estimate in the columns name, name_low and name_high of a row, the reverse of `columns`."""
+    return Estimate(float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"]))
 
 
 def means(

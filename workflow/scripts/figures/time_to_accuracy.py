@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import time_to_accuracy
-from analysis.intervals import Estimate
+from analysis.intervals import estimate_of
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import Declared
@@ -79,10 +79,8 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     If a run never arrives, the runs that do, and an arrow at the end of the axis.
     """
     if row["reached"] == row["n"]:
-        ends = (row[f"time_to_accuracy_s{end}"] for end in ("", "_low", "_high"))
-        panels.draw_interval(
-            ax, series.style, y, Estimate(*ends), times, rows.REPLICATE_OFFSET, vertical=False
-        )
+        mean = estimate_of(row, "time_to_accuracy_s")
+        panels.draw_interval(ax, series.style, y, mean, times, rows.REPLICATE_OFFSET, vertical=False)
         return
     panels.draw_replicates(ax, series.style, y + rows.REPLICATE_OFFSET, times, vertical=False)
     across = ax.get_yaxis_transform()

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import ERROR, TOTAL
-from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, p_text
+from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.measured import (
     cell_words,
     combination_text,
@@ -37,6 +37,7 @@ FIGURE = "THISFIGURE"  # stands for the reference to the figure
 MIB = 2**20
 MIN_SHARE = 0.05  # of the variation, below which no factor is named
 MAX_TERMS = 3
+CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # of tables
 ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of `effects`; single runs: no bounds
 
@@ -63,16 +64,16 @@ class Evidence:
         return data.dropna(subset=list(columns))
 
     def drawn_by(self, figure: Declared) -> "Evidence":
-        """Return what is about the cells that the figure's filter keeps, and about no cell."""
+        """Return the evidence on the cells that the figure's filter keeps; tables without cells stay."""
         if not figure.filter:
             return self
         runs = filtered(self.runs, figure)
         cells = set(runs["cell"])
-        data = dict(self.tables)
-        for name, table in self.tables.items():
-            for column in {"cell", "from_cell", "to_cell"} & set(table):
-                data[name] = data[name][data[name][column].isin(cells)]
-        return replace(self, runs=runs, tables=data)
+        kept = {
+            name: table[table[list(CELL_COLUMNS & set(table))].isin(cells).all(axis=1)]
+            for name, table in self.tables.items()
+        }
+        return replace(self, runs=runs, tables=kept)
 
     def cell(self, name: object) -> str:
         """Return a cell in the words that distinguish it from the others."""
@@ -159,11 +160,12 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         if len(tested) > 1
         else ""
     )
-    at_most = f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
+    change_text = f"{_change_text(least)}{contexts[0]}"
+    if len(rows) > 1:
+        change_text += f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {_change_text(least)}{contexts[0]}{at_most * (len(rows) > 1)} "
-        f"({FIGURE}){counts}.",
+        f"From {change}, epoch time changes by {change_text} ({FIGURE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,
@@ -205,7 +207,7 @@ def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
     rows = rows.sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
-        f"{tables.interval(Estimate(*row[['speedup', 'speedup_low', 'speedup_high']]))}, an efficiency of "
+        f"{tables.interval(estimate_of(row, 'speedup'))}, an efficiency of "
         f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
         for row in ends
     ]
@@ -330,7 +332,10 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
 
 
 def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Say how far methods miss the cells that were left out; of the level of which the law predicts most."""
+    """Say how far methods miss the cells that were left out of the fit.
+
+    Of several left-out levels, the one is named with the most cells that the law predicts.
+    """
     rows = evidence.table("prediction", "left_out", "method", "predicted", "mape")
     rows = rows[~rows["left_out"].isin([IN_SAMPLE, ALL]) & (rows["predicted"] > 0)]
     of_law = rows[rows["method"] == LAW].sort_values("predicted", kind="stable")
@@ -338,10 +343,7 @@ def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
         return None
     left_out, n_cells = of_law.iloc[-1][["left_out", "predicted"]]
     rows = rows[(rows["left_out"] == left_out) & (rows["predicted"] == n_cells)].sort_values("mape")
-    errors = {
-        str(row["method"]): Estimate(*100 * row[["mape", "mape_low", "mape_high"]].astype(float))
-        for _, row in rows.iterrows()
-    }
+    errors = {str(row["method"]): estimate_of(row, "mape").scaled(100) for _, row in rows.iterrows()}
     texts = [
         f"{tables.interval(error)} % by {'the law' if method == LAW else method.removeprefix('by ')}"
         for method, error in errors.items()

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.conditions import is_emulated
+from analysis.cost import HOUR_S
 from analysis.intervals import Estimate
 from analysis.measured import (
     Records,
@@ -48,7 +49,6 @@ from report.anonymous import anonymizer
 from report.latex import figure, to_latex
 from report.request import (
     COUNTS,
-    HOUR_S,
     Question,
     Request,
     Series,
@@ -95,7 +95,7 @@ def gather_facts(
         "series": series,
         "request": request,
         "question": request.question,
-        "on_most_nodes": request.moved(series),
+        "on_most_nodes": request.on_most_nodes(series),
         "times_to_train": are_times_to_train(series.runs),
         "levels": levels,
         "most_devices": _most_devices(study, series, levels),
@@ -227,7 +227,7 @@ def _spent(records: Records) -> dict[str, float] | None:
 def _scaling_table(series: Series, request: Request | None = None) -> Table:
     rows = series.rows
     if request and request.is_predicted and request.is_known:
-        rows = pd.concat([rows, pd.DataFrame([series.extended(request)])], ignore_index=True)
+        rows = pd.concat([rows, pd.DataFrame([series.predicted_row(request)])], ignore_index=True)
         rows = rows.sort_values("devices", kind="stable", ignore_index=True)
     rates = rows["samples"] / rows["epoch_time_s"]
     compared = {"framework": rows["framework"]} if rows["framework"].nunique() > 1 else {}
@@ -358,10 +358,8 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     drawn, caption = scaling.draw(all_records, Declared(FIGURE, "scaling", filter=levels))
     style.save(drawn, out / FIGURE)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
-    blocks, names = (
-        render_blocks(facts, tables_by_name),
-        anonymizer(campaign.study, site_of(campaign, runs), runs),
-    )
+    blocks = render_blocks(facts, tables_by_name)
+    names = anonymizer(campaign.study, site_of(campaign, runs), runs)
     write_text(out / "proposal.md", names.scrub(to_markdown(blocks, below)))
     latex = to_document(blocks, below, campaign.study)
     write_text(out / "proposal.tex", names.scrub(latex))

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
+from analysis.cost import HOUR_S
+from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
 from analysis.measured import cell_words, level_text, successful, varying
 from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
@@ -25,7 +26,6 @@ from common.errors import InputError
 from common.text import alternatives
 from prediction.projection import Study, forecast
 
-HOUR_S = 3600.0
 UNKNOWN = Estimate(math.nan)
 #: largest numbers of a question, far beyond all machines and trainings
 LIMITS = {"--target-nodes": 10**6, "--epochs": 1e9, "--samples": 1e15, "--trainings": 10**6}
@@ -126,15 +126,14 @@ class Series:
 
     def estimate(self, name: str, place: int = -1) -> Estimate:
         """Return an estimate of `rows`; by default of the largest cell."""
-        value, low, high = (float(self.rows[f"{name}{end}"].iloc[place]) for end in ("", "_low", "_high"))
-        return Estimate(value, low, high)
+        return estimate_of(self.rows.iloc[place], name)
 
     def measured_epoch(self, nodes: int) -> Estimate | None:
         """Return the epoch time of the cell with the most devices on this number of nodes; None without."""
         places = np.flatnonzero(self.rows["nodes"] == nodes)
         return self.estimate("epoch_time_s", int(places[-1])) if len(places) else None
 
-    def extended(self, request: "Request") -> dict[str, Any]:
+    def predicted_row(self, request: "Request") -> dict[str, Any]:
         """Return a row for the nodes asked for, with the predicted epoch time and its band."""
         first, nodes, epoch_s = self.rows.iloc[0], request.question.nodes, request.epoch_s
         devices, base_s = nodes * self.devices_per_node, float(first["epoch_time_s"])
@@ -181,9 +180,8 @@ class Request:
     def training_s(self) -> Estimate:
         """Wall time of one training."""
         constant_s = self.startup_s + self.epochs * self.validation_s
-        of_epochs = self.epoch_s.scaled(self.epochs)
-        ends = (constant_s + end for end in (of_epochs.value, of_epochs.low, of_epochs.high))
-        return Estimate(*ends)  # type: ignore[arg-type]
+        epochs_s = self.epoch_s.scaled(self.epochs)
+        return Estimate(constant_s + epochs_s.value, constant_s + epochs_s.low, constant_s + epochs_s.high)
 
     @property
     def node_hours(self) -> Estimate:
@@ -191,7 +189,7 @@ class Request:
         attempts = 1.0 if math.isnan(self.attempts) else self.attempts
         return self.training_s.scaled(self.question.nodes * self.question.trainings * attempts / HOUR_S)
 
-    def moved(self, series: Series) -> "Request":
+    def on_most_nodes(self, series: Series) -> "Request":
         """Return the same trainings on the most nodes that were measured."""
         return make_request(series, replace(self.question, nodes=series.most_nodes))
 
@@ -243,7 +241,10 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
 
 
 def find_counterpart(runs: pd.DataFrame, series: Series) -> Series | None:
-    """Return the like series with the other batch scope, which scales strongly if this one does weakly."""
+    """Return the same series with the other batch scope, None without one.
+
+    It shows strong scaling if this series shows weak scaling, and the reverse.
+    """
     ok = successful(runs)
     row = ok[ok["cell"] == series.largest].iloc[0]
     scopes = [scope for scope in ok["batch_scope"].dropna().unique() if scope != row["batch_scope"]]
@@ -297,8 +298,7 @@ def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
     rows = forecast(study, nodes, cell=cell)
     if rows.empty:
         return UNKNOWN, ""
-    value, low, high = (float(rows[f"epoch_time_s{end}"].iloc[0]) for end in ("", "_low", "_high"))
-    return Estimate(value, low, high), str(rows["answer"].iloc[0])
+    return estimate_of(rows.iloc[0], "epoch_time_s"), str(rows["answer"].iloc[0])
 
 
 def make_request(
@@ -307,15 +307,16 @@ def make_request(
     """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
     measured = series.measured_epoch(question.nodes)
     attempts = series.runs.loc[series.runs["status"] != "missing", "attempt"]
+    n_successful = len(successful(series.runs))
     return Request(
         question,
-        _epochs(series, question),
-        measured or predicted,
-        measured is None,
-        series.mean_at_largest("validation_time_s"),
-        series.mean_at_largest("startup_s"),
-        math.nan if attempts.isna().all() else attempts.fillna(1).sum() / len(successful(series.runs)),
-        advice,
+        epochs=_epochs(series, question),
+        epoch_s=measured or predicted,
+        is_predicted=measured is None,
+        validation_s=series.mean_at_largest("validation_time_s"),
+        startup_s=series.mean_at_largest("startup_s"),
+        attempts=math.nan if attempts.isna().all() else attempts.fillna(1).sum() / n_successful,
+        advice=advice,
     )
 
 
