@@ -4,8 +4,7 @@
 # Largest batches: batch sizes `largest` -> a search for each cell that asks for it, whose result the plan reads when it is made the next time.
 #   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml); attempts lie beside it
 #        config/batch_sizes/<study>.<site>.json (config/schemas/batch_sizes.schema.yaml), a copy in RESULTS/largest
-
-# Node check: the nodes, where a study asks for it -> verdicts on each, before anything else uses nodes; slow ones are left out.
+# Node check: where a study asks for it, all nodes are tested before other jobs use them; these leave out the slow ones.
 #   out: RESULTS/nodes.csv (config/schemas/nodes.schema.yaml)
 
 from common.files import display_path

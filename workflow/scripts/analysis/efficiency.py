@@ -109,11 +109,9 @@ def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
         return FROM_GRAPH, operations
     tokens = _number(run.get("throughput_tokens_s")) / _number(run.get("throughput_samples_s"))
     parameters = _number(run.get("parameters"))
-    return (
-        None
-        if math.isnan(parameters * tokens)
-        else (FROM_PARAMETERS, parameter_operations(parameters, tokens))
-    )
+    if math.isnan(parameters * tokens):
+        return None
+    return FROM_PARAMETERS, parameter_operations(parameters, tokens)
 
 
 def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +160,8 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
     if not math.isnan(stated := _number(run.get("peak_flops_s"))):
         peak = Peak(stated, "", run["precision"], STATED)
     unknown = f"no operations are known of {run['model']}; {OPERATIONS_HINT}"
-    source, operations = (counted := find_operations(run)) or ("", Operations(math.nan, math.nan))
+    counted = find_operations(run)
+    source, operations = counted or ("", Operations(math.nan, math.nan))
     level = run.get(RECOMPUTATION_FACTOR)
     share = RECOMPUTED_SHARES.get(str(level), math.nan) if pd.notna(level) else 0.0
     return {

@@ -1,4 +1,4 @@
-"""Print the verdicts of the node check, as `python -m analysis.node_check`."""
+"""Table of the node check: the verdict on each test of a node or accelerator (runs/node_check.py)."""
 
 import sys
 from pathlib import Path

@@ -201,7 +201,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
         f"within {percent}?": data["verdict"].replace(WITHIN, "yes"),
     }
     notes = [
-        *_found_notes(data, name, reference, percent),
+        *_verdict_notes(data, name, reference, percent),
         f"Ratio: throughput in {name} divided by the published one; below 1, {name} is slower. n: runs of "
         "the cell, and runs behind the published number. Intervals are 95 % t intervals (Satterthwaite), "
         "not corrected for multiple comparisons.",
@@ -228,7 +228,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     return tables.Table(table_title, data, pd.DataFrame(columns), notes, left)
 
 
-def _found_notes(data: pd.DataFrame, name: str, reference: Reference, percent: str) -> Iterator[Note]:
+def _verdict_notes(data: pd.DataFrame, name: str, reference: Reference, percent: str) -> Iterator[Note]:
     """Yield the number of rows by verdict, and that of published numbers without a spread."""
     counts = data["verdict"].replace(WITHIN, "yes").value_counts().to_dict()
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())

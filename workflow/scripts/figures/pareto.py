@@ -148,9 +148,10 @@ def _draw_panel(ax: Axes, points: pd.DataFrame, drawn: Sequence[Series], is_numb
 def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:
     """Set axes that show the points and, up to MAX_INTERVAL_REACH, their intervals.
 
-    Return whether an interval is cut.
-
     Both axes are logarithmic if one spans a wide range, so that lines of equal power stay parallel.
+
+    Returns:
+        Whether an interval is cut.
     """
     ends = {}
     for axis in "xy":

@@ -31,8 +31,8 @@ from plan.identity import Planned, device, digests, geometry_fields
 from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
-ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers work with tensors without content
-WARNED_SHARE = 0.9  # of the memory; what is no tensor, such as a context, needs some, too
+ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers run with fake tensors (torch.FakeTensorMode)
+WARNED_SHARE = 0.9  # of the memory; the rest is for what is not in a tensor, such as CUDA's context
 MIB = 2**20
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 #: fields of a run's spec that change memory
@@ -84,15 +84,15 @@ def estimable_runs(campaign: Campaign) -> dict[str, Run]:
 
 
 def rank_input(framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input of ranks of an estimate, without what does not change memory.
+    """Return what ranks.memory_estimate reads for one estimate: only what changes memory.
 
-    `spec` is that of a run, or of a trial of a search.
+    `spec` is that of a run, or of a trial of a batch search.
     """
     fields = {name: spec[name] for name in (*SPEC_FIELDS, *GEOMETRY_FIELDS) if name in spec}
     levels = search_levels(spec["levels"]) | {"batch_size": spec["local_batch"]}
-    alone = {"levels": levels, "seed": 0, "cores_per_rank": 1, "interface": "lo", "steps": 1}
+    constant = {"levels": levels, "seed": 0, "cores_per_rank": 1, "interface": "lo", "steps": 1}
     return {
-        "spec": fields | alone,
+        "spec": fields | constant,
         "model": graph.to_json(),
         "data": None,
         "adapter": str(framework.folder),

@@ -69,11 +69,11 @@ class Evidence:
             return self
         runs = filtered(self.runs, figure)
         cells = set(runs["cell"])
-        kept = {
+        kept_tables = {
             name: table[table[list(CELL_COLUMNS & set(table))].isin(cells).all(axis=1)]
             for name, table in self.tables.items()
         }
-        return replace(self, runs=runs, tables=kept)
+        return replace(self, runs=runs, tables=kept_tables)
 
     def cell(self, name: object) -> str:
         """Return a cell in the words that distinguish it from the others."""

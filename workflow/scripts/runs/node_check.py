@@ -20,6 +20,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, write_json
+from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
 from common.shell import Unanswered
@@ -29,7 +30,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.slurm import current_job
+from launchers.slurm import Job, current_job
 from plan.identity import environment_of, site_part
 from plan.scheduling import allocation_options
 from runs.other_measurements import read_result
@@ -47,7 +48,7 @@ TESTS = {
 LIBRARY = "pytorch-ddp"  # whose environment is used where accelerators train
 TIME_LIMIT_S = 600.0
 SLOW_STATUS = 3  # of this program: salloc has 1 for its own errors
-_NOT_OF_SALLOC = ("--time", "--signal", "--no-requeue")
+_BATCH_ONLY_OPTIONS = ("--time", "--signal", "--no-requeue")  # of a block's job, not for salloc
 
 
 def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
     result = read_result(folder)
     if outcome.reason or result is None:
-        reason = outcome.reason or launch.Note("no-result", "ended without a result")
+        reason = outcome.reason or Note("no-result", "ended without a result")
         raise launch.Lost(failure_or_lost(reason, folder / "log.txt"))
     names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
     for node in result["nodes"]:
@@ -153,8 +154,8 @@ def judge_result(result: dict[str, Any], day: str) -> pd.DataFrame:
 def report_lines(table: pd.DataFrame, result: dict[str, Any], site: Site) -> Iterator[str]:
     """Yield a line for each node or accelerator, and what to write into the site's file."""
     rounds, n_nodes = int(table["rounds"].max()), table["host"].nunique()
-    megabytes = result["message_bytes"] / 2**20
-    yield f"site {site.name}: {n_nodes} nodes, {rounds} rounds of each test, messages of {megabytes:g} MiB"
+    mebibytes = result["message_bytes"] / 2**20
+    yield f"site {site.name}: {n_nodes} nodes, {rounds} rounds of each test, messages of {mebibytes:g} MiB"
     for (host, device), rows in table.groupby(["host", "device"], dropna=False, sort=False):
         ratios = "  ".join(f"{row.test} {row.ratio:.2f}" for row in rows.itertuples())
         name = host if pd.isna(device) else f"{host} accelerator {int(device)}"
@@ -189,6 +190,15 @@ def idle_nodes(site: Site) -> int:
     return max(site.nodes, sum(node.is_idle for node in verdicts.eligible_nodes(nodes, site)))
 
 
+def _default_node_count(site: Site, job: Job | None) -> int:
+    """Return how many nodes are tested if no number is given: those of this job, or all idle ones."""
+    if job:
+        return len(site.usable_hosts(job.hosts))
+    if site.launcher == "slurm":
+        return idle_nodes(site)
+    return 1 if site.launcher == "local" else site.nodes
+
+
 def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
     """Run this program with `arguments` in an allocation of so many nodes, and return its exit status.
 
@@ -196,7 +206,7 @@ def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
         InputError: If Slurm gives no allocation, or the check fails there.
     """
     block_options = allocation_options(site, nodes)
-    options = [option for option in block_options if option.split("=")[0] not in _NOT_OF_SALLOC]
+    options = [option for option in block_options if option.split("=")[0] not in _BATCH_ONLY_OPTIONS]
     time_option = f"--time={round(TIME_LIMIT_S / 60) + 2}"
     program = [sys.executable, "-m", "runs.node_check", "--site", site.name, *arguments]
     command = ["salloc", "--quiet", "--job-name=ringside-node-check", time_option, *options, *program]
@@ -227,10 +237,8 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
         raise InputError("not-possible-here", problem, file=display_path(site.file), key="cpu_share")
     job = current_job() if site.launcher == "slurm" else None
     is_outside = site.launcher == "slurm" and job is None
-    if nodes is None and is_outside:
-        nodes = idle_nodes(site)
-    elif nodes is None:
-        nodes = len(site.usable_hosts(job.hosts)) if job else 1 if site.launcher == "local" else site.nodes
+    if nodes is None:
+        nodes = _default_node_count(site, job)
     n_compared = nodes * (site.devices_per_node if check_environment(site)[2] == "cuda" else 1)
     if n_compared < 2 and not out:  # a campaign goes on
         problem = f"needs two nodes, or accelerators of one and the environment of {LIBRARY}"
