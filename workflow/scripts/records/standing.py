@@ -223,12 +223,9 @@ def read_standing(
         problems=group_problems(
             [
                 *(
-                    (
-                        record["status"],
-                        f"{(kind := labels.get(name, ''))}{record['reason'] or ''}",
-                        f"{kind}{name}",
-                    )
+                    (record["status"], f"{label}{record['reason'] or ''}", f"{label}{name}")
                     for name, record in measured
+                    for label in [labels.get(name, "")]
                     if record["status"] != "ok"
                 ),
                 *stopped,
