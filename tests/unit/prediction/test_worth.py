@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +68,15 @@ def test_measurements_narrow_the_band_of_a_gain(informed):
     one_place, many_places = (worth.knee(own, 0.99) for own in (scaling(*ONE_PLACE), informed))
     assert one_place.nodes.value == many_places.nodes.value == 1
     assert many_places.gain.high - many_places.gain.low < 0.6 * (one_place.gain.high - one_place.gain.low)
+
+
+def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
+    n_counts = len(informed.nodes)
+    shared = SimpleNamespace(
+        covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
+    )
+    gain = worth.knee(replace(informed, law=shared), 0.99).gain
+    assert gain.high - gain.low < 1e-3
 
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
@@ -140,6 +150,13 @@ def test_proposed_counts_can_be_measured(informed):
     assert worth.next_counts(informed, 256, measurable=8).counts == ()
     assert max(worth.next_counts(informed, 256, measurable=100).counts) <= 64
     assert max(worth.next_counts(scaling(*ONE_PLACE), 64).counts) <= 4
+
+
+def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
+    design = worth.next_counts(informed, 64, measurable=64)
+    narrowest = worth.expected_width(informed, (32, 64), 64)
+    assert design.counts == (16, 64) and narrowest < design.then
+    assert design.now - design.then >= worth.ALMOST * (design.now - narrowest)
 
 
 @pytest.mark.parametrize("places", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])

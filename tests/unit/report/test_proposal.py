@@ -87,6 +87,15 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     assert halved.epochs == 0.5
 
 
+def test_failed_runs_are_attempts_and_missing_ones_are_none(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    runs = series.runs.assign(status="ok", attempt=1.0)
+    runs.loc[runs.index[0], ["status", "attempt"]] = ["failed", 3]
+    runs.loc[runs.index[1], ["status", "attempt"]] = ["missing", math.nan]
+    request = make_request(replace(series, runs=runs), Question(6))
+    assert request.attempts == pytest.approx((len(runs) - 2 + 3) / (len(runs) - 2))
+
+
 @pytest.mark.parametrize(
     ("numbers", "code", "option"),
     [
@@ -134,6 +143,8 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     row = series.predicted_row(request)
     assert row["efficiency"] == pytest.approx(row["speedup"] / 16) and row["efficiency"] < 0.52
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    from_two = replace(series, rows=series.rows.iloc[1:]).extended(request)
+    assert from_two["efficiency"] == pytest.approx(from_two["speedup"] * 2 / 16)
     facts, tables = proposal.gather_facts(
         load_study("prediction-virtual"), records, series, replace(request, question=Question(5, epochs=1))
     )
