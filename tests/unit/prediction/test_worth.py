@@ -188,7 +188,8 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
     assert row["epoch_time_s_low"] >= projected.curves["epoch_time_s"].iloc[0] / 48 * (1 - 1e-9), (
         "ideal at best"
     )
-    assert row["cost"] == pytest.approx(2.5 * row["node_hours"])
+    for end in ("", "_low", "_high"):
+        assert row[f"cost{end}"] == pytest.approx(2.5 * row[f"node_hours{end}"])
     table = projection.counts_table(projected.curves, options_read.at)
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
 

@@ -51,6 +51,25 @@ def test_series_is_the_one_with_most_devices(records: Records) -> None:
     assert last["efficiency"] == pytest.approx(last["speedup"] / 6)
     chosen = choose_series(records.runs, {"batch_size": "64", "bandwidth": "250"})
     assert "b64" in chosen.largest and "bandwidth=250" in chosen.largest
+    on_one_node = replace(series, rows=series.rows.assign(nodes=1))
+    assert on_one_node.measured_epoch(1) == series.estimate("epoch_time_s")
+
+
+def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) -> None:
+    first, runs = choose_series(records.runs, {}), records.runs
+    second = choose_series(runs[~runs["cell"].isin(first.rows["cell"][1:4])], {})
+    assert second.largest != first.largest and second.devices == first.devices
+    on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
+    slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
+    assert slowest.largest == on_most.idxmax()
+
+
+def test_samples_need_those_of_an_epoch(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    unknown = replace(series, rows=series.rows.assign(samples=math.nan))
+    with pytest.raises(InputError) as refused:
+        make_request(unknown, Question(6, samples=10))
+    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--samples")
 
 
 @pytest.mark.parametrize(
