@@ -192,6 +192,10 @@ def test_time_to_train_is_no_epoch() -> None:
     assert rows[0]["epoch_time_s"] == 900.0 and "steps" not in rows[0]
     names = ("samples_per_epoch", "throughput_samples_s", "throughput_tokens_s", "step_time_median_s")
     assert [rows[0][name] for name in names] == [None] * 4
+    sizes = [run(time="run", seconds=None, run_s=900.0, samples_per_epoch=n) for n in (640, 1280)]
+    assert [row["epoch_time_s"] for row in to_rows(sizes, "s", stated(samples_per_epoch=6400))[0]] == [
+        900.0
+    ] * 2
 
 
 def test_epoch_of_a_fraction_of_steps_has_no_counts() -> None:

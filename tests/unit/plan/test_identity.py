@@ -109,6 +109,7 @@ def test_ranks_on_processors_have_a_share_of_the_peak() -> None:
     assert device_peak(local, {**levels, "precision": "tf32"}) is None
     virtual = replace(load_site("virtual"), cores=1, ranks_per_node=1, cpu_share=0.3, peak_tflops=peaks)
     assert device_peak(virtual, levels) == pytest.approx(0.36e12), "a node has 0.3 of its core"
+    assert device_peak(replace(virtual, ranks_per_node=2), levels) == pytest.approx(0.18e12)
     cuda = replace(load_site("slurm-example"), device="cuda", peak_tflops=peaks)
     assert device_peak(cuda, levels) == 1.2e12
     for changes in ({"device": "cpu"}, {"device": "hybrid"}):

@@ -14,6 +14,7 @@ from analysis.measured import Records, successful
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import CHECKOUT
+from declared.datasets import load_dataset
 from declared.study import load_study
 from plan.campaign import measured_campaign
 from prediction.projection import load_records
@@ -62,6 +63,27 @@ def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) ->
     on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
     slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
     assert slowest.largest == on_most.idxmax()
+
+
+def test_efficiency_is_that_of_devices(records: Records) -> None:
+    replicas = records.runs["replicas"].where(records.runs["nodes"] == 1, 2 * records.runs["nodes"])
+    series = choose_series(records.runs.assign(replicas=replicas), {})
+    assert series.devices == [1, 4, 6, 8, 12] and series.devices_per_node == 2
+    assert series.estimate("efficiency").value == pytest.approx(series.estimate("speedup").value / 12)
+    request = make_request(series, Question(6))
+    _, tables = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    epoch_s = series.estimate("epoch_time_s").value
+    last = tables["scaling"].display.iloc[-1]
+    assert float(last["node h/epoch"]) == pytest.approx(6 * epoch_s / HOUR_S, rel=0.01)
+    assert float(last["samples/s"].replace(",", "")) == pytest.approx(4608 / epoch_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("optimizer", "n_numbers"), [("sgd", 2), ("adam", 3)])
+def test_checkpoint_has_parameters_and_state(records: Records, optimizer: str, n_numbers: int) -> None:
+    series = choose_series(records.runs.assign(optimizer=optimizer), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == 4 * n_numbers * facts["parameters"]
 
 
 def test_samples_need_those_of_an_epoch(records: Records) -> None:
@@ -193,6 +215,46 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
     assert facts["carbon_kg"] == pytest.approx(0.25 * facts["energy_kwh"])
     assert facts["estimated_mib"] == 1024
     assert 0.15 < facts["spent"]["share"] < 0.25 and facts["spent"]["node_hours"] > 3
+
+
+def test_metered_power_is_that_of_one_node(records: Records) -> None:
+    joules = 600.0 * records.runs["nodes"] * records.runs["epoch_time_s"]
+    metered = records.runs.assign(
+        energy_j=None, energy_node_j=joules, energy_scope="node", node_power_w=400.0
+    )
+    series = choose_series(metered, {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["power_w"] == pytest.approx(600)
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic-tokens-1000-16-256"])
+def test_input_has_the_bytes_of_prepared_samples(records: Records, name: str) -> None:
+    series = choose_series(records.runs.assign(dataset=name), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    entry = load_dataset(name)
+    sample_bytes = math.prod(entry["shape"]) * (2 if "tokens" in name else 1)
+    n_samples = entry["train_samples"] + entry["validation_samples"]
+    assert entry["validation_samples"] > 0
+    assert (facts["sample_bytes"], facts["data_bytes"]) == (sample_bytes, sample_bytes * n_samples)
+    read_bytes_s = sample_bytes * entry["train_samples"] / request.epoch_s.value
+    assert facts["read_bytes_s"] == pytest.approx(read_bytes_s)
+
+
+@pytest.mark.parametrize(("placement", "n_sharing"), [("emulated", 6), ("virtual", 1)])
+def test_ranks_of_a_machine_share_its_memory(records: Records, placement: str, n_sharing: int) -> None:
+    series = choose_series(records.runs.assign(placement=placement, node_memory_bytes=6 * 2**30), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["available_mib"] == 6 * 1024 / n_sharing
+
+
+def test_global_batch_limits_the_devices(records: Records) -> None:
+    series = choose_series(records.runs.assign(batch_scope="global"), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["most_devices"] == facts["levels"]["batch_size"]
 
 
 def test_both_kinds_of_scaling_have_a_table(records: Records) -> None:

@@ -76,6 +76,7 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("read-trace x.otf2", "traces.otf2_read.convert", (Path("x.otf2"),), {}),
         ("unlock", "plan.unlock.main", (), {}),
         ("compare a b", "comparison.compare.compare_campaigns", ("a", "b"), {}),
+        ("compare a --reference b", "comparison.published.compare_with_reference", ("a", "b", 0.05), {}),
         ("compare a --reference b --margin 10%", "comparison.published.compare_with_reference",
          ("a", "b", 0.1), {}),
         ("import a.csv b --as x --unit ms --bandwidth 100 --accept lattice -n", "importers.campaign.import_measurements",
