@@ -74,6 +74,8 @@ def test_efficiency_is_that_of_devices(records: Records) -> None:
     _, tables = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
     epoch_s = series.estimate("epoch_time_s").value
     last = tables["scaling"].display.iloc[-1]
+    efficiency = float(last["efficiency (%)"].partition(" ")[0])
+    assert efficiency == pytest.approx(100 * series.estimate("efficiency").value, rel=0.01)
     assert float(last["node h/epoch"]) == pytest.approx(6 * epoch_s / HOUR_S, rel=0.01)
     assert float(last["samples/s"].replace(",", "")) == pytest.approx(4608 / epoch_s, rel=0.01)
 
@@ -278,11 +280,28 @@ def test_what_was_not_measured_is_none() -> None:
     assert math.isnan(unknown.attempts) and facts["most_devices"] == math.inf
     assert facts["on_most_nodes"].node_hours.value > 0 and facts["other_kind"] == "strong"
     assert tables["software"].display.empty
+    assert "predicted" not in set(tables["scaling"].display["runs"])
     blocks = proposal.render_blocks(facts, tables)
     requested = next(block for block in blocks if isinstance(block, Table))
     assert not {"node hours", "time of an epoch (s)"} & set(requested.display["quantity"])
     text = proposal.to_markdown(blocks, "")
     assert len(re.findall(r"^## ", text, re.MULTILINE)) == 8 and "nan" not in text
+
+
+def test_anonymous_proposal_has_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without TeX
+    runs = (PREDICTION / "runs.csv").read_text().replace("node1 ", "hera17.example.edu ")
+    (tmp_path / "runs.csv").write_text(runs)
+    (tmp_path / "epochs.csv").write_bytes((PREDICTION / "epochs.csv").read_bytes())
+    named = measured_campaign("prediction-virtual", "local", str(tmp_path))
+    study = replace(named.study, anonymous=True, question="How fast is hera17.example.edu?")
+    monkeypatch.setattr(proposal, "measured_campaign", lambda *_: replace(named, study=study))
+    proposal.write_proposal("prediction-virtual", "", str(tmp_path), Question(6))
+    out = tmp_path / "results" / "prediction-virtual" / "proposal"
+    for suffix in ("md", "tex"):
+        text = (out / f"proposal.{suffix}").read_text()
+        assert "How fast is" in text and "hera17" not in text
 
 
 def test_proposal_of_a_kept_campaign_has_4_pages(

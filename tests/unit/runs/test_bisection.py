@@ -80,3 +80,6 @@ def test_good_estimate_saves_most_trials() -> None:
 
     assert find_largest(range(1, 1 << 20), fits, 50_010).largest == 50_000
     assert len(tried) <= 12
+    tried.clear()
+    assert find_largest(range(1, 1 << 20), fits, 40_000).largest == 50_000
+    assert len(tried) <= 30, "steps away from the estimate grow"
