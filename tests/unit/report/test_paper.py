@@ -266,9 +266,11 @@ def test_captions_state_once_what_all_figures_have() -> None:
         "a": f"Times. Bars. {tail}",
         "b": f"Speed-ups. {tail}",
         "c": "Shares. Emulated nodes; local batch.",
+        "d": "Emulated nodes; local batch.",
     }
     stated = paper.state_tail_once(captions)
-    assert stated == {"a": f"{captions['a']} {paper.TAIL_HOLDS}", "b": "Speed-ups.", "c": "Shares."}
+    shortened = {"b": "Speed-ups.", "c": "Shares.", "d": captions["d"]}
+    assert stated == {"a": f"{captions['a']} {paper.TAIL_HOLDS}", **shortened}
     assert paper.state_tail_once({"a": captions["a"]}) == {"a": captions["a"]} and not paper.state_tail_once(
         {}
     )
@@ -286,6 +288,14 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     largest = data["speedup"][data["speedup"]["replicas"] == scaling.facts["devices"]]
     assert scaling.facts["efficiency"] == largest["efficiency"].max()
     assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
+    worst = largest["efficiency"].idxmin()
+    of_four = data["speedup"].assign(
+        replicas=data["speedup"]["replicas"].mask(data["speedup"].index == worst, 4)
+    )
+    more = replace(evidence, tables=evidence.tables | {"speedup": of_four})
+    scaling = find_note(list(drafts.discussion(answer, more)), "cost-of-scaling")
+    assert scaling.facts["devices"] == 4
+    assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
     empty = replace(facts, runs=facts.runs.assign(status="failed"))
     parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))

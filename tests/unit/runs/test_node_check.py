@@ -1,5 +1,6 @@
 """The node check measures real ranks, names slow nodes in nodes.csv, and later jobs leave these out."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,18 @@ def test_slow_nodes_are_left_out_by_every_scheduler(tmp_path: Path) -> None:
     assert "'n1'" in oarsub_options(site, 2, 60).replace('"', "'")
     assert "n1" in flux_batch_options(site, 2, 60)
     assert without_slow_nodes(CLUSTER, tmp_path / "absent") == CLUSTER
+    stated = replace(CLUSTER, exclude_nodes=(("n1", "broken"), ("n9", "slow")))
+    excluded = dict(without_slow_nodes(stated, tmp_path).exclude_nodes)
+    assert excluded.keys() == {"n1", "n3", "n9"} and excluded["n1"] == "broken"
+
+
+def test_table_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    for time_ns, slow_link, names in ((10**18, 1, {"n1"}), (2 * 10**18, 2, {"n2"})):
+        table = node_check.judge_result(made_up_result(slow_link=slow_link), "2026-11-28")
+        write_table(table, "nodes", tmp_path / "nodes.csv")
+        os.utime(tmp_path / "nodes.csv", ns=(time_ns, time_ns))
+        assert dict(without_slow_nodes(CLUSTER, tmp_path).exclude_nodes).keys() >= names
+    assert "n1" not in dict(without_slow_nodes(CLUSTER, tmp_path).exclude_nodes)
 
 
 @pytest.mark.parametrize("content", ["host,slow\nn1,true\n", "a\n\0b", ""])
