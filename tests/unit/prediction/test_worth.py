@@ -192,6 +192,8 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
         assert row[f"cost{end}"] == pytest.approx(2.5 * row[f"node_hours{end}"])
     table = projection.counts_table(projected.curves, options_read.at)
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
+    percent = float(table.display["efficiency (%)"].iloc[0].partition(" ")[0])
+    assert percent == pytest.approx(100 * row["efficiency"], rel=0.01)
 
 
 def test_strong_scaling_is_limited_by_small_batches(tmp_path):
@@ -221,6 +223,18 @@ def test_forecast_of_a_campaign(campaigns):
     assert (rows["cost"] / rows["node_hours"]).to_numpy() == pytest.approx(3)
     assert set(rows["currency"]) == {"EUR"} and set(rows["nodes"]) == {24}
     assert (rows["efficiency_low"] < rows["efficiency"]).all()
+    two_prices = priced.runs["price_per_node_hour"].mask(priced.runs["replicate"] == 1, 4.0)
+    several = replace(study, runs=priced.runs.assign(price_per_node_hour=two_prices))
+    assert projection.forecast(several, 24)["cost"].isna().all()
+
+
+def test_stated_price_comes_before_that_of_the_study(campaigns):
+    study = projection.load_study(campaigns / "prediction-virtual")
+    priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
+    options = ["--from", str(campaigns / "prediction-virtual"), "--rate", "1", "--nodes", "8", "--price", "5"]
+    curves = projection.answer(question.ask(**parse_arguments(question.ask, options)), priced).curves
+    assert (curves["cost"] / curves["node_hours"]).to_numpy() == pytest.approx(5)
+    assert set(curves["currency"]) == {""}, "that of the study is another price's"
 
 
 def test_forecast_of_a_cell_has_its_own_links(campaigns):

@@ -17,7 +17,7 @@ from plan.node_check import without_slow_nodes
 from plan.scheduling import allocation_options, flux_batch_options, oarsub_options
 from ranks.node_check import link_rounds, partners
 from runs import node_check
-from sites.outliers import rounds_needed
+from sites.outliers import FALSE_POSITIVE_RATE, binomial_tail, rounds_needed
 
 SITE = load_site("local")
 CLUSTER = load_site("slurm-example")
@@ -104,6 +104,16 @@ def test_broken_table_of_nodes_is_refused(tmp_path: Path, content: str) -> None:
 def test_equal_nodes_stay(tmp_path: Path) -> None:
     write_table(node_check.judge_result(made_up_result(), "2026-11-28"), "nodes", tmp_path / "nodes.csv")
     assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes
+
+
+def test_verdicts_are_corrected_for_their_number() -> None:
+    """What would be too rare for one verdict is not for one of twelve."""
+    result = made_up_result()
+    n_rounds = len(result["links"])
+    n_slow = next(n for n in range(n_rounds) if binomial_tail(n_rounds, n) <= FALSE_POSITIVE_RATE)
+    result["nodes"][0]["computation"] = [[1.43]] * n_slow + [[1.0]] * (n_rounds - n_slow)
+    table = node_check.judge_result(result, "2026-11-28")
+    assert table["p"].min() <= FALSE_POSITIVE_RATE and not table["slow"].any()
 
 
 def test_too_few_nodes_left_of_a_list_are_refused(tmp_path: Path) -> None:
