@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from ranks.node_check import partners
-from sites.outliers import FALSE_POSITIVE_RATE, best_meetings, binomial_tail, judge_units, rounds_needed
+from sites.outliers import (
+    FALSE_POSITIVE_RATE,
+    SPARED_SHARE,
+    best_meetings,
+    binomial_tail,
+    judge_units,
+    rounds_needed,
+)
 
 NAMES = [f"node{i}" for i in range(1, 6)]
 
@@ -36,8 +43,23 @@ def test_slow_node_is_named_in_noise() -> None:
 @pytest.mark.parametrize("n_tests", [2, 9, 300, 3000])
 def test_rounds_suffice_for_the_corrected_level(n_tests: int) -> None:
     n_rounds = rounds_needed(n_tests)
-    assert binomial_tail(n_rounds, n_rounds) <= FALSE_POSITIVE_RATE / n_tests
+    n_slow = n_rounds - int(SPARED_SHARE * n_rounds)
+    assert binomial_tail(n_rounds, n_slow) <= FALSE_POSITIVE_RATE / n_tests
     assert n_rounds < 80
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [([1.0, 1.05], []), ([1.0, 1.15], ["node2"]), ([1.0, 1.0, 1.05], []), ([1.0, 1.0, 1.15], ["node3"])],
+)
+def test_slow_is_a_tenth_more_than_the_lower_median(seconds: list[float], slow: list[str]) -> None:
+    verdicts = judge_units([dict(zip(NAMES, seconds, strict=False))] * 20, len(seconds))
+    assert [name for name, verdict in verdicts.items() if verdict.is_slow] == slow
+
+
+def test_nothing_follows_for_a_node_alone() -> None:
+    (verdict,) = judge_units([{"node1": 1.0}] * 20, 1).values()
+    assert verdict.n_rounds == 0 and not verdict.is_slow
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 9, 33])
