@@ -9,6 +9,7 @@ import pytest
 from common.errors import InputError
 from common.files import write_json
 from declared.site import Memory, Site, load_site
+from plan import memory
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.cost import MEMORY_TITLE, Cost, measured_at, notes, table_rows
 from plan.design import Run
@@ -67,11 +68,25 @@ def test_other_optimizer_is_another_estimate(site: Site) -> None:
     assert run_key(site, first) != run_key(site, second)
 
 
+def test_other_code_or_software_is_another_estimate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_campaign(site).runs[0]
+    before = run_key(site, run)
+    for name, other in (("_program_digest", lambda: "0"), ("digests", lambda *_: {"code_digest": "0"})):
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, name, other)
+            assert run_key(site, run) != before
+    with_data = memory.digests(site, run.levels) | {"data_digest": "0"}
+    monkeypatch.setattr(memory, "digests", lambda *_: with_data)
+    assert run_key(site, run) == before, "the content of samples changes no memory"
+
+
 def test_ranks_of_a_machine_share_its_memory(site: Site) -> None:
     run = next(iter(small_campaign(site, nodes=[2], framework=["pytorch-ddp"]).runs))
     assert limit_bytes(site, run) == 2 * 2**30
     distinct = replace(site, placement="distinct-nodes")
     assert limit_bytes(distinct, run) == 4 * 2**30 // run.geometry.ranks_per_node
+    requested = replace(site, memory=Memory(), scheduler=replace(site.scheduler, memory_mb=6144))
+    assert limit_bytes(requested, run) == 3 * 2**30
 
 
 def test_memory_of_an_accelerator_is_what_the_site_states(site: Site) -> None:
@@ -120,6 +135,7 @@ def test_broken_estimates_count_as_none(tmp_path: Path, content: str) -> None:
     assert read_estimates(tmp_path) == {}
     write_json(tmp_path / MEMORY_ESTIMATES, {"a": {"tensor_bytes": {"parameters": 1}, "program_bytes": 2}})
     assert read_estimates(tmp_path)["a"].by_category("cpu") == {"parameters": 1, "program": 2}
+    assert read_estimates(tmp_path)["a"].by_category("cuda") == {"parameters": 1}
 
 
 def test_runs_that_do_not_fit_are_refused(
