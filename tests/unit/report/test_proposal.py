@@ -186,7 +186,7 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     row = series.predicted_row(request)
     assert row["efficiency"] == pytest.approx(row["speedup"] / 16) and row["efficiency"] < 0.52
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
-    from_two = replace(series, rows=series.rows.iloc[1:]).extended(request)
+    from_two = replace(series, rows=series.rows.iloc[1:]).predicted_row(request)
     assert from_two["efficiency"] == pytest.approx(from_two["speedup"] * 2 / 16)
     facts, tables = proposal.gather_facts(
         load_study("prediction-virtual"), records, series, replace(request, question=Question(5, epochs=1))
