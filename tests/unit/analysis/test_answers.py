@@ -259,6 +259,15 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, code: str, te
     assert first.code == code and first.startswith(text)
 
 
+def test_disjoint_intervals_without_significance_are_counted(runs: pd.DataFrame) -> None:
+    data, own = effects.table(runs).data, pooled(runs).cell_statistics
+    undecided = data[data["p_holm"] >= 0.05]
+    before, after = (own.reindex(undecided[end]).reset_index(drop=True) for end in ("from_cell", "to_cell"))
+    n_apart = int(((before["low"] > after["high"]) | (after["low"] > before["high"])).sum())
+    reading = answer(runs, "framework").reading
+    assert n_apart > 0 and f" {n_apart} comparison" in reading.removeprefix(answers.NOTE)
+
+
 def test_unknown_effects_share_a_sentence(runs: pd.DataFrame) -> None:
     own = runs[(runs["sync_every"] == 1) & (runs["batch_size"] == 16)]
     apart = (own["framework"] == "pytorch-ddp") & (own["nodes"] == 1)

@@ -126,6 +126,13 @@ def test_refusal_names_the_most_similar_row(runs: pd.DataFrame) -> None:
     assert [reason[::2] for reason in refused] == [("global batch size", ["96"])]
 
 
+def test_devices_are_counted_by_node(runs: pd.DataFrame) -> None:
+    cell = one_cell(runs, devices=16)
+    row = row_of(cell)
+    assert (row.nodes, row.devices_per_node) == (2, 8)
+    assert [published for _, published in match_cells(cell, reference_of(row))[0]] == [row]
+
+
 def test_unknown_devices_and_failed_runs_are_not_compared(runs: pd.DataFrame) -> None:
     cell = one_cell(runs)
     reference = reference_of(row_of(cell))
