@@ -196,6 +196,8 @@ def test_shipped_reference_is_right(name: str) -> None:
     ("change", "code", "key"),
     [
         ({"samples_s": None}, "missing-key", "rows.0.samples_s"),
+        ({"samples_s": 0}, "out-of-range", "rows.0.samples_s"),
+        ({"cv": 1.0}, "out-of-range", "rows.0.cv"),
         ({"precision": "int8"}, "not-one-of", "rows.0.precision"),
         ({"model": []}, "too-few", "rows.0.model"),
         ({"model": " "}, "bad-pattern", "rows.0.model"),
