@@ -52,14 +52,19 @@ def test_fewest_and_most_nodes_have_slower_frameworks(runs: pd.DataFrame) -> Non
     notes = answer(runs, "framework").opening[0].facts["by_scale"]
     cells = runs.drop_duplicates("cell").set_index("cell").loc[means.index]
     slower: dict[int, Counter[str]] = {1: Counter(), 2: Counter()}
+    wins: dict[int, Counter[str]] = {1: Counter(), 2: Counter()}
     for (nodes, *_), group in cells.groupby(["nodes", "batch_size", "sync_every"]):
         fastest = means[group.index].idxmin()
+        wins[nodes][group["framework"][fastest]] += 1
         for cell in group.index:
             row = data[(data["from_cell"].isin([fastest, cell])) & data["to_cell"].isin([fastest, cell])]
             slower[nodes][group["framework"][cell]] += int(cell != fastest and row["p_holm"].iloc[0] < 0.05)
     expected = [((nodes, "nodes"), dict(+counts)) for nodes, counts in slower.items()]
     assert [(note.facts["scale"], note.facts["worse"]) for note in notes] == expected
     assert any(worse for _, worse in expected)
+    for note in notes:
+        own = wins[note.facts["scale"][0]]
+        assert own[note.facts["winner"]] == max(own.values())
 
 
 def test_lead_is_over_the_next_framework_of_the_table(runs: pd.DataFrame) -> None:
@@ -257,6 +262,15 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, code: str, te
             own = pd.concat([own[own["nodes"] == 1], horovod[horovod["sync_every"] == 1]])
     first = answer(own).opening[0]
     assert first.code == code and first.startswith(text)
+
+
+def test_disjoint_intervals_without_significance_are_counted(runs: pd.DataFrame) -> None:
+    data, own = effects.table(runs).data, pooled(runs).cell_statistics
+    undecided = data[data["p_holm"] >= 0.05]
+    before, after = (own.reindex(undecided[end]).reset_index(drop=True) for end in ("from_cell", "to_cell"))
+    n_apart = int(((before["low"] > after["high"]) | (after["low"] > before["high"])).sum())
+    reading = answer(runs, "framework").reading
+    assert n_apart > 0 and f" {n_apart} comparison" in reading.removeprefix(answers.NOTE)
 
 
 def test_unknown_effects_share_a_sentence(runs: pd.DataFrame) -> None:

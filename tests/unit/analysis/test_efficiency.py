@@ -64,7 +64,7 @@ def test_unregistered_model_without_tokens_has_no_operations() -> None:
     values = efficiency.model_flop_utilization(mlperf)
     assert values["sample_flops"].isna().all() and (values["without_mfu"] != "").all()
     stated = efficiency.model_flop_utilization(mlperf.assign(sample_flops=3e12))
-    assert set(stated["operations_source"]) == {efficiency.STATED}
+    assert set(stated["operations_source"]) == {efficiency.STATED} and set(stated["sample_flops"]) == {3e12}
     to_target = mlperf.assign(sample_flops=3e12, samples_per_epoch=None, devices="NVIDIA H200")
     assert set(efficiency.model_flop_utilization(to_target)["without_mfu"]) == {efficiency.WITHOUT_SAMPLES}
 
@@ -95,16 +95,27 @@ def test_more_than_the_peak_is_an_error(runs: pd.DataFrame, tmp_path: Path) -> N
         efficiency.table(too_low)
 
 
+def test_recomputation_above_the_peak_is_an_error(mpt: pd.DataFrame) -> None:
+    recomputed = mpt[mpt["custom_checkpointing"] == "on"]
+    rates = efficiency.model_flop_utilization(recomputed)["device_flops_s"]
+    with pytest.raises(InputError) as refused:
+        efficiency.table(recomputed.assign(peak_flops_s=rates.max() / 0.8))
+    assert refused.value.code == "above-peak" and refused.value.got == pytest.approx(0.8 * 4 / 3)
+
+
 def test_share_follows_from_time_operations_and_peak(runs: pd.DataFrame) -> None:
     measured = with_response(runs.assign(peak_flops_s=1e12), RESPONSES["mfu"], lambda: runs)
     row = measured.iloc[-1]
     samples_s = row["samples_per_epoch"] / row["epoch_time_s"]
-    (operations,) = set(efficiency.model_flop_utilization(runs)["sample_flops"])
+    values = efficiency.model_flop_utilization(runs)
+    (operations,) = set(values["sample_flops"])
     assert row["mfu"] == pytest.approx(samples_s * operations / row["replicas"] / 1e12)
     notes = response_notes(measured, RESPONSES["mfu"])
     assert codes(notes) == ["response", "operations", "peak"]
     assert find_note(notes, "peak").facts["flops_s"] == [1e12]
     assert find_note(notes, "operations").facts["flops"] == [operations]
+    assert codes(efficiency.notes(values, efficiency.DEVICE_FLOPS)) == ["operations"]
+    assert efficiency.notes(values, efficiency.COLLECTIVE_RATE) == []
 
 
 def test_traffic_is_that_of_the_table_of_strategies(runs: pd.DataFrame, mpt: pd.DataFrame) -> None:
@@ -121,12 +132,23 @@ def test_traffic_is_that_of_the_table_of_strategies(runs: pd.DataFrame, mpt: pd.
     (rate,) = efficiency.model_flop_utilization(mpt.loc[[sharded.name]])["collective_bytes_s_device"]
     gathered_twice_and_scattered = 3 * 15 / 16 * sharded["gradient_bytes"]
     assert rate == pytest.approx(gathered_twice_and_scattered / sharded["step_time_median_s"], rel=1e-6)
+    without_size = mpt.loc[[sharded.name]].assign(gradient_bytes=None)
+    (rate_of_fp32,) = efficiency.model_flop_utilization(without_size)["collective_bytes_s_device"]
+    assert rate_of_fp32 == pytest.approx(rate * 4 * sharded["parameters"] / sharded["gradient_bytes"])
+    for level in ("data8-tensor2", "pipeline2-data8", "dense"):
+        other = mpt.loc[[sharded.name]].assign(parallelism=level)
+        assert efficiency.model_flop_utilization(other)["collective_bytes_s_device"].isna().all(), level
 
 
 def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, runs: pd.DataFrame) -> None:
     result = efficiency.table(mpt)
     row = result.data.set_index("cell").loc[mpt.loc[mpt["custom_checkpointing"] == "on", "cell"].iloc[0]]
     assert row["recomputed_flops"] == pytest.approx(row["sample_flops"] / 3)
+    stated = efficiency.model_flop_utilization(mpt.assign(sample_flops=3e12))
+    assert set(stated["recomputed_flops"]) == {0, 1e12}
+    mfu = efficiency.MFU
+    shown = [float(text.split()[0]) for text in result.display[mfu.label] if text[0].isdigit()]
+    assert shown == pytest.approx((100 * result.data["mfu"].dropna()).tolist(), rel=6e-3)
     assert any("hardware" in heading for heading in result.display)
     plain = efficiency.table(runs.assign(peak_flops_s=1e12))
     assert not any("hardware" in heading for heading in plain.display) and plain.data["mfu"].notna().all()

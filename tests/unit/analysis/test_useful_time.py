@@ -5,6 +5,7 @@ import pytest
 
 from analysis import useful_time
 from analysis.measured import read_runs
+from common.notes import find_note
 from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
@@ -53,6 +54,16 @@ def test_lost_time_is_told_apart(frames) -> None:
     assert after["other_s"] - before["other_s"] == pytest.approx(waiting)
 
 
+def test_a_quicker_first_epoch_is_training(frames) -> None:
+    runs, epochs = frames
+    quicker = epochs.copy()
+    quicker.loc[quicker["epoch"] == 1, "epoch_time_s"] -= 1.5 * SLOWER_S
+    total = useful_time.summarize(runs, quicker).iloc[0]
+    spent = quicker.groupby("run_id")["epoch_time_s"].sum()
+    assert total["warm_up_s"] == 0
+    assert total["training_s"] == pytest.approx((runs["run_id"].map(spent) * runs["nodes"]).sum())
+
+
 def test_idle_nodes_of_an_allocation_and_queues_count_once(frames) -> None:
     runs, epochs = frames
     begun = pd.Timestamp("2026-05-01T12:00:00Z")
@@ -61,7 +72,7 @@ def test_idle_nodes_of_an_allocation_and_queues_count_once(frames) -> None:
     ends = starts + pd.to_timedelta([50, 50, 90], unit="s")
     iso = "%Y-%m-%dT%H:%M:%SZ"
     one_job = one_job.assign(
-        wall_s=[50.0, 50.0, 90.0], job="7", submitted_at=(begun - pd.Timedelta(60, "s")).strftime(iso),
+        wall_s=[50.0, 40.0, 90.0], job="7", submitted_at=(begun - pd.Timedelta(60, "s")).strftime(iso),
         job_started_at=begun.strftime(iso), started_at=starts.strftime(iso), ended_at=ends.strftime(iso),
     )  # fmt: skip
     total = useful_time.summarize(one_job, epochs).iloc[0]
@@ -71,6 +82,22 @@ def test_idle_nodes_of_an_allocation_and_queues_count_once(frames) -> None:
     assert total["node_s"] == pytest.approx(nodes[-1] * 300), "what the allocation was charged"
     priced = useful_time.table(one_job.assign(price_per_node_hour=3.0, currency="EUR"), epochs)
     assert priced.data["cost"].iloc[0] == pytest.approx(3 * total["node_s"] / 3600)
+
+
+def test_costs_need_one_price(frames) -> None:
+    runs, epochs = frames
+    priced = runs.assign(price_per_node_hour=3.0, currency="EUR")
+    priced.loc[priced.index[0], "price_per_node_hour"] = 4.0
+    assert useful_time.summarize(priced, epochs)["cost"].isna().all()
+
+
+def test_runs_without_record_are_counted(frames) -> None:
+    runs, epochs = frames
+    absent = runs.copy()
+    absent.loc[absent.index[:2], ["wall_s", "status"]] = [None, "missing"]
+    table = useful_time.table(absent, epochs)
+    assert table.data["n"].iloc[0] == len(runs) - 2
+    assert find_note(table.notes, "runs-without-record").facts == {"runs": 2}
 
 
 def test_without_records_there_is_no_table(frames) -> None:

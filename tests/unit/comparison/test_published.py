@@ -60,6 +60,7 @@ def test_verdict_follows_the_ratio(runs: pd.DataFrame, share: float, verdict: st
     (row,) = build_rows(cell, reference_of(row_of(cell, share)), MARGIN).itertuples()
     assert row.verdict == verdict
     assert row.ratio == pytest.approx(1 / share) and row.ratio_low < row.ratio < row.ratio_high
+    assert row.samples_s == pytest.approx(row.published_samples_s / share)
 
 
 def test_interval_covers_the_spread_of_both(runs: pd.DataFrame) -> None:
@@ -125,6 +126,31 @@ def test_refusal_names_the_most_similar_row(runs: pd.DataFrame) -> None:
     assert [reason[::2] for reason in refused] == [("global batch size", ["96"])]
 
 
+def test_devices_are_counted_by_node(runs: pd.DataFrame) -> None:
+    cell = one_cell(runs, devices=16)
+    row = row_of(cell)
+    assert (row.nodes, row.devices_per_node) == (2, 8)
+    assert [published for _, published in match_cells(cell, reference_of(row))[0]] == [row]
+
+
+def test_unknown_devices_and_failed_runs_are_not_compared(runs: pd.DataFrame) -> None:
+    cell = one_cell(runs)
+    reference = reference_of(row_of(cell))
+    _, ((name, _, _),) = match_cells(cell.assign(devices=None), reference)
+    assert name == "device"
+    with pytest.raises(InputError) as error:
+        build_rows(cell.assign(status="failed"), reference, MARGIN)
+    assert error.value.code == "nothing-to-compare"
+
+
+def test_spread_of_one_published_run_is_none(runs: pd.DataFrame) -> None:
+    cell = one_cell(runs)
+    rows = [row_of(cell, runs=n, cv=cv) for n, cv in ((1, 0.02), (4, None), (4, 0.02))]
+    notes = make_table(cell, "mine", reference_of(*rows), MARGIN).notes
+    assert find_note(notes, "no-published-spread").facts["rows"] == 2
+    assert find_note(notes, "published").facts["by_verdict"]["yes"] >= 1
+
+
 def test_sequence_length_is_a_condition_if_known(runs: pd.DataFrame) -> None:
     cell = one_cell(runs)
     tokens = cell.assign(throughput_tokens_s=512 * cell["throughput_samples_s"])
@@ -170,6 +196,8 @@ def test_shipped_reference_is_right(name: str) -> None:
     ("change", "code", "key"),
     [
         ({"samples_s": None}, "missing-key", "rows.0.samples_s"),
+        ({"samples_s": 0}, "out-of-range", "rows.0.samples_s"),
+        ({"cv": 1.0}, "out-of-range", "rows.0.cv"),
         ({"precision": "int8"}, "not-one-of", "rows.0.precision"),
         ({"model": []}, "too-few", "rows.0.model"),
         ({"model": " "}, "bad-pattern", "rows.0.model"),

@@ -8,7 +8,7 @@ import yaml
 from common.errors import InputError
 from declared.datasets import find_dataset
 from declared.frameworks import describe_framework, is_registered, trains_alone
-from declared.imported import ImportKeys, campaign_folder, load_imported
+from declared.imported import ImportKeys, campaign_folder, campaign_name, load_imported
 from declared.models import find_graph
 from declared.study import load_study
 from support.measured_elsewhere import DLPERF, MLPERF, STUDIES, copy_of, imported_study
@@ -118,3 +118,4 @@ def test_response_of_an_imported_study_needs_its_column(tmp_path: Path) -> None:
 def test_a_study_of_measurements_made_elsewhere_names_its_folder() -> None:
     assert campaign_folder("public-dlperf") == Path("docs/campaigns/public/public-dlperf")
     assert campaign_folder("no-such-study") == Path("no-such-study")
+    assert campaign_name("results/own/imported") == "own"

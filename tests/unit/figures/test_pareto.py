@@ -4,13 +4,14 @@ import pytest
 
 from analysis import cost
 from analysis.measured import Records
+from analysis.pooling import pooled
 from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import pareto
 from support.captions import why_not_drawn
 from support.synthetic import campaign, designed_campaign, write_frames
 
-STATED = {"price_per_node_hour": 3.0, "currency": "EUR", "grid_g_co2_per_kwh": 250.0, "node_power_w": 360.0}
+STATED = {"price_per_node_hour": 3.0, "currency": "EUR", "grid_g_co2_per_kwh": 250.0, "node_power_w": 0.36}
 
 
 def declared(y: str | None = None) -> Declared:
@@ -40,6 +41,16 @@ def test_markers_stand_at_time_and_cost(records, y, column, time) -> None:
     on_fronts = sorted(x for line in fronts for x in line.get_xdata())
     assert on_fronts == pytest.approx(sorted(data.loc[data["front"], time]))
     assert {"pareto-front", "numbers-beside-markers"} <= set(codes(caption.notes))
+    assert {text.get_text() for ax in figure.axes for text in ax.texts} == {"1", "2", "3"}
+    times = pooled(records.runs).cell_statistics.loc[data["cell"]]
+    bounds = {
+        0: sorted(zip(times["low"], times["high"], strict=True)),
+        1: sorted(zip(data[f"{column}_low"] / unit, data[f"{column}_high"] / unit, strict=True)),
+    }
+    segments = [ends for ax in figure.axes for bars in ax.collections for ends in bars.get_segments()]
+    for axis, expected_ends in bounds.items():
+        own = sorted(tuple(ends[:, axis]) for ends in segments if ends[0, axis] < ends[1, axis])
+        assert own == [pytest.approx(ends) for ends in expected_ends], axis
 
 
 def test_cost_to_target_is_over_time_to_accuracy(records) -> None:
@@ -72,4 +83,6 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path) -> None:
     if case in codes_by_case:
         assert why_not_drawn(caption)["why"] == codes_by_case[case]
     assert ("logarithmic-axes" in codes(caption.notes)) == (case == "far apart")
+    assert ("numbers-beside-markers" in codes(caption.notes)) == (case == "far apart")
+    assert case != "one run" or "pareto-front" not in codes(caption.notes)
     assert caption.endswith(".") and "nan" not in caption

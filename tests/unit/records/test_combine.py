@@ -45,6 +45,7 @@ def test_cells_are_those_of_each_campaign(twice) -> None:
     assert runs[CAMPAIGN].value_counts().to_dict() == dict(
         zip(("prediction-virtual", "prediction-virtual-again"), sizes, strict=True)
     )
+    assert set(runs["study"]) == {"both"}
     assert runs["run_id"].is_unique and len(runs) == sum(sizes) == study.imported.n_rows
     assert set(runs["cell"]) == {row["cell"] for row in runs.to_dict("records")}
     assert runs["cell"].nunique() == len(study.cells()) == 78
@@ -116,6 +117,14 @@ def test_wrong_campaigns_are_refused(tmp_path: Path, campaigns: list[str], code:
     with pytest.raises(InputError) as refused:
         study_of(tmp_path, campaigns)
     assert_refusal(refused.value, code, key)
+
+
+def test_campaign_without_epochs_is_refused(tmp_path: Path) -> None:
+    folder = copy_of(DLPERF, tmp_path / "copy")
+    (folder / "epochs.csv").unlink()
+    with pytest.raises(InputError) as refused:
+        study_of(tmp_path, [TWICE[0], str(folder)])
+    assert_refusal(refused.value, "missing-file", "campaigns.1")
 
 
 def test_study_does_not_combine_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
