@@ -14,6 +14,7 @@ REPORTED = {
     "NVIDIA A10": ("A10", 24, 125),
     "NVIDIA A100-SXM4-40GB": ("A100", 40, 312),
     "A100-SXM-80GB": ("A100", 80, 312),
+    "nvidia a100-sxm4-80gb": ("A100", 80, 312),
     "NVIDIA A100-PCIE-40GB": ("A100", 40, 312),
     "NVIDIA A100 80GB PCIe": ("A100", 80, 312),
     "NVIDIA GeForce RTX 3090": ("RTX 3090", 24, 71),

@@ -71,9 +71,9 @@ def test_other_optimizer_is_another_estimate(site: Site) -> None:
 def test_other_code_or_software_is_another_estimate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_campaign(site).runs[0]
     before = run_key(site, run)
-    for name, other in (("_program_digest", lambda: "0"), ("digests", lambda *_: {"code_digest": "0"})):
+    for name, changed in (("_program_digest", lambda: "0"), ("digests", lambda *_: {"code_digest": "0"})):
         with monkeypatch.context() as patch:
-            patch.setattr(memory, name, other)
+            patch.setattr(memory, name, changed)
             assert run_key(site, run) != before
     with_data = memory.digests(site, run.levels) | {"data_digest": "0"}
     monkeypatch.setattr(memory, "digests", lambda *_: with_data)

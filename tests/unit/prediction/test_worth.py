@@ -224,8 +224,8 @@ def test_forecast_of_a_campaign(campaigns):
     assert set(rows["currency"]) == {"EUR"} and set(rows["nodes"]) == {24}
     assert (rows["efficiency_low"] < rows["efficiency"]).all()
     two_prices = priced.runs["price_per_node_hour"].mask(priced.runs["replicate"] == 1, 4.0)
-    several = replace(study, runs=priced.runs.assign(price_per_node_hour=two_prices))
-    assert projection.forecast(several, 24)["cost"].isna().all()
+    repriced = replace(study, runs=priced.runs.assign(price_per_node_hour=two_prices))
+    assert projection.forecast(repriced, 24)["cost"].isna().all()
 
 
 def test_stated_price_comes_before_that_of_the_study(campaigns):

@@ -292,8 +292,8 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     of_four = data["speedup"].assign(
         replicas=data["speedup"]["replicas"].mask(data["speedup"].index == worst, 4)
     )
-    more = replace(evidence, tables=evidence.tables | {"speedup": of_four})
-    scaling = find_note(list(drafts.discussion(answer, more)), "cost-of-scaling")
+    on_four = replace(evidence, tables=evidence.tables | {"speedup": of_four})
+    scaling = find_note(list(drafts.discussion(answer, on_four)), "cost-of-scaling")
     assert scaling.facts["devices"] == 4
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))

@@ -17,8 +17,8 @@ TABLE = Path(__file__).with_suffix(".yaml")
 PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16")}
 GIB = 2**30
 TERA = 1e12
-_NAMED_GIB = re.compile(r"\b(\d+) ?GB\b")
-_PART_OF_A_DEVICE = re.compile(r"\bMIG\b")
+_NAMED_GIB = re.compile(r"\b(\d+) ?GB\b", re.IGNORECASE)
+_PART_OF_A_DEVICE = re.compile(r"\bMIG\b", re.IGNORECASE)
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Tflops = Annotated[float, Rules("TFLOP/s", gt=0, le=10**9, exact=True)]
