@@ -99,8 +99,8 @@ def test_equal_points_are_no_part_of_a_front() -> None:
 
 def test_carbon_is_shown_in_the_unit_of_its_heading(runs: pd.DataFrame, records: Records) -> None:
     table = cost.table(runs, records.epochs)
-    shown = [float(text.split()[0]) for text in table.display["CO2e (mg)"]]
-    assert shown == pytest.approx((1000 * table.data["co2_g"]).tolist(), rel=5e-3)
+    milligrams = [float(text.split()[0]) for text in table.display["CO2e (mg)"]]
+    assert milligrams == pytest.approx((1000 * table.data["co2_g"]).tolist(), rel=5e-3)
 
 
 def test_whole_trainings_are_not_called_epochs() -> None:

@@ -136,8 +136,8 @@ def test_traffic_is_that_of_the_table_of_strategies(runs: pd.DataFrame, mpt: pd.
     (rate_of_fp32,) = efficiency.model_flop_utilization(without_size)["collective_bytes_s_device"]
     assert rate_of_fp32 == pytest.approx(rate * 4 * sharded["parameters"] / sharded["gradient_bytes"])
     for level in ("data8-tensor2", "pipeline2-data8", "dense"):
-        other = mpt.loc[[sharded.name]].assign(parallelism=level)
-        assert efficiency.model_flop_utilization(other)["collective_bytes_s_device"].isna().all(), level
+        divided = mpt.loc[[sharded.name]].assign(parallelism=level)
+        assert efficiency.model_flop_utilization(divided)["collective_bytes_s_device"].isna().all(), level
 
 
 def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, runs: pd.DataFrame) -> None:
@@ -147,8 +147,8 @@ def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, run
     stated = efficiency.model_flop_utilization(mpt.assign(sample_flops=3e12))
     assert set(stated["recomputed_flops"]) == {0, 1e12}
     mfu = efficiency.MFU
-    shown = [float(text.split()[0]) for text in result.display[mfu.label] if text[0].isdigit()]
-    assert shown == pytest.approx((100 * result.data["mfu"].dropna()).tolist(), rel=6e-3)
+    percentages = [float(text.split()[0]) for text in result.display[mfu.label] if text[0].isdigit()]
+    assert percentages == pytest.approx((100 * result.data["mfu"].dropna()).tolist(), rel=6e-3)
     assert any("hardware" in heading for heading in result.display)
     plain = efficiency.table(runs.assign(peak_flops_s=1e12))
     assert not any("hardware" in heading for heading in plain.display) and plain.data["mfu"].notna().all()
