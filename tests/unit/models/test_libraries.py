@@ -16,8 +16,8 @@ import pytest
 from declared.frameworks import load_framework
 from launchers.launch import SCRIPTS
 from models.families.recurrent import language_model, text_classifier, translation
-from models.families.transformers import gpt, vit
-from models.graph import Builder, Graph, Shape
+from models.families.transformers import gpt, llama, vit
+from models.graph import Builder, Graph, Rotary, Shape
 from models.named import IMAGES, graph, models
 
 
@@ -64,6 +64,14 @@ OTHER_SHAPES = {
     "resnet-50": ((64, 64, 3), 20),
     "inception-v3": ((28, 28, 1), 10),  # at 96 pixels it normalizes eight values, which amplifies rounding
 }
+LLAMA: dict[str, Any] = {
+    "layers": 2,
+    "heads": 4,
+    "key_heads": 2,
+    "units": 24,
+    "hidden": 20,
+    "rotary": Rotary(50.0, factor=4.0, original_length=16),  # of three pairs, one of each kind
+}
 CASES = {
     f"{name}.{shape[0]}": partial(graph, name, shape, classes)
     for group in (SMALL, ORIGINAL, OTHER_SHAPES)
@@ -73,6 +81,8 @@ CASES = {
     for name, *arguments in (
         ("gpt-2", partial(gpt, layers=2, heads=3, units=12), (7,), 23, 23),
         ("vit-b-16", partial(vit, layers=2, heads=2, units=16), (8, 12, 3), 10, None),
+        ("llama-3-8b", partial(llama, **LLAMA), (7,), 23, 23),
+        ("llama-3.2-1b", partial(llama, **LLAMA, tied=True), (7,), 23, 23),
         ("rnn-text", partial(text_classifier, layers=2, units=8), (6,), 4, 19),
         ("rnn-lm", partial(language_model, layers=2, units=8), (6,), 19, 19),
         ("rnn-translation", partial(translation, layers=2, units=8), (9,), 19, 19),
@@ -104,6 +114,7 @@ BY_JAX = {
     "lenet-5.28",
     "branches",
     "gpt-2",
+    "llama-3-8b",
     "vit-b-16",
     "rnn-translation",
     "all-kinds",
