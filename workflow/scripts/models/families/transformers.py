@@ -110,10 +110,9 @@ def _llama(
     tied: bool = False,
 ) -> Model:
     """Return a Llama from its heads of queries and keys, and the units of blocks and hidden layers."""
-    sizes = {"heads": heads[0], "key_heads": heads[1], "units": units[0], "hidden": units[1]}
-    return Model(
-        partial(llama, layers=layers, rotary=rotary, tied=tied, **sizes), title, source, "gpt-2", TOKENS
-    )
+    of_heads = partial(llama, heads=heads[0], key_heads=heads[1], rotary=rotary, tied=tied)
+    build = partial(of_heads, layers=layers, units=units[0], hidden=units[1])
+    return Model(build, title, source, "gpt-2", TOKENS)
 
 
 MODELS = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from models.graph import Operator
@@ -92,7 +93,7 @@ class Attention(tf.keras.layers.Layer):
         to = x if to is None else to
         query, key, value = self._heads("query", x), self._heads("key", to), self._heads("value", to)
         if self.tables is not None:
-            query, key = self._rotated(query), self._rotated(key)
+            query, key = _rotated(query, self.tables), _rotated(key, self.tables)
         if self.group > 1:
             key, value = tf.repeat(key, self.group, 1), tf.repeat(value, self.group, 1)
         scores = tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5
@@ -109,17 +110,18 @@ class Attention(tf.keras.layers.Layer):
             (0, 2, 1, 3),
         )
 
-    def _rotated(self, x: Any) -> Any:
-        """Rotate pairs of units by their position (models.rotary), in float32."""
-        cosines, sines = self.tables
-        first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
-        pairs = [first * cosines - second * sines, second * cosines + first * sines]
-        return tf.cast(tf.concat(pairs, -1), x.dtype)
-
     def _dense(self, part: str, x: Any) -> Any:
         product = tf.tensordot(x, getattr(self, f"{part}_kernel"), 1)
         bias = getattr(self, f"{part}_bias", None)
         return product if bias is None else product + bias
+
+
+def _rotated(x: Any, tables: np.ndarray) -> Any:
+    """Rotate pairs of units of [N, heads, length, units] by their position (models.rotary), in float32."""
+    cosines, sines = tables
+    first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
+    pairs = [first * cosines - second * sines, second * cosines + first * sines]
+    return tf.cast(tf.concat(pairs, -1), x.dtype)
 
 
 @tf.custom_gradient
