@@ -65,11 +65,11 @@ def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
 
 
 def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
-    """Return the operators that several operators use, all divided by columns: gates and what they gate."""
+    """Return the normalizations whose output several operators use, all divided by columns, as in SwiGLU."""
     columns = {name for name, part in parts.items() if part == COLUMNS}
-    inputs = {graph.by_name[name].inputs[0] for name in columns if name in graph.by_name}
-    users = {name: [user.name for user in graph.users(name)] for name in inputs}
-    return {name for name, own in users.items() if len(own) > 1 and columns.issuperset(own)}
+    norms = [operator.name for operator in graph.operators if operator.kind in ("layer_norm", "rms_norm")]
+    users = {name: {user.name for user in graph.users(name)} for name in norms}
+    return {name for name, own in users.items() if len(own) > 1 and own <= columns}
 
 
 def _is_elementwise(operator: Operator) -> bool:

@@ -49,7 +49,8 @@ def llama(
     """Add an embedding, causal blocks and a dense layer, all without biases and dropout.
 
     Blocks have RMSNorm, grouped-query attention with rotary positions, and SwiGLU (Shazeer,
-    arXiv:2002.05202). With `tied` the last layer uses the table of the embedding.
+    arXiv:2002.05202). With `tied` the last layer uses the table of the embedding. Initial weights are drawn
+    as GPT-2's, since Llama's distribution is not published.
     """
     x = model.embedding(model.input, units, name="embedding")
     for block in range(1, layers + 1):
