@@ -89,7 +89,7 @@ def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]
     """Yield the results of the fused kernel and of the unfused one, chosen as trainers choose them."""
     import torch
 
-    from models.rotary import rotary_tables
+    from models.initial import rotary_tables
     from ranks.libraries.pytorch import FUSED_ATTENTION
     from ranks.libraries.pytorch_layers import Attention, attention_kernel
 

@@ -424,7 +424,7 @@ class Builder:
             causal: Whether positions attend to no later ones.
             key_heads: Heads of keys and values, a divisor of `heads`, by default as many; consecutive heads
                 of queries share one (grouped-query attention, Ainslie et al. 2023).
-            rotary: Rotation of queries and keys by their position (models.rotary).
+            rotary: Rotation of queries and keys by their position (models.initial).
             bias: Whether the four projections have a bias.
             name: Name of the operator.
         """

@@ -44,9 +44,7 @@ from plan.design import JAX, Geometry, Run
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
 
 # Code of the models that every rank uses.
-MODEL_CODE = tuple(
-    RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py", "rotary.py")
-)
+MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes")

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, pair
-from models.rotary import rotary_tables
+from models.initial import rotary_tables
 
 Tensors = dict[str, Any]
 Weights = Mapping[str, Any]
@@ -147,7 +147,7 @@ def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
 
 
 def _rotated(operator: Operator, x: Any) -> Any:
-    """Rotate pairs of units of [N, length, heads, units] by their position (models.rotary)."""
+    """Rotate pairs of units of [N, length, heads, units] by their position (models.initial)."""
     half = operator.head_size // 2
     cosines, sines = rotary_tables(operator)[:, :, None]
     first, second = x[..., :half], x[..., half:]

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from models.graph import Graph, Operator, pair
-from models.rotary import rotary_tables
+from models.initial import rotary_tables
 
 Arrays = dict[str, Array]
 Weights = Mapping[str, Array]
@@ -169,7 +169,7 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
 
 
 def _rotated(x: Array, tables: np.ndarray) -> Array:
-    """Rotate pairs of units of [N, length, heads, units] by their position (models.rotary), in float32."""
+    """Rotate pairs of units of [N, length, heads, units] by their position (models.initial), in float32."""
     cosines, sines = tables[:, :, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     pairs = [first * cosines - second * sines, second * cosines + first * sines]

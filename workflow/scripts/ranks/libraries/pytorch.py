@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from models.graph import SHARED, Graph, Operator, is_decayed
-from models.rotary import rotary_tables
+from models.initial import rotary_tables
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
@@ -78,7 +78,7 @@ def build(graph: Graph) -> fx.GraphModule:
     """
     root, calls = nn.Module(), fx.Graph()
     for name, tables in rotary_buffers(graph).items():
-        root.register_buffer(name, tables, persistent=False)
+        root.register_buffer(name, tables)
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.

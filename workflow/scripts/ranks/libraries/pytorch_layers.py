@@ -33,7 +33,7 @@ class ClassToken(nn.Module):
 
 
 def rotated(x: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
-    """Rotate pairs of units of [N, heads, length, units] by the cosines and sines of models.rotary."""
+    """Rotate pairs of units of [N, heads, length, units] by the cosines and sines of models.initial."""
     cosines, sines = tables
     first, second = (x.float() if x.itemsize < BYTES else x).chunk(2, -1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
@@ -72,7 +72,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention).
 
-        `rotary` are the cosines and sines of rotary positions (models.rotary).
+        `rotary` are the cosines and sines of rotary positions (models.initial).
         """
         to = x if to is None else to
         query, key, value = self._heads(self.query(x)), self._heads(self.key(to)), self._heads(self.value(to))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from models.graph import Graph, Operator, is_trained
+from models.initial import rotary_tables
 from models.layout import Region
-from models.rotary import rotary_tables
 from models.soap import Layer, Space
 from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
 from ranks.libraries.pytorch_layers import LSTM, rotated

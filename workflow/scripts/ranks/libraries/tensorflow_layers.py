@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Operator
-from models.rotary import rotary_tables
+from models.initial import rotary_tables
 
 
 class Embedding(tf.keras.layers.Layer):
@@ -117,7 +117,7 @@ class Attention(tf.keras.layers.Layer):
 
 
 def _rotated(x: Any, tables: np.ndarray) -> Any:
-    """Rotate pairs of units of [N, heads, length, units] by their position (models.rotary), in float32."""
+    """Rotate pairs of units of [N, heads, length, units] by their position (models.initial), in float32."""
     cosines, sines = tables
     first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
     pairs = [first * cosines - second * sines, second * cosines + first * sines]
