@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from models.families.transformers import gpt, vit
-from models.graph import Builder, Graph
+from models.families.transformers import gpt, llama, vit
+from models.graph import Builder, Graph, Rotary
 
 IMAGES, GREY, TOKENS = "synthetic-32x32x3-10-64", "synthetic-28x28x1-10-32", "synthetic-tokens-100-32-64"
 
@@ -27,6 +27,11 @@ def shortened(model: str, blocks: int) -> Graph | None:
     if model == "gpt-nano":
         tokens = Builder(model, (32,), "gpt-2", 100)
         gpt(tokens, 100, layers=blocks, heads=4, units=64)
+        return tokens.graph()
+    if model == "llama-nano":
+        tokens = Builder(model, (32,), "gpt-2", 100)
+        sizes = {"heads": 4, "key_heads": 2, "units": 64, "hidden": 128}
+        llama(tokens, 100, layers=blocks, rotary=Rotary(10_000.0), **sizes)
         return tokens.graph()
     return None
 
@@ -70,6 +75,7 @@ MODELS = {
         "precision": "amp",
         "optimizer": "adam",
     },
+    "llama": {"model": "llama-nano", "dataset": TOKENS, "batch_size": 32, "precision": "amp"},
     "lstm": {"model": "rnn-nano", "dataset": TOKENS, "batch_size": 32},
 }
 
@@ -102,6 +108,7 @@ TRAINERS = {
     "single": ("pytorch-single", 0, 1, {**GPT, "batch_size": 8, "find_races": True}),
     "ddp": ("pytorch-ddp", 0, 4, {**GPT, "sync_every": 2, "trace": "phases"}),
     "fsdp": ("pytorch-fsdp", 3, 8, {**GPT, "find_races": True, "precision": "amp"}),
+    "fsdp, llama": ("pytorch-fsdp", 0, 2, {**GPT, "model": "llama-nano", "precision": "amp"}),
     "tensor": ("pytorch-mesh", 1, 2, {**GPT, "batch_size": 32, "parallelism": "tensor"}),
     "three axes": (
         "pytorch-mesh",

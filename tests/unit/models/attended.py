@@ -10,19 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from models.graph import Builder, Graph, Operator
+from models.graph import Builder, Graph, Operator, Rotary
 
 SAMPLES, LENGTH, UNITS, HEADS = 2, 9, 16, 2
 MEMORY_LENGTH, MEMORY_UNITS = 7, 12
-CASES = ("causal", "all", "cross")
+CASES = ("causal", "all", "cross", "grouped")
+GROUPED: dict[str, Any] = {  # of heads of four units, the pairs turn 2.5 and 0.8 times in 16 positions
+    "heads": 4,
+    "key_heads": 2,
+    "rotary": Rotary(10.0, factor=4.0, original_length=16),
+    "bias": False,
+    "causal": True,
+}
+ANGLES = (2 / np.pi, 10**-0.5 / 4)  # between neighbours, of these pairs, by hand
 Arrays = dict[str, np.ndarray]
 
 
 def graph_of(case: str) -> Graph:
-    """Return a model that ends with an attention: causal, of all positions, or to another sequence."""
+    """Return a model that ends with an attention.
+
+    It is causal, of all positions, to another sequence, or grouped as that of Llama.
+    """
     builder = Builder(case, (LENGTH,), "glorot", 5)
     queries = builder.embedding(builder.input, UNITS)
     memory = builder.steps(builder.embedding(builder.input, MEMORY_UNITS), 0, MEMORY_LENGTH)
+    if case == "grouped":
+        builder.attention(queries, name="own", **GROUPED)
+        return builder.graph()
     builder.attention(
         queries, HEADS, to=memory if case == "cross" else "", causal=case == "causal", name="own"
     )
@@ -46,8 +60,15 @@ def expected_output(operator: Operator, own: Arrays) -> np.ndarray:
     exact = {name: value.astype(float) for name, value in own.items()}
 
     def projected(part: str, inputs: np.ndarray) -> list[np.ndarray]:
-        product = inputs @ exact[f"{part}_kernel"] + exact[f"{part}_bias"]
-        return np.split(product, operator["heads"], -1)
+        product = inputs @ exact[f"{part}_kernel"] + exact.get(f"{part}_bias", 0)
+        heads = np.split(product, product.shape[-1] // operator.head_size, -1)
+        if part != "query":
+            heads = [head for head in heads for _ in range(operator["heads"] // len(heads))]
+        if "rotary" not in operator.settings or part == "value":
+            return heads
+        turns = np.exp(1j * np.outer(np.arange(LENGTH), ANGLES))
+        pairs = [(head[..., :2] + 1j * head[..., 2:]) * turns for head in heads]
+        return [np.concatenate([pair.real, pair.imag], -1) for pair in pairs]
 
     attended = []
     for query, key, value in zip(
@@ -60,14 +81,15 @@ def expected_output(operator: Operator, own: Arrays) -> np.ndarray:
             scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         attended.append(weights / weights.sum(-1, keepdims=True) @ value)
-    product: np.ndarray = np.concatenate(attended, -1) @ exact["output_kernel"] + exact["output_bias"]
-    return product
+    product: np.ndarray = np.concatenate(attended, -1) @ exact["output_kernel"]
+    return product + exact.get("output_bias", 0)
 
 
 def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
     """Yield the results of the fused kernel and of the unfused one, chosen as trainers choose them."""
     import torch
 
+    from models.initial import rotary_tables
     from ranks.libraries.pytorch import FUSED_ATTENTION
     from ranks.libraries.pytorch_layers import Attention, attention_kernel
 
@@ -75,7 +97,7 @@ def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]
         for enable in FUSED_ATTENTION:
             enable(level != "unfused")
         tensors = {name: torch.from_numpy(value).requires_grad_() for name, value in own.items()}
-        module = Attention(UNITS, own["to"].shape[-1], operator["heads"], operator["causal"])
+        module = Attention(operator)
         weights = {
             f"{name.removesuffix('_kernel')}.weight": tensors[name].T
             for name in operator.weights
@@ -86,11 +108,10 @@ def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]
             if name.endswith("_bias")
         }
         to = tensors["to"] if len(operator.inputs) > 1 else None
-        output = torch.func.functional_call(module, weights, (tensors["x"], to))
+        tables = torch.from_numpy(rotary_tables(operator)) if "rotary" in operator.settings else None
+        output = torch.func.functional_call(module, weights, (tensors["x"], to), {"rotary": tables})
         (output * tensors["factors"]).sum().backward()
-        name = attention_kernel(
-            UNITS // HEADS, LENGTH, own["to"].shape[1], operator["causal"], torch.float32, torch.device("cpu")
-        )
+        name = attention_kernel(operator, own["to"].shape[1], torch.float32, torch.device("cpu"))
         gradients = {key: tensors[key].grad for key in own if key != "factors"}
         yield (
             name,
@@ -131,7 +152,7 @@ def run_tensorflow(operator: Operator, own: Arrays) -> Iterator[tuple[str, Array
         }
 
     def by_layer(tensors: Any) -> Any:
-        layer = Attention(UNITS, own["to"].shape[-1], operator["heads"], operator["causal"])
+        layer = Attention(operator)
         for name in operator.weights:
             setattr(layer, name, tensors[name])
         return layer(tensors["x"], tensors["to"]) if len(operator.inputs) > 1 else layer(tensors["x"])

@@ -1,8 +1,9 @@
-"""Compute logits of models before and after one optimizer step, in the environment of a framework.
+"""Compute logits of models before and after optimizer steps, in the environment of a framework.
 
 python logits.py LIBRARY GRAPHS.json OUT.npz
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -52,6 +53,7 @@ def run_pytorch(
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
         module.train()
+        optimize.zero_grad()
         out = module(as_input(samples)).flatten(0, -2)
         torch.nn.functional.cross_entropy(out, torch.from_numpy(labels).flatten()).backward()
         optimize.step()
@@ -98,25 +100,28 @@ def run_jax(
     now = {name: jax.numpy.asarray(weight) for name, weight in perturbed_weights(graph).items()}
     learned = [name for name in now if name not in graph.statistics]
     optimize = rule({"optimizer": optimizer, **LEVELS})
+    states = [optimize.init({name: now[name] for name in learned})]
 
     @jax.jit
     def evaluated(weights: Any, samples: Any) -> Any:
         return forward(graph, weights, samples)[0]
 
     @jax.jit
-    def trained(weights: Any, samples: Any, labels: Any) -> Any:
+    def trained(weights: Any, state: Any, samples: Any, labels: Any) -> Any:
         def loss(trainable: Any) -> Any:
             out, statistics = forward(graph, {**weights, **trainable}, samples, jax.random.key(0))
             return optax.softmax_cross_entropy_with_integer_labels(out, labels).mean(), statistics
 
         trainable = {name: weights[name] for name in learned}
         gradients, statistics = jax.grad(loss, has_aux=True)(trainable)
-        changes, _ = optimize.update(gradients, optimize.init(trainable), trainable)
+        changes, state = optimize.update(gradients, state, trainable)
         trainable = {name: weight - rate * changes[name] for name, weight in trainable.items()}
-        return {**weights, **trainable, **statistics}
+        return {**weights, **trainable, **statistics}, state
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
-        now.update(trained(now, samples, labels))
+        weights, state = trained(now, states.pop(), samples, labels)
+        now.update(weights)
+        states.append(state)
 
     return (
         lambda samples: np.asarray(evaluated(now, samples)),
@@ -139,27 +144,36 @@ def run_dtensor(
 
     now = {name: tf.constant(rows(name, weight)) for name, weight in perturbed_weights(graph).items()}
     levels = {"optimizer": optimizer, **LEVELS}
+    states = {
+        name: {slot: tf.zeros_like(now[name]) for slot in MOMENTS[optimizer]}
+        for name in now
+        if name not in graph.statistics
+    }
+    n_steps = itertools.count()
 
     @tf.function(autograph=False)
     def evaluated(weights: Any, samples: Any) -> Any:
         return forward(graph, weights, samples, replicas=1)[0]
 
     @tf.function(autograph=False)
-    def trained(weights: Any, samples: Any, labels: Any) -> Any:
+    def trained(weights: Any, moments: Any, now_rule: Any, samples: Any, labels: Any) -> Any:
         trainable = {name: weight for name, weight in weights.items() if name not in graph.statistics}
         with tf.GradientTape() as tape:
             tape.watch(list(trainable.values()))
             out, statistics = forward(graph, weights, samples, 1, tf.zeros(2, tf.int32))
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, out))
+        updated = {}
         for name, gradient in tape.gradient(loss, trainable).items():
-            state = {slot: tf.zeros_like(trainable[name]) for slot in MOMENTS[optimizer]}
-            trainable[name], _ = learned(
-                levels, name, trainable[name], state, tf.convert_to_tensor(gradient), rule(0, rate)
+            trainable[name], updated[name] = learned(
+                levels, name, trainable[name], moments[name], tf.convert_to_tensor(gradient), now_rule
             )
-        return {**weights, **trainable, **statistics}
+        return {**weights, **trainable, **statistics}, updated
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
-        now.update(trained(now, tf.constant(samples), tf.constant(labels)))
+        own_rule = rule(next(n_steps), rate)
+        weights, moments = trained(now, states, own_rule, tf.constant(samples), tf.constant(labels))
+        now.update(weights)
+        states.update(moments)
 
     return (
         lambda samples: evaluated(now, tf.constant(samples)).numpy(),
@@ -177,7 +191,7 @@ LIBRARIES = {"pytorch": run_pytorch, "tensorflow": run_tensorflow, "jax": run_ja
 def main() -> None:
     library, graphs, out = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), sys.argv[3]
     results = {}
-    for key, (raw, optimizer, rate) in graphs.items():
+    for key, (raw, optimizer, rate, n_steps) in graphs.items():
         graph = from_json(raw)
         random = np.random.default_rng(0)
         if graph.vocabulary is None:
@@ -191,7 +205,8 @@ def main() -> None:
         assert all(np.array_equal(value, initial[name]) for name, value in weights().items()), key
         results[f"{key}.parameters"] = np.array(sum(value.size for value in weights().values()))
         results[f"{key}.before"] = logits(samples)
-        step(samples, labels)
+        for _ in range(n_steps):
+            step(samples, labels)
         results[f"{key}.after"] = logits(samples)
     np.savez(out, **results)
 

@@ -14,7 +14,8 @@ from launchers.launch import SCRIPTS
 
 TOLERANCE = 1e-5  # of float32, relative to the largest gradient
 PROGRAM, LOWERED = (Path(__file__).with_name(name) for name in ("attended.py", "lowered_attention.py"))
-CASES = ("causal", "all", "cross")
+# Output, queries, weights, and the other sequence.
+N_ARRAYS = {"causal": 10, "all": 10, "cross": 11, "grouped": 6}
 IMPLEMENTATIONS = {
     "pytorch": {"flash attention", "unfused"},
     "jax": {"unfused"},
@@ -56,11 +57,10 @@ def attended(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Any:
 def test_kernels_of_attention_agree(attended: Any, library: str) -> None:
     """Others than PyTorch's are also compared by whole models (test_libraries.py)."""
     reference = attended("pytorch")
-    for case in CASES:
+    for case, n_arrays in N_ARRAYS.items():
         own = [name for name in attended(library) if name.startswith(f"{case}.") and ".formula." not in name]
         assert {name.split(".")[1] for name in own} == IMPLEMENTATIONS[library]
-        # Output, queries, eight weights, and the other sequence.
-        assert len(own) == (10 + (case == "cross")) * len(IMPLEMENTATIONS[library])
+        assert len(own) == n_arrays * len(IMPLEMENTATIONS[library])
         # Gradients of the keys' biases are 0 but for rounding.
         atol = TOLERANCE * max(
             np.abs(array).max() for name, array in reference.items() if name.startswith(f"{case}.")

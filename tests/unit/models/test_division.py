@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from declared.models import model_graph, model_names
-from models.division import stages, tensor_parts
+from models.division import divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import SHARED, Graph
 from models.named import IMAGES, TOKENS, models
 
@@ -32,6 +32,13 @@ def test_tensor_axis_divides_attention_and_pairs_of_dense_layers() -> None:
         "columns",
         "rows",
     ]
+    llama = graph_of("llama-nano")
+    parts = tensor_parts(llama, 2)
+    names = ("attention", "gate", "up", "down")
+    assert [parts[f"block2_{name}"] for name in names] == ["heads", "columns", "columns", "rows"]
+    assert len(parts) == 4 * 4 and shared_inputs(llama, parts) == {f"block{n}_norm2" for n in range(1, 5)}
+    gated = {f"block3_{name}" for name in ("gate", "silu", "up", "gated")}
+    assert {name for name in divided_outputs(llama, parts) if name.startswith("block3")} == gated
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,7 @@ def test_tensor_axis_divides_attention_and_pairs_of_dense_layers() -> None:
     [
         ("small-cnn", 3, "dense1 of small-cnn has 128 units, which 3 ranks cannot divide"),
         ("gpt-nano", 8, "block1_attention of gpt-nano has 4 heads, which 8 ranks cannot divide"),
+        ("llama-nano", 4, "block1_attention of llama-nano has 2 heads of keys, which 4 ranks cannot divide"),
         ("resnet-18", 2, "resnet-18 has neither attention nor two dense operators"),
     ],
 )

@@ -18,8 +18,9 @@ from models.named import IMAGES, TEXTS, TOKENS, Model, graph, models
 
 MAX_DRAWN_PARAMETERS = 3e7  # larger models have no operators of their own, and take long to draw
 
-IMAGE, GPT_2 = ((224, 224, 3), 1000), ((1024,), 50_257, 50_257, "next")
-# As implemented by torchvision, GPT-2 by OpenAI.
+IMAGE = ((224, 224, 3), 1000)
+VOCABULARY = {"gpt-2": 50_257, "llama-2-7b": 32_000, "llama-3": 128_256}  # of models whose names begin so
+# As implemented by torchvision, GPT-2 by OpenAI, Llama as Hugging Face's weights of these names.
 PUBLISHED = {
     "resnet-18": 11_689_512,
     "resnet-34": 21_797_672,
@@ -27,7 +28,15 @@ PUBLISHED = {
     "resnet-101": 44_549_160,
     "inception-v3": 23_834_568,
     "vit-b-16": 86_567_656,
+    "vit-l-16": 304_326_632,
     "gpt-2": 124_439_808,
+    "gpt-2-medium": 354_823_168,
+    "gpt-2-large": 774_030_080,
+    "gpt-2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
     "efficientnet-b0": 5_288_548,
     "alexnet": 61_100_840,
     "vgg-16": 138_357_544,
@@ -40,12 +49,15 @@ PUBLISHED_GMACS = {
     "efficientnet-b0": 0.39,
     "vgg-16": 15.47,
     "vit-b-16": 17.56,
+    "vit-l-16": 61.55,
 }
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_the_number_of_parameters_is_the_published_one(name: str, parameters: int) -> None:
-    assert graph(name, *(GPT_2 if name == "gpt-2" else IMAGE)).parameters == parameters
+    sizes = [size for start, size in VOCABULARY.items() if name.startswith(start)]
+    samples = ((1024,), sizes[0], sizes[0], "next") if sizes else IMAGE
+    assert graph(name, *samples).parameters == parameters
 
 
 @pytest.mark.parametrize(("name", "gmacs"), PUBLISHED_GMACS.items())

@@ -36,6 +36,7 @@ MODELS: dict[
     "inception-v3": ("inception-v3", (80, 80, 3), 10),
     "wide-mlp": ("wide-mlp", (8, 8, 1), 10),
     "gpt-nano": ("gpt-nano", (12,), 20, 20, "next"),
+    "llama-nano": ("llama-nano", (12,), 20, 20, "next"),
     "vit-b-16": ("vit-b-16", (32, 32, 3), 10),
     "rnn-nano": ("rnn-nano", (12,), 20, 20, "next"),
     "rnn-text-nano": ("rnn-text-nano", (12,), 3, 20, "class"),

@@ -231,7 +231,7 @@ def assert_known(fields: Fields, message: str) -> None:
         for shape in (
             [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.sample_kind == IMAGES else [(6,)]
         )
-        if name != "vit-b-16"
+        if not name.startswith(("vit", "llama", "gpt-2-"))
     ],
 )
 def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, ...]) -> None:
@@ -364,10 +364,14 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
 def test_plan_refuses_exactly_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     for name, entry in models().items():
+        if name.startswith("gpt-2-"):
+            continue  # a larger GPT-2, whose heads are thousands of layers
         built_graph = of_model(
             name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.sample_kind == IMAGES else (6,)
         )
-        if refused & {operator.kind for operator in built_graph.operators}:
+        if refused & {
+            part for operator in built_graph.operators for part in (operator.kind, *operator.settings)
+        }:
             with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
                 layers(built_graph, device)
         else:

@@ -43,12 +43,16 @@ TOKENS = {
     "optimizer": "adam",
     "learning_rate": 1e-3,
 }
+LLAMA = {**TOKENS, "model": "llama-nano"}
 TRANSFORMERS = [
     ("tensor2", TOKENS),
     ("pipeline2", {**TOKENS, "microbatches": 2}),
     ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "gpipe"}),
     ("pipeline2-sharded2", {**TOKENS, "microbatches": 2}),
     ("sharded2", TOKENS),
+    ("tensor2", LLAMA),
+    ("pipeline2-tensor2", {**LLAMA, "microbatches": 4}),
+    ("sharded2-tensor2", LLAMA),
 ]
 
 OF_JAX: list[tuple[str, dict[str, Any]]] = [
@@ -61,6 +65,7 @@ OF_JAX: list[tuple[str, dict[str, Any]]] = [
     ("sharded2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
     ("tensor2", TOKENS),
     ("sharded2-tensor2", TOKENS),
+    ("sharded2-tensor2", LLAMA),
 ]
 
 OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
@@ -68,6 +73,7 @@ OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
     ("data2-tensor2", {"optimizer": "adam", "learning_rate": 1e-3}),
     ("tensor2", TOKENS),
     ("data2-tensor2", TOKENS),
+    ("data2-tensor2", LLAMA),
 ]
 FAR_FROM_KINKS = (
     7  # a seed by which no activation comes as close to a relu's kink as sums in another order are apart

@@ -120,8 +120,8 @@ class FrameworkKeys(Keys):
         min_length=1,
     )
     without: dict[str, list[str]] = key(
-        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by "
-        "device",
+        "operators of models that it cannot compute (their kinds or settings, "
+        "workflow/scripts/models/graph.py), by device",
         default_factory=dict,
     )
     why: dict[str, Text] = key(

@@ -2,8 +2,9 @@
 
 A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions
 separate: the first by columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section
-3). Every rank of the axis computes the other operators. A pipeline is cut where a single output is passed on,
-so that its largest stage has as few multiplications as possible. Standard library only, like models.graph.
+3). Both factors of a gated product are divided by columns. Every rank of the axis computes the other
+operators. A pipeline is cut where a single output is passed on, so that its largest stage has as few
+multiplications as possible. Standard library only, like models.graph.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,15 +24,16 @@ def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
     divided: dict[str, str] = {}
     for operator in graph.operators:
         if operator.kind == "attention":
-            _check_divisible(graph, operator, "heads", parts)
+            _check_divisible(graph, operator, operator["heads"], "heads", parts)
+            _check_divisible(graph, operator, operator.key_heads, "heads of keys", parts)
             divided[operator.name] = HEADS
-        elif (
-            operator.kind == "dense"
-            and operator.name not in divided
-            and (after := _next_dense(graph, operator))
-        ):
-            _check_divisible(graph, operator, "units", parts)
-            divided |= {operator.name: COLUMNS, after.name: ROWS}
+        elif operator.kind == "dense":
+            before = _dense_before(graph, operator.inputs[0])
+            if not before or any(first.name in divided for first in before):
+                continue
+            for first in before:
+                _check_divisible(graph, first, first["units"], "units", parts)
+            divided |= {first.name: COLUMNS for first in before} | {operator.name: ROWS}
     if not divided:
         raise ValueError(
             f"{graph.model} has neither attention nor two dense operators, one after the other, to divide"
@@ -39,28 +41,41 @@ def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
     return divided
 
 
-def _check_divisible(graph: Graph, operator: Operator, setting: str, parts: int) -> None:
-    if operator[setting] % parts:
+def _check_divisible(graph: Graph, operator: Operator, count: int, title: str, parts: int) -> None:
+    if count % parts:
         raise ValueError(
-            f"{operator.name} of {graph.model} has {operator[setting]} {setting}, which {parts} ranks cannot "
-            "divide"
+            f"{operator.name} of {graph.model} has {count} {title}, which {parts} ranks cannot divide"
         )
 
 
-def _next_dense(graph: Graph, first: Operator) -> Operator | None:
-    """Return the dense operator that alone uses `first`, possibly through elementwise functions, or None."""
-    current = first
-    while len(users := graph.users(current.name)) == 1:
-        (current,) = users
-        if current.kind == "dense":
-            return current
-        if not _is_elementwise(current):
-            return None
-    return None
+def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
+    """Return the dense operators from which elementwise functions compute an output, or None.
+
+    None if other operators take part, or if anything but these functions uses one of the outputs.
+    """
+    operator = graph.by_name[name]
+    if len(graph.users(name)) != 1:
+        return None
+    if operator.kind == "dense":
+        return [operator]
+    if not _is_elementwise(operator):
+        return None
+    before = [_dense_before(graph, input_name) for input_name in operator.inputs]
+    return None if None in before else [first for own in before for first in own or ()]
+
+
+def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
+    """Return the normalizations whose output several operators use, all divided by columns, as in SwiGLU."""
+    columns = {name for name, part in parts.items() if part == COLUMNS}
+    norms = [operator.name for operator in graph.operators if operator.kind in ("layer_norm", "rms_norm")]
+    users = {name: {user.name for user in graph.users(name)} for name in norms}
+    return {name for name, own in users.items() if len(own) > 1 and own <= columns}
 
 
 def _is_elementwise(operator: Operator) -> bool:
-    return operator.kind == "dropout" or (operator.kind == "activation" and operator["function"] != "softmax")
+    return operator.kind in ("dropout", "multiply") or (
+        operator.kind == "activation" and operator["function"] != "softmax"
+    )
 
 
 def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
@@ -89,7 +104,7 @@ def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     """Return the operators with divided outputs: those from columns up to, but without, rows."""
     divided = {name for name, part in parts.items() if part == COLUMNS}
     for operator in graph.operators:
-        if _is_elementwise(operator) and operator.inputs[0] in divided:
+        if _is_elementwise(operator) and divided.issuperset(operator.inputs):
             divided.add(operator.name)
     return divided
 

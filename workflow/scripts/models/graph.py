@@ -6,15 +6,17 @@ element of a sequence is a position. Weights are named `<operator>.<weight>` and
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
-    dense            kernel [in, out], bias [out]; flattened inputs are in row-major order, channels last
+    dense            kernel [in, out], perhaps bias [out]; flattened inputs are in row-major order, channels
+                     last
     tied_dense       none: uses the transposed table of the embedding that its setting `of` names
     batch_norm       scale, offset, and the running mean and variance, which are not trained [channels]
     layer_norm       scale, offset [units]
+    rms_norm         scale [units]
     embedding        table [vocabulary, units]
     positions        table [length, units]
     class_token      token [units]
-    attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], each with a bias [out];
-                     outputs of the first three, and inputs of the last one, are ordered by head
+    attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], perhaps each with a
+                     bias [out]; outputs of the first three, and inputs of the last one, are ordered by head
     lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units];
                      columns in the order input gate, forget gate, candidate, output gate
 
@@ -41,6 +43,22 @@ IN_BLOCK = re.compile(r"(.*?(?:block|module)\d+)_")
 
 
 @dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al., arXiv:2104.09864): units i and i + half of a head rotate as a pair.
+
+    Attributes:
+        base: The angle of pair i between neighbouring positions is base^(-2 i / units of a head).
+        factor: Angles of pairs that turn slowly are divided by it, as in Llama 3.1 and 3.2; 1 divides none.
+        original_length: Positions for which Llama 3 was trained first: pairs that turn less than once in
+            them are slow, those that turn four times or more are not, and others lie in between.
+    """
+
+    base: float
+    factor: float = 1.0
+    original_length: int = 8192
+
+
+@dataclass(frozen=True)
 class Operator:
     """A node: `inputs` are names of operators, `shape` is that of the output, `macs` are for one sample."""
 
@@ -54,6 +72,18 @@ class Operator:
 
     def __getitem__(self, setting: str) -> Any:
         return self.settings[setting]
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of the keys and values of an attention, each of which equally many heads of queries share."""
+        heads: int = self.settings.get("key_heads", self.settings["heads"])
+        return heads
+
+    @property
+    def head_size(self) -> int:
+        """Units of a head of an attention."""
+        size: int = self.shape[-1] // self.settings["heads"]
+        return size
 
 
 @dataclass(frozen=True)
@@ -99,11 +129,12 @@ class Graph:
     @property
     def head_sizes(self) -> set[int]:
         """Units of a head, of all attention operators; empty if the model has none."""
-        return {
-            operator.shape[-1] // operator["heads"]
-            for operator in self.operators
-            if operator.kind == "attention"
-        }
+        return {operator.head_size for operator in self.operators if operator.kind == "attention"}
+
+    @property
+    def rotary_operators(self) -> list[Operator]:
+        """Attention operators with rotary positions."""
+        return [operator for operator in self.operators if "rotary" in operator.settings]
 
     @property
     def has_convolutions(self) -> bool:
@@ -290,6 +321,12 @@ class Builder:
             raise ValueError(f"cannot add {x} {self.shape(x)} and {y} {self.shape(y)}")
         return self._add("add", (x, y), self.shape(x), name=name)
 
+    def multiply(self, x: str, gate: str, *, name: str = "") -> str:
+        """Add the product of two outputs of the same shape, element by element."""
+        if self.shape(x) != self.shape(gate):
+            raise ValueError(f"cannot multiply {x} {self.shape(x)} by {gate} {self.shape(gate)}")
+        return self._add("multiply", (x, gate), self.shape(x), name=name)
+
     def multiply_channels(self, x: str, gate: str, *, name: str = "") -> str:
         """Add the product of an image with a vector that has one element per channel."""
         if self.shape(x)[-1:] != self.shape(gate):
@@ -315,11 +352,13 @@ class Builder:
         """Add a reshape of an image into a vector."""
         return self._add("flatten", (x,), (math.prod(self.shape(x)),), name=name)
 
-    def dense(self, x: str, units: int, *, name: str = "") -> str:
-        """Add a dense layer with bias, for a vector or for each position of a sequence."""
+    def dense(self, x: str, units: int, *, bias: bool = True, name: str = "") -> str:
+        """Add a dense layer, for a vector or for each position of a sequence."""
         if len(shape := self.shape(x)) > 2:
             raise ValueError(f"{x} {shape} is an image; flatten it before a dense layer")
-        weights: dict[str, Shape] = {"kernel": (shape[-1], units), "bias": (units,)}
+        weights: dict[str, Shape] = {"kernel": (shape[-1], units)}
+        if bias:
+            weights["bias"] = (units,)
         return self._add(
             "dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name
         )
@@ -339,6 +378,11 @@ class Builder:
         weights = dict.fromkeys(("scale", "offset"), self.shape(x)[-1:])
         return self._add("layer_norm", (x,), self.shape(x), {"epsilon": epsilon}, weights, name=name)
 
+    def rms_norm(self, x: str, *, epsilon: float = 1e-5, name: str = "") -> str:
+        """Add a division of each position by the root of its mean square (Zhang & Sennrich 2019)."""
+        weights = {"scale": self.shape(x)[-1:]}
+        return self._add("rms_norm", (x,), self.shape(x), {"epsilon": epsilon}, weights, name=name)
+
     def embedding(self, tokens: str, units: int, *, name: str = "") -> str:
         """Add an embedding that maps each token to a vector of `units` elements."""
         vocabulary = self._operators[self.input].settings.get("vocabulary")
@@ -356,23 +400,63 @@ class Builder:
         length, units = self._sequence(x)
         return self._add("class_token", (x,), (length + 1, units), weights={"token": (units,)}, name=name)
 
-    def attention(self, x: str, heads: int, *, to: str = "", causal: bool = False, name: str = "") -> str:
+    def attention(
+        self,
+        x: str,
+        heads: int,
+        *,
+        to: str = "",
+        causal: bool = False,
+        key_heads: int = 0,
+        rotary: Rotary | None = None,
+        bias: bool = True,
+        name: str = "",
+    ) -> str:
         """Add multi-head attention (Vaswani et al. 2017, section 3.2).
 
         Queries are the positions of `x`; keys and values are those of `to`, by default of `x`. With `causal`
         a position attends only to itself and earlier ones; `macs` are counted as if it attended to all.
+
+        Args:
+            x: Sequence of queries.
+            heads: Heads of the queries.
+            to: Sequence of keys and values.
+            causal: Whether positions attend to no later ones.
+            key_heads: Heads of keys and values, a divisor of `heads`, by default as many; consecutive heads
+                of queries share one (grouped-query attention, Ainslie et al. 2023).
+            rotary: Rotation of queries and keys by their position (models.initial).
+            bias: Whether the four projections have a bias.
+            name: Name of the operator.
         """
         (length, units), (to_length, to_units) = self._sequence(x), self._sequence(to or x)
+        key_heads = key_heads or heads
         if units % heads:
             raise ValueError(f"the {units} units of {x} cannot be divided by {heads} heads")
-        if causal and to:
-            raise ValueError("attention to another sequence cannot be causal")
-        sizes = {"query": units, "key": to_units, "value": to_units, "output": units}
+        if heads % key_heads:
+            raise ValueError(f"{heads} heads of queries cannot share {key_heads} heads of keys equally")
+        if (causal or rotary) and to:
+            problem = "be causal" if causal else "have rotary positions"
+            raise ValueError(f"attention to another sequence cannot {problem}")
+        if rotary and (units // heads) % 2:
+            raise ValueError(f"rotary positions need an even number of units of a head, not {units // heads}")
+        key_units = units // heads * key_heads
+        sizes = {
+            "query": (units, units),
+            "key": (to_units, key_units),
+            "value": (to_units, key_units),
+            "output": (units, units),
+        }
         weights: dict[str, Shape] = {}
-        for part, inputs in sizes.items():
-            weights |= {f"{part}_kernel": (inputs, units), f"{part}_bias": (units,)}
-        macs = 2 * length * units**2 + 2 * to_length * to_units * units + 2 * length * to_length * units
-        settings = {"heads": heads, "causal": causal}
+        for part, kernel in sizes.items():
+            weights[f"{part}_kernel"] = kernel
+            if bias:
+                weights[f"{part}_bias"] = kernel[1:]
+        macs = 2 * length * units**2 + 2 * to_length * to_units * key_units + 2 * length * to_length * units
+        settings: dict[str, Any] = {"heads": heads, "causal": causal}
+        if key_heads != heads:
+            settings["key_heads"] = key_heads
+        if rotary:
+            settings["rotary"] = asdict(rotary)
         return self._add("attention", (x, to) if to else (x,), (length, units), settings, weights, macs, name)
 
     def lstm(self, x: str, units: int, *, state: str = "", name: str = "") -> str:

@@ -1,4 +1,7 @@
-"""Draw initial weights once for all libraries, so that every library starts from the same model."""
+"""Draw initial weights, and compute tables of rotary positions, once for all libraries.
+
+So every library starts from the same model.
+"""
 
 import hashlib
 import math
@@ -6,7 +9,10 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from models.graph import Graph, Operator, Shape, is_kernel
+from models.graph import Graph, Operator, Rotary, Shape, is_kernel
+
+# Turns of slow and of quick pairs in Rotary.original_length positions, as in Meta's code of Llama 3.1.
+SLOW_TURNS, QUICK_TURNS = 1.0, 4.0
 
 
 def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
@@ -125,3 +131,21 @@ def fans(operator: Operator, weight: str = "kernel") -> tuple[int, int]:
     if operator.kind == "depthwise_conv":
         return window, window
     return window * shape[-2], window * shape[-1]
+
+
+def rotary_tables(operator: Operator) -> np.ndarray:
+    """Return cosines and sines for an attention with rotary positions, float32 [2, length, head size / 2].
+
+    A head [.., x, y] with halves x and y becomes [.., x cos - y sin, y cos + x sin].
+    """
+    rotary = Rotary(**operator["rotary"])
+    angles = np.outer(np.arange(operator.shape[0]), _frequencies(rotary, operator.head_size))
+    return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+
+
+def _frequencies(rotary: Rotary, head_size: int) -> np.ndarray:
+    """Return the angle between neighbouring positions of each pair of units, in radians."""
+    plain = rotary.base ** (-np.arange(0, head_size, 2) / head_size)
+    n_turns = rotary.original_length * plain / (2 * math.pi)
+    kept = np.clip((n_turns - SLOW_TURNS) / (QUICK_TURNS - SLOW_TURNS), 0, 1)
+    return plain * (kept + (1 - kept) / rotary.factor)

@@ -22,7 +22,7 @@ from models.collectives import (
     POINT_TO_POINT,
     REDUCE_SCATTER,
 )
-from models.division import COLUMNS, HEADS, ROWS, divided_outputs, stages, tensor_parts
+from models.division import COLUMNS, HEADS, ROWS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 
@@ -201,6 +201,7 @@ class _Stage:
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
         mesh, operators = self.mesh, self.graph.operators
+        shared, sent = shared_inputs(self.graph, self.parts), set[str]()
         for operator in operators if mesh.tensor > 1 else ():
             part = self.parts.get(operator.name)
             summed = [operator] * (part in (ROWS, HEADS))
@@ -210,6 +211,10 @@ class _Stage:
                 else []
             )
             for output in summed:
+                if output.name in sent:
+                    continue
+                if part == COLUMNS and output.name in shared:
+                    sent.add(output.name)
                 yield Message(
                     ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1
                 )

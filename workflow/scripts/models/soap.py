@@ -398,11 +398,14 @@ class _SpaceBuilder:
         )
 
     def _attention(self, operator: Operator) -> None:
-        """Add two layers: the heads with their input projections, and the output projection."""
+        """Add two layers: the heads with their input projections, and the output projection.
+
+        Heads of queries that share a head of keys are in one part.
+        """
         length, units = operator.shape
-        heads, x, source = operator["heads"], operator.inputs[0], operator.inputs[-1]
+        heads, x, source = operator.key_heads, operator.inputs[0], operator.inputs[-1]
         kernels = {name: math.prod(shape) for name, shape in operator.weights.items()}
-        last = kernels["output_kernel"] + kernels["output_bias"]
+        last = kernels["output_kernel"] + kernels.get("output_bias", 0)
         product = self.batch * length * units**2
         keys = (
             self.batch
@@ -439,7 +442,7 @@ class _SpaceBuilder:
 
 _ADD = {
     **dict.fromkeys(("conv", "depthwise_conv", "max_pool", "average_pool"), _SpaceBuilder._windowed),
-    **dict.fromkeys(("batch_norm", "dropout", "add", "positions"), _SpaceBuilder._elementwise),
+    **dict.fromkeys(("batch_norm", "dropout", "add", "multiply", "positions"), _SpaceBuilder._elementwise),
     "activation": lambda builder, operator: (
         builder._all_units(operator) if operator["function"] == "softmax" else builder._elementwise(operator)
     ),
@@ -448,7 +451,7 @@ _ADD = {
     "flatten": _SpaceBuilder._flattened,
     "dense": _SpaceBuilder._dense,
     "tied_dense": _SpaceBuilder._tied,
-    "layer_norm": _SpaceBuilder._all_units,
+    **dict.fromkeys(("layer_norm", "rms_norm"), _SpaceBuilder._all_units),
     "embedding": _SpaceBuilder._embedding,
     "class_token": _SpaceBuilder._shifted,
     "lstm": _SpaceBuilder._lstm,

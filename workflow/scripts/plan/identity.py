@@ -345,9 +345,11 @@ def _heterogeneous_frameworks() -> list[str]:
 
 @functools.cache
 def _missing_operators(framework: str, model: str, dataset: str, device: str) -> list[str]:
-    """Return the kinds of operators of a model that a framework lacks on a device."""
-    missing = load_framework(framework).without.get(device, [])
-    return sorted({op.kind for op in model_graph(model, dataset).operators} & set(missing)) if missing else []
+    """Return the kinds and settings of operators of a model that a framework lacks on a device."""
+    if not (missing := load_framework(framework).without.get(device)):
+        return []
+    used = {name for op in model_graph(model, dataset).operators for name in (op.kind, *op.settings)}
+    return sorted(used.intersection(missing))
 
 
 @functools.cache

@@ -1,8 +1,8 @@
-"""Pre-norm transformers (Vaswani et al., NeurIPS 2017): GPT for tokens and ViT for images."""
+"""Pre-norm transformers (Vaswani et al., NeurIPS 2017): GPT and Llama for tokens, ViT for images."""
 
 from functools import partial
 
-from models.graph import Builder
+from models.graph import Builder, Rotary
 from models.named import TOKENS, Model, is_small
 
 
@@ -34,6 +34,50 @@ def vit(model: Builder, classes: int, *, layers: int, heads: int, units: int) ->
     model.dense(model.step(x, 0, name="class_step"), classes, name="head")
 
 
+def llama(
+    model: Builder,
+    classes: int,
+    *,
+    layers: int,
+    heads: int,
+    key_heads: int,
+    units: int,
+    hidden: int,
+    rotary: Rotary,
+    tied: bool = False,
+) -> None:
+    """Add an embedding, causal blocks and a dense layer, all without biases and dropout.
+
+    Blocks have RMSNorm, grouped-query attention with rotary positions, and SwiGLU (Shazeer,
+    arXiv:2002.05202). With `tied` the last layer uses the table of the embedding. Initial weights are drawn
+    as GPT-2's, since Llama's distribution is not published.
+    """
+    x = model.embedding(model.input, units, name="embedding")
+    for block in range(1, layers + 1):
+        name = f"block{block}"
+        y = model.rms_norm(x, name=f"{name}_norm1")
+        y = model.attention(
+            y,
+            heads,
+            causal=True,
+            key_heads=key_heads,
+            rotary=rotary,
+            bias=False,
+            name=f"{name}_attention",
+        )
+        x = model.add(x, y, name=f"{name}_add1")
+        y = model.rms_norm(x, name=f"{name}_norm2")
+        gate = model.dense(y, hidden, bias=False, name=f"{name}_gate")
+        gate = model.activation(gate, "silu", name=f"{name}_silu")
+        y = model.multiply(gate, model.dense(y, hidden, bias=False, name=f"{name}_up"), name=f"{name}_gated")
+        x = model.add(x, model.dense(y, units, bias=False, name=f"{name}_down"), name=f"{name}_add2")
+    x = model.rms_norm(x, name="norm")
+    if tied:
+        model.tied_dense(x, "embedding", name="head")
+    else:
+        model.dense(x, classes, bias=False, name="head")
+
+
 def _block(
     model: Builder, x: str, heads: int, function: str, epsilon: float, name: str, *, causal: bool
 ) -> str:
@@ -47,16 +91,58 @@ def _block(
 
 
 _GPT = "Radford et al., Language Models are Unsupervised Multitask Learners, 2019"
+_VIT = "Dosovitskiy et al., ICLR 2021"
+_LLAMA_3 = "Grattafiori et al., arXiv:2407.21783"
+_LONG = Rotary(500_000.0, factor=32.0)  # of Llama 3.2
+
+
+def _gpt(layers: int, heads: int, units: int, title: str, source: str = _GPT) -> Model:
+    return Model(partial(gpt, layers=layers, heads=heads, units=units), title, source, "gpt-2", TOKENS)
+
+
+def _llama(
+    layers: int,
+    heads: tuple[int, int],
+    units: tuple[int, int],
+    rotary: Rotary,
+    title: str,
+    source: str = "",
+    *,
+    tied: bool = False,
+) -> Model:
+    """Return a Llama from its heads of queries and keys, and the units of blocks and hidden layers."""
+    of_heads = partial(llama, heads=heads[0], key_heads=heads[1], rotary=rotary, tied=tied)
+    build = partial(of_heads, layers=layers, units=units[0], hidden=units[1])
+    return Model(build, title, source, "gpt-2", TOKENS)
+
+
 MODELS = {
-    "gpt-2": Model(
-        partial(gpt, layers=12, heads=12, units=768), "GPT-2, the smallest", _GPT, "gpt-2", TOKENS
+    "gpt-2": _gpt(12, 12, 768, "GPT-2, the smallest"),
+    "gpt-2-medium": _gpt(24, 16, 1024, "GPT-2 medium"),
+    "gpt-2-large": _gpt(36, 20, 1280, "GPT-2 large"),
+    "gpt-2-xl": _gpt(48, 25, 1600, "GPT-2 XL"),
+    "gpt-nano": _gpt(4, 4, 64, "GPT-2's operators, for laptops: 4 blocks of 4 heads", ""),
+    "llama-2-7b": _llama(
+        32, (32, 32), (4096, 11_008), Rotary(10_000.0), "Llama 2 7B", "Touvron et al., arXiv:2307.09288"
     ),
-    "gpt-nano": Model(
-        partial(gpt, layers=4, heads=4, units=64), "GPT-2's operators, for laptops: 4 blocks of 4 heads", "",
-        "gpt-2", TOKENS
+    "llama-3-8b": _llama(32, (32, 8), (4096, 14_336), Rotary(500_000.0), "Llama 3 8B", _LLAMA_3),
+    "llama-3.2-1b": _llama(
+        16, (32, 8), (2048, 8192), _LONG, "Llama 3.2 1B", "Meta, model card of Llama 3.2, 2024", tied=True
+    ),
+    "llama-3.2-3b": _llama(
+        28, (24, 8), (3072, 8192), _LONG, "Llama 3.2 3B", "Meta, model card of Llama 3.2, 2024", tied=True
+    ),
+    "llama-20m": _llama(
+        6, (6, 2), (384, 1024), Rotary(10_000.0),
+        "Llama's operators: 20 million parameters with a vocabulary of 28,000", tied=True
+    ),
+    "llama-nano": _llama(
+        4, (4, 2), (64, 192), Rotary(10_000.0), "Llama's operators, for laptops: 4 blocks of 4 heads"
     ),
     "vit-b-16": Model(
-        partial(vit, layers=12, heads=12, units=768), "Vision Transformer ViT-B/16",
-        "Dosovitskiy et al., ICLR 2021", "vit"
+        partial(vit, layers=12, heads=12, units=768), "Vision Transformer ViT-B/16", _VIT, "vit"
+    ),
+    "vit-l-16": Model(
+        partial(vit, layers=24, heads=16, units=1024), "Vision Transformer ViT-L/16", _VIT, "vit"
     ),
 }  # fmt: skip

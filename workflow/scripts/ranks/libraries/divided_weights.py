@@ -23,5 +23,6 @@ def divided(graph: Graph, parts: int) -> dict[str, int]:
     """Return the axis along which `parts` ranks partition a weight, for each weight that they partition."""
     axes: dict[str, int] = {}
     for name, kind in (tensor_parts(graph, parts) if parts > 1 else {}).items():
-        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items()}
+        own = graph.by_name[name].weights
+        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items() if weight in own}
     return axes

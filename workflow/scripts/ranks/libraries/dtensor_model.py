@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, pair
+from models.initial import rotary_tables
 
 Tensors = dict[str, Any]
 Weights = Mapping[str, Any]
@@ -75,7 +76,8 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             x = tf.add_n([window * kernel[place] for place, window in enumerate(_windows(operator, x))])
             return x + own["bias"] if operator["bias"] else x
         case "dense":
-            return _product(x, own["kernel"]) + own["bias"]
+            product = _product(x, own["kernel"])
+            return product + own["bias"] if "bias" in own else product
         case "attention":
             return _attention(operator, x, inputs[-1], own)
         case "embedding":
@@ -86,6 +88,9 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             return tf.concat([tf.zeros_like(x[:, :1]) + own["token"], x], 1)
         case "layer_norm":
             return _layer_norm(operator, x, own)
+        case "rms_norm":
+            mean = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+            return x * tf.math.rsqrt(mean + operator["epsilon"]) * own["scale"]
         case kind if kind in WITHOUT_WEIGHTS:
             return WITHOUT_WEIGHTS[kind](operator, *inputs)
     raise ValueError(f"DTensor has no operator {operator.kind}")
@@ -119,21 +124,34 @@ def _windows(operator: Operator, x: Any) -> list[Any]:
 
 def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
     """Return attention by heads, which a tensor axis partitions, so kernels have three dimensions."""
-    heads = operator["heads"]
+    heads, size = operator["heads"], operator.head_size
 
     def projected(part: str, inputs: Any) -> Any:
-        kernel, bias = own[f"{part}_kernel"], own[f"{part}_bias"]
-        kernel = tf.reshape(kernel, (kernel.shape[0], heads, kernel.shape[1] // heads))
-        return tf.einsum("npi,ihd->nphd", inputs, kernel) + tf.reshape(bias, (heads, bias.shape[0] // heads))
+        kernel, bias = own[f"{part}_kernel"], own.get(f"{part}_bias")
+        product = tf.einsum("npi,ihd->nphd", inputs, tf.reshape(kernel, (kernel.shape[0], -1, size)))
+        return product if bias is None else product + tf.reshape(bias, (-1, size))
 
     query, key, value = projected("query", x), projected("key", to), projected("value", to)
+    if "rotary" in operator.settings:
+        query, key = _rotated(operator, query), _rotated(operator, key)
+    if (group := heads // operator.key_heads) > 1:
+        key, value = (tf.repeat(heads_of, group, 2) for heads_of in (key, value))
     scores = tf.einsum("nphd,nqhd->nhpq", query, key) * query.shape[-1] ** -0.5
     if operator["causal"]:
         unseen = np.triu(np.full(scores.shape[2:], scores.dtype.min / 2, np.float32), 1)
         scores = scores + tf.constant(unseen)
     attended = tf.einsum("nhpq,nqhd->nphd", tf.nn.softmax(scores), value)
     kernel = tf.reshape(own["output_kernel"], (heads, -1, own["output_kernel"].shape[1]))
-    return tf.einsum("nphd,hdo->npo", attended, kernel) + own["output_bias"]
+    product = tf.einsum("nphd,hdo->npo", attended, kernel)
+    return product + own["output_bias"] if "output_bias" in own else product
+
+
+def _rotated(operator: Operator, x: Any) -> Any:
+    """Rotate pairs of units of [N, length, heads, units] by their position (models.initial)."""
+    half = operator.head_size // 2
+    cosines, sines = rotary_tables(operator)[:, :, None]
+    first, second = x[..., :half], x[..., half:]
+    return tf.concat([first * cosines - second * sines, second * cosines + first * sines], -1)
 
 
 def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
@@ -189,6 +207,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
     "average_pool": lambda operator, x: tf.add_n(_windows(operator, x)) / math.prod(pair(operator["kernel"])),
     "global_average_pool": lambda _, x: tf.reduce_mean(x, [1, 2]),
     "add": lambda _, x, y: x + y,
+    "multiply": lambda _, x, gate: x * gate,
     "multiply_channels": lambda _, x, gate: x * tf.reshape(gate, (gate.shape[0], 1, 1, gate.shape[1])),
     "concatenate": lambda _, *inputs: tf.concat(inputs, -1),
     "step": lambda operator, x: x[:, operator["index"]],

@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from models.graph import Graph, Operator, pair
+from models.initial import rotary_tables
 
 Arrays = dict[str, Array]
 Weights = Mapping[str, Array]
@@ -85,7 +87,7 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, 
         case "conv" | "depthwise_conv":
             return _convolution(operator, x, own, dtype)
         case "dense":
-            return _dense(x, own["kernel"], own["bias"], dtype)
+            return _dense(x, own["kernel"], own.get("bias"), dtype)
         case "attention":
             return _attention(operator, x, inputs[-1], own, dtype, attend)
         case "embedding":
@@ -98,13 +100,16 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, 
             )
         case "layer_norm":
             return _layer_norm(operator, x, own)
+        case "rms_norm":
+            return _rms_norm(operator, x, own)
         case kind if kind in WITHOUT_WEIGHTS:
             return WITHOUT_WEIGHTS[kind](operator, *inputs)
     raise ValueError(f"JAX has no operator {operator.kind}")
 
 
-def _dense(x: Array, kernel: Array, bias: Array, dtype: Any) -> Array:
-    return x.astype(dtype) @ kernel.astype(dtype) + bias.astype(dtype)
+def _dense(x: Array, kernel: Array, bias: Array | None, dtype: Any) -> Array:
+    product = x.astype(dtype) @ kernel.astype(dtype)
+    return product if bias is None else product + bias.astype(dtype)
 
 
 def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Array:
@@ -151,13 +156,24 @@ def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
 
 def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any, attend: Attend) -> Array:
     def projected(part: str, values: Array) -> Array:
-        return _dense(values, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
+        return _dense(values, own[f"{part}_kernel"], own.get(f"{part}_bias"), dtype)
 
     query, key, value = (
-        projected(part, values).reshape(*values.shape[:2], operator["heads"], -1)
+        projected(part, values).reshape(*values.shape[:2], -1, operator.head_size)
         for part, values in (("query", x), ("key", to), ("value", to))
     )
+    if "rotary" in operator.settings:
+        tables = rotary_tables(operator)
+        query, key = _rotated(query, tables), _rotated(key, tables)
     return projected("output", attend(query, key, value, operator["causal"]).reshape(x.shape))
+
+
+def _rotated(x: Array, tables: np.ndarray) -> Array:
+    """Rotate pairs of units of [N, length, heads, units] by their position (models.initial), in float32."""
+    cosines, sines = tables[:, :, None]
+    first, second = jnp.split(x.astype(jnp.float32), 2, -1)
+    pairs = [first * cosines - second * sines, second * cosines + first * sines]
+    return jnp.concatenate(pairs, -1).astype(x.dtype)
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
@@ -186,6 +202,13 @@ def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
     seen = seen - seen.mean(-1, keepdims=True)
     normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
     return (normal * own["scale"] + own["offset"]).astype(x.dtype)
+
+
+def _rms_norm(operator: Operator, x: Array, own: Weights) -> Array:
+    """Divide by the root of the mean square over the last axis (Zhang & Sennrich 2019)."""
+    seen = x.astype(jnp.float32)
+    normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
+    return (normal * own["scale"]).astype(x.dtype)
 
 
 def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> tuple[Array, Arrays]:
@@ -222,6 +245,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
     ),
     "global_average_pool": lambda _, x: x.mean((1, 2)),
     "add": lambda _, x, y: x + y,
+    "multiply": lambda _, x, gate: x * gate,
     "multiply_channels": lambda _, x, gate: x * gate[:, None, None, :],
     "concatenate": lambda _, *inputs: jnp.concatenate(inputs, -1),
     "step": lambda operator, x: x[:, operator["index"]],

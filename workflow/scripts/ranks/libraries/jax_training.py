@@ -111,7 +111,7 @@ def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> 
         and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
         and all(size % 8 == 0 and size <= MAX_CUDNN_HEAD for size in graph.head_sizes)
         and all(
-            operator["heads"] % tensor == 0 for operator in graph.operators if operator.kind == "attention"
+            operator.key_heads % tensor == 0 for operator in graph.operators if operator.kind == "attention"
         )
     )
 

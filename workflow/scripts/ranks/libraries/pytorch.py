@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from torch import fx, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from models.graph import SHARED, Graph, Operator, is_decayed
+from models.initial import rotary_tables
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
@@ -75,6 +77,8 @@ def build(graph: Graph) -> fx.GraphModule:
     Its forward method is generated, as a sequence of calls that a person would write.
     """
     root, calls = nn.Module(), fx.Graph()
+    for name, tables in rotary_buffers(graph).items():
+        root.register_buffer(name, tables)
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.
@@ -87,6 +91,18 @@ def build(graph: Graph) -> fx.GraphModule:
     return fx.GraphModule(root, calls, graph.model)
 
 
+def rotary_buffers(graph: Graph) -> dict[str, torch.Tensor]:
+    """Return the tables of rotary positions by the names of a model's buffers; equal layers share them."""
+    return {
+        _rotary_buffer(operator): torch.tensor(rotary_tables(operator)) for operator in graph.rotary_operators
+    }
+
+
+def _rotary_buffer(operator: Operator) -> str:
+    sizes = (*operator["rotary"].values(), operator.shape[0], operator.head_size)
+    return re.sub(r"\W", "_", "_".join(map(str, ("rotary", *sizes))))
+
+
 def _called(
     operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph
 ) -> fx.Node:
@@ -94,6 +110,8 @@ def _called(
     match operator.kind:
         case "add":
             return calls.call_function(torch.add, inputs)
+        case "multiply":
+            return calls.call_function(torch.mul, inputs)
         case "multiply_channels":
             gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
             return calls.call_function(torch.mul, (inputs[0], gate))
@@ -118,6 +136,8 @@ def _called(
             root.add_module(operator.name, _module(operator, graph))
             return calls.call_function(getitem, (calls.call_module(operator.name, inputs), 0))
     root.add_module(operator.name, _module(operator, graph))
+    if "rotary" in operator.settings:
+        return calls.call_module(operator.name, inputs, {"rotary": calls.get_attr(_rotary_buffer(operator))})
     return calls.call_module(operator.name, inputs)
 
 
@@ -150,17 +170,19 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
         case "flatten":
             return nn.Flatten()
         case "dense":
-            return nn.Linear(channels, operator["units"])
+            return nn.Linear(channels, operator["units"], bias="bias" in operator.weights)
         case "dropout":
             return nn.Dropout(operator["rate"])
-    return _module_of_sequences(operator, channels, graph)
+    return _module_of_sequences(operator, channels)
 
 
-def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Module:
+def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
     """Return the module of an operator whose input has this many units."""
     match operator.kind:
         case "layer_norm":
             return nn.LayerNorm(units, operator["epsilon"])
+        case "rms_norm":
+            return nn.RMSNorm(units, operator["epsilon"])
         case "embedding":
             return nn.Embedding(*operator.weights["table"])
         case "positions":
@@ -168,8 +190,7 @@ def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Mod
         case "class_token":
             return ClassToken(units)
         case "attention":
-            memory_units = graph.by_name[operator.inputs[-1]].shape[-1]
-            return Attention(units, memory_units, operator["heads"], operator["causal"])
+            return Attention(operator)
         case "lstm":
             return LSTM(units, operator["units"])
     raise ValueError(f"PyTorch has no operator {operator.kind}")
@@ -535,14 +556,7 @@ class PyTorchTrainer(Trainer):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
         dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
         kernels = {
-            attention_kernel(
-                operator.shape[-1] // operator["heads"],
-                operator.shape[0],
-                graph.by_name[operator.inputs[-1]].shape[0],
-                operator["causal"],
-                dtype,
-                device,
-            )
+            attention_kernel(operator, graph.by_name[operator.inputs[-1]].shape[0], dtype, device)
             for operator in graph.operators
             if operator.kind == "attention"
         }

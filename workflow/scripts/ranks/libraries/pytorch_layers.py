@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+from models.graph import BYTES, Operator
 
 
 class Positions(nn.Module):
@@ -29,15 +32,22 @@ class ClassToken(nn.Module):
         return torch.cat([self.weight.to(x.dtype).expand(len(x), 1, -1), x], 1)
 
 
-def attention_kernel(
-    head_size: int, length: int, memory_length: int, causal: bool, dtype: torch.dtype, device: torch.device
-) -> str:
+def rotated(x: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs of units of [N, heads, length, units] by the cosines and sines of models.initial."""
+    cosines, sines = tables
+    first, second = (x.float() if x.itemsize < BYTES else x).chunk(2, -1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
+
+
+def attention_kernel(operator: Operator, memory_length: int, dtype: torch.dtype, device: torch.device) -> str:
     """Return the kernel of scaled_dot_product_attention in training: `unfused`, or PyTorch's name of it."""
     query, memory = (
-        torch.empty(1, 1, positions, head_size, dtype=dtype, device=device, requires_grad=True)
-        for positions in (length, memory_length)
+        torch.empty(1, heads, positions, operator.head_size, dtype=dtype, device=device, requires_grad=True)
+        for heads, positions in ((operator["heads"], operator.shape[0]), (operator.key_heads, memory_length))
     )
-    choice = SDPBackend(torch._fused_sdp_choice(query, memory, memory, None, 0.0, causal))
+    is_grouped = operator.key_heads != operator["heads"]
+    arguments = (query, memory, memory, None, 0.0, operator["causal"])
+    choice = SDPBackend(torch._fused_sdp_choice(*arguments, enable_gqa=is_grouped))
     return "unfused" if choice == SDPBackend.MATH else choice.name.lower().replace("_", " ")
 
 
@@ -47,19 +57,28 @@ class Attention(nn.Module):
     Its four linear layers may have only some of the heads.
     """
 
-    def __init__(self, units: int, memory_units: int, heads: int, causal: bool) -> None:
+    def __init__(self, operator: Operator) -> None:
         super().__init__()
-        self.head_size, self.causal = units // heads, causal
-        self.query = nn.Linear(units, units)
-        self.key = nn.Linear(memory_units, units)
-        self.value = nn.Linear(memory_units, units)
-        self.output = nn.Linear(units, units)
+        self.head_size, self.causal = operator.head_size, operator["causal"]
+        self.is_grouped = operator.key_heads != operator["heads"]
+        has_bias = "output_bias" in operator.weights
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(*operator.weights[f"{part}_kernel"], bias=has_bias)
+            for part in ("query", "key", "value", "output")
+        )
 
-    def forward(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention)."""
+    def forward(
+        self, x: torch.Tensor, to: torch.Tensor | None = None, *, rotary: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention).
+
+        `rotary` are the cosines and sines of rotary positions (models.initial).
+        """
         to = x if to is None else to
         query, key, value = self._heads(self.query(x)), self._heads(self.key(to)), self._heads(self.value(to))
-        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        if rotary is not None:
+            query, key = rotated(query, rotary), rotated(key, rotary)
+        attended = attend(query, key, value, is_causal=self.causal, enable_gqa=self.is_grouped)
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:

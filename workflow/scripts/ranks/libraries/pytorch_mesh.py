@@ -21,11 +21,12 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
+    PrepareModuleOutput,
     RowwiseParallel,
     parallelize_module,
 )
 
-from models.division import COLUMNS, HEADS, divided_outputs, stages, tensor_parts
+from models.division import COLUMNS, HEADS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import SHARED, Graph
 from models.mesh import AXES
 from ranks.libraries.channels_first import canonical
@@ -61,6 +62,12 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
         if (operator := graph.by_name.get(name)) and operator.kind == "dropout":
             own = DividedDropout(operator["rate"], mesh.get_local_rank(), mesh.size())
             module.add_module(name, own)
+    for name in shared_inputs(graph, parts):
+        # The gradient of the common input is then summed once, as that of an attention.
+        replicated = Replicate()
+        plan[name] = PrepareModuleOutput(
+            output_layouts=replicated, desired_output_layouts=replicated, use_local_output=False
+        )
     parallelize_module(module, mesh, plan)
 
 

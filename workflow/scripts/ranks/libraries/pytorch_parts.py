@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from models.graph import Graph, Operator, is_trained
+from models.initial import rotary_tables
 from models.layout import Region
 from models.soap import Layer, Space
 from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
-from ranks.libraries.pytorch_layers import LSTM
+from ranks.libraries.pytorch_layers import LSTM, rotated
 
 IMAGE = 3  # dimensions of an image
 HEADS = "_heads"  # suffix of the layer of an attention's heads
@@ -186,7 +187,8 @@ class Part:
             case "flatten":
                 return lambda x: x.flatten(1)
             case "dense":
-                return lambda x: call.linear(x, weight("kernel"), weight("bias"))
+                bias = "bias" in operator.weights
+                return lambda x: call.linear(x, weight("kernel"), weight("bias") if bias else None)
             case "tied_dense":
                 return lambda x: call.linear(x, self.shard.weight(f"{operator['of']}.table"))
         return self._of_sequences(operator)
@@ -199,16 +201,24 @@ class Part:
             case "layer_norm":
                 epsilon = operator["epsilon"]
                 return lambda x: call.layer_norm(x, x.shape[-1:], weight("scale"), weight("offset"), epsilon)
+            case "rms_norm":
+                epsilon = operator["epsilon"]
+                return lambda x: call.rms_norm(x, x.shape[-1:], weight("scale"), epsilon)
             case "embedding":
                 return lambda x: call.embedding(x.long(), weight("table"))
             case "attention":
-                return lambda x: call.linear(x, weight("output_kernel"), weight("output_bias"))
+                bias = "output_bias" in operator.weights
+                return lambda x: call.linear(
+                    x, weight("output_kernel"), weight("output_bias") if bias else None
+                )
             case "class_token" if self.region[1][0] == 0:
                 return lambda x: torch.cat([weight("token").expand(len(x), 1, -1), x], 1)
             case "class_token" | "steps":
                 return lambda x: x
             case "add":
                 return torch.add
+            case "multiply":
+                return torch.mul
             case "multiply_channels":
                 return lambda x, gates: x * gates[:, :, None, None]
             case "concatenate":
@@ -236,13 +246,19 @@ class Part:
 
     def _heads(self, operator: Operator) -> Callable[..., Tensor]:
         """Return the attention of this part's heads and positions: [N, length, heads x units of a head]."""
-        cell, (first, end) = self.layer.cell, self.region[1]
+        first, end = self.region[1]
+        tables = torch.from_numpy(rotary_tables(operator)) if "rotary" in operator.settings else None
 
-        def projected(part: str, inputs: Tensor) -> Tensor:
+        def projected(part: str, inputs: Tensor, start: int = 0) -> Tensor:
             kernel, bias = (
-                self.shard.weight(f"{operator.name}.{part}_{name}") for name in ("kernel", "bias")
+                self.shard.weight(f"{operator.name}.{name}") if name in operator.weights else None
+                for name in (f"{part}_kernel", f"{part}_bias")
             )
-            return nn.functional.linear(inputs, kernel, bias).unflatten(-1, (-1, cell)).transpose(1, 2)
+            heads = nn.functional.linear(inputs, kernel, bias).unflatten(-1, (-1, operator.head_size))
+            heads = heads.transpose(1, 2)
+            if tables is None or part == "value":
+                return heads
+            return rotated(heads, tables[:, start : start + inputs.shape[1]].to(heads))
 
         def attend(sequence: Tensor, *queries: Tensor) -> Tensor:
             x = queries[0] if queries else sequence[:, first:end]
@@ -252,11 +268,12 @@ class Part:
                 places = torch.arange(sequence.shape[1], device=x.device)
                 mask = places[None, :] <= places[first:end, None]
             attended = nn.functional.scaled_dot_product_attention(
-                projected("query", x),
+                projected("query", x, first),
                 projected("key", sequence),
                 projected("value", sequence),
                 mask,
                 is_causal=operator["causal"] and has_all_positions,
+                enable_gqa=operator.key_heads != operator["heads"],
             )
             return attended.transpose(1, 2).flatten(2)
 

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
-from ranks.libraries.pytorch import PyTorchTrainer, build, make_optimizer, tensors
+from ranks.libraries.pytorch import PyTorchTrainer, build, make_optimizer, rotary_buffers, tensors
 from ranks.libraries.pytorch_layers import LSTM
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
@@ -182,6 +182,8 @@ class ShardedTrainer(PyTorchTrainer):
         self.module.to_empty(device=self.torch_device)
         for buffer in self.module.buffers():
             buffer.zero_()
+        for name, tables in rotary_buffers(self.graph).items():
+            self.module.get_buffer(name).copy_(tables)
         own = tensors(self.module, self.graph)
         for name, weight in self.context.draw_weights(own):
             operator = self.graph.by_name[name.rpartition(".")[0]]

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
 from ranks.libraries import xla
-from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
+from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, RMSNorm, TiedDense
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
 from ranks.worker.devices import device_indices
@@ -105,16 +105,15 @@ def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
             return layers.AveragePooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
         case "global_average_pool":
             return layers.GlobalAveragePooling2D(name=name)(x)
-        case "add" | "concatenate":
-            joins = layers.Add if operator.kind == "add" else layers.Concatenate
-            return joins(name=name)(inputs)
+        case "add" | "multiply" | "concatenate":
+            return getattr(layers, operator.kind.capitalize())(name=name)(inputs)
         case "multiply_channels":
             gate = layers.Reshape((1, 1, operator.shape[-1]), name=f"{name}_gate")(inputs[1])
             return layers.Multiply(name=name)([x, gate])
         case "flatten":
             return layers.Flatten(name=name)(x)
         case "dense":
-            return layers.Dense(operator["units"], name=name)(x)
+            return layers.Dense(operator["units"], use_bias="bias" in operator.weights, name=name)(x)
         case "dropout":
             return layers.Dropout(operator["rate"], name=name)(x)
     return _applied_to_sequences(operator, inputs, outputs)
@@ -125,6 +124,8 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
     match operator.kind:
         case "layer_norm":
             return layers.LayerNormalization(epsilon=operator["epsilon"], name=name)(x)
+        case "rms_norm":
+            return RMSNorm(x.shape[-1], operator["epsilon"], name=name)(x)
         case "embedding":
             return Embedding(*operator.weights["table"], name=name)(x)
         case "tied_dense":
@@ -134,8 +135,7 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
         case "class_token":
             return ClassToken(operator.shape[-1], name=name)(x)
         case "attention":
-            units, memory_units = x.shape[-1], inputs[-1].shape[-1]
-            return Attention(units, memory_units, operator["heads"], operator["causal"], name=name)(*inputs)
+            return Attention(operator, name=name)(*inputs)
         case "lstm":
             lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
             return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]

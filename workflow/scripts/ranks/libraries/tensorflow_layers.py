@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from models.graph import Operator
+from models.initial import rotary_tables
 
 
 class Embedding(tf.keras.layers.Layer):
@@ -34,6 +38,21 @@ class TiedDense(tf.keras.layers.Layer):
         return tf.reshape(product, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
 
 
+class RMSNorm(tf.keras.layers.Layer):
+    """Divide vectors [..., units] by the root of their mean square, in float32 (Builder.rms_norm)."""
+
+    def __init__(self, units: int, epsilon: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.epsilon = epsilon
+        self.gamma = self.add_weight("gamma", (units,), experimental_autocast=False)
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        seen = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(tf.square(seen), -1, keepdims=True)
+        return tf.cast(seen * tf.math.rsqrt(mean + self.epsilon) * self.gamma, x.dtype)
+
+
 class Positions(tf.keras.layers.Layer):
     """A sequence [N, length, units] plus a learned vector for each position."""
 
@@ -61,22 +80,22 @@ class ClassToken(tf.keras.layers.Layer):
 class Attention(tf.keras.layers.Layer):
     """Multi-head attention of sequences [N, length, units]."""
 
-    def __init__(self, units: int, memory_units: int, heads: int, causal: bool, **settings: Any) -> None:
+    def __init__(self, operator: Operator, **settings: Any) -> None:
         super().__init__(**settings)
-        self.heads, self.causal = heads, causal
-        for part, inputs in {
-            "query": units,
-            "key": memory_units,
-            "value": memory_units,
-            "output": units,
-        }.items():
-            setattr(self, f"{part}_kernel", self.add_weight(f"{part}_kernel", (inputs, units)))
-            setattr(self, f"{part}_bias", self.add_weight(f"{part}_bias", (units,)))
+        self.head_size, self.causal = operator.head_size, operator["causal"]
+        self.group = operator["heads"] // operator.key_heads
+        self.tables = rotary_tables(operator) if "rotary" in operator.settings else None
+        for weight, shape in operator.weights.items():
+            setattr(self, weight, self.add_weight(weight, shape))
 
     def call(self, x: Any, to: Any = None) -> Any:
         """Return the attention of each position of `x` to all of `to`, by default `x` (Builder.attention)."""
         to = x if to is None else to
         query, key, value = self._heads("query", x), self._heads("key", to), self._heads("value", to)
+        if self.tables is not None:
+            query, key = _rotated(query, self.tables), _rotated(key, self.tables)
+        if self.group > 1:
+            key, value = tf.repeat(key, self.group, 1), tf.repeat(value, self.group, 1)
         scores = tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5
         if self.causal:
             seen = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
@@ -87,12 +106,22 @@ class Attention(tf.keras.layers.Layer):
     def _heads(self, part: str, x: Any) -> Any:
         product = self._dense(part, x)
         return tf.transpose(
-            tf.reshape(product, (-1, product.shape[1], self.heads, product.shape[2] // self.heads)),
+            tf.reshape(product, (-1, product.shape[1], product.shape[2] // self.head_size, self.head_size)),
             (0, 2, 1, 3),
         )
 
     def _dense(self, part: str, x: Any) -> Any:
-        return tf.tensordot(x, getattr(self, f"{part}_kernel"), 1) + getattr(self, f"{part}_bias")
+        product = tf.tensordot(x, getattr(self, f"{part}_kernel"), 1)
+        bias = getattr(self, f"{part}_bias", None)
+        return product if bias is None else product + bias
+
+
+def _rotated(x: Any, tables: np.ndarray) -> Any:
+    """Rotate pairs of units of [N, heads, length, units] by their position (models.initial), in float32."""
+    cosines, sines = tables
+    first, second = tf.split(tf.cast(x, tf.float32), 2, -1)
+    pairs = [first * cosines - second * sines, second * cosines + first * sines]
+    return tf.cast(tf.concat(pairs, -1), x.dtype)
 
 
 @tf.custom_gradient

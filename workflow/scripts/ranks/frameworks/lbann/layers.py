@@ -227,8 +227,9 @@ def _layers(
                     pool_pads_i=operator["padding"],
                 )
             ]
-        case "global_average_pool" | "add":
-            return [layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
+        case "global_average_pool" | "add" | "multiply":
+            kinds = {"add": "sum", "multiply": "hadamard"}
+            return [layer(name, inputs, kinds.get(operator.kind, "channelwise_mean"))]
         case "concatenate":
             return [
                 layer(
@@ -247,7 +248,8 @@ def _layers(
                 layer(name, [inputs[0], tiled], "hadamard"),
             ]
         case "dense" if len(operator.shape) == 1:
-            return [layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=True)]
+            has_bias = "bias" in operator.weights
+            return [layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=has_bias)]
         case "dropout":
             return [layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
     return sequences.layers(operator, inputs, graph, device)

@@ -14,6 +14,7 @@ from models.graph import Graph, Operator
 from ranks.frameworks.lbann.layer import Layer, activation, layer
 
 MASKED = -1e9  # added to the score of a later position
+UNKNOWN_SETTINGS = {"key_heads", "rotary"}  # of an attention
 MASK = "causal_mask.{}"  # name of the constant weights, by the length of the sequence
 
 
@@ -124,7 +125,7 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
             ]
         case "layer_norm":
             return _layer_norm(operator, inputs, weights)
-        case "attention":
+        case "attention" if UNKNOWN_SETTINGS.isdisjoint(operator.settings):
             return _attention(operator, inputs)
         case "lstm":
             return _lstm(operator, inputs, below[0], device)
@@ -148,8 +149,8 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
 
 
 def _dense(name: str, inputs: list[str], weights: list[str], units: int) -> Layer:
-    """Return the layers of a dense operator at each position."""
-    settings = {"bias": {"value": True}, "transpose": {"value": False}}
+    """Return the layers of a dense operator at each position; without bias it has one weight."""
+    settings = {"bias": {"value": len(weights) > 1}, "transpose": {"value": False}}
     return layer(
         name, inputs, "channelwise_fully_connected", weights, output_channel_dims=[units], **settings
     )
@@ -184,8 +185,14 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
     """
     name, heads, (length, units) = operator.name, operator["heads"], operator.shape
     size = units // heads
+
+    def projected(output: str, part: str, sources: list[str]) -> Layer:
+        weights = [f"{part}_{weight}" for weight in ("kernel", "bias")]
+        own = [f"{name}.{weight}" for weight in weights if weight in operator.weights]
+        return _dense(output, sources, own, units)
+
     built = [
-        _dense(f"{name}.{part}", [source], [f"{name}.{part}_kernel", f"{name}.{part}_bias"], units)
+        projected(f"{name}.{part}", part, [source])
         for part, source in (("query", inputs[0]), ("key", inputs[-1]), ("value", inputs[-1]))
     ]
     built.append(
@@ -216,7 +223,7 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
     if heads > 1:
         built.append(layer(f"{name}.heads", heads_outputs, "concatenation", axis=1))
         heads_outputs = [f"{name}.heads"]
-    return [*built, _dense(name, heads_outputs, [f"{name}.output_kernel", f"{name}.output_bias"], units)]
+    return [*built, projected(name, "output", heads_outputs)]
 
 
 def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> list[Layer]:
