@@ -15,7 +15,14 @@ from models.graph import Graph, from_json, is_kernel
 from models.initial import initial_weights
 
 SAMPLES = 8
-LEVELS = {"momentum": 0.9, "weight_decay": 0.0}
+LEVELS = {
+    "momentum": 0.9,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "decayed_weights": "kernels",
+}
 Forward = Callable[[np.ndarray], np.ndarray]
 
 
@@ -154,7 +161,7 @@ def run_dtensor(
         for name, gradient in tape.gradient(loss, trainable).items():
             state = {slot: tf.zeros_like(trainable[name]) for slot in MOMENTS[optimizer]}
             trainable[name], _ = learned(
-                levels, name, trainable[name], state, tf.convert_to_tensor(gradient), rule(0, rate)
+                levels, name, trainable[name], state, tf.convert_to_tensor(gradient), rule(levels, 0, rate)
             )
         return {**weights, **trainable, **statistics}
 

@@ -110,7 +110,34 @@ IRRELEVANT_FACTORS = (
         "momentum",
         ("optimizer",),
         "Adam has no momentum",
-        lambda levels, _: bool(levels["optimizer"] == "adam"),
+        lambda levels, _: bool(levels["optimizer"] != "sgd"),
+    ),
+    *(
+        IrrelevantFactor(
+            factor, ("optimizer",), "only Adam has it", lambda levels, _: bool(levels["optimizer"] == "sgd")
+        )
+        for factor in ("adam_beta1", "adam_beta2", "adam_epsilon")
+    ),
+    IrrelevantFactor(
+        "decayed_weights",
+        ("weight_decay",),
+        "there is no weight decay",
+        lambda levels, _: bool(levels["weight_decay"] == 0),
+    ),
+    IrrelevantFactor(
+        "lr_final_share",
+        ("lr_schedule",),
+        "only a cosine ends with it",
+        lambda levels, _: bool(levels["lr_schedule"] != "cosine"),
+    ),
+    *(
+        IrrelevantFactor(
+            factor,
+            ("lr_schedule",),
+            "the learning rate has no steps",
+            lambda levels, _: bool(levels["lr_schedule"] != "step"),
+        )
+        for factor in ("lr_step_epochs", "lr_step_factor")
     ),
     IrrelevantFactor(
         "compiler",

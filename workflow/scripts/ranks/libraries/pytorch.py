@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, getitem
 from pathlib import Path
@@ -29,7 +29,7 @@ from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
-from ranks.worker.trainer import HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -65,7 +65,6 @@ FUSED_ATTENTION = (
     torch.backends.cuda.enable_mem_efficient_sdp,
     torch.backends.cuda.enable_cudnn_sdp,
 )
-ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
 def build(graph: Graph) -> fx.GraphModule:
@@ -210,22 +209,41 @@ def make_optimizer(
     rate: float,
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """Return SGD with momentum or Adam (Kingma & Ba 2015).
-
-    Weight decay is added to the gradients of kernels. The optimizer updates `part(parameter)` of each
-    parameter.
-    """
-    decay = levels["weight_decay"]
+    """Return the optimizer of a module; it updates `part(parameter)` of each parameter."""
     own = tensors(module, graph)
     trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+    return optimizer_of({name: [tensor] for name, tensor in trained.items()}, levels, rate)
+
+
+def adam_settings(levels: dict[str, Any]) -> dict[str, Any]:
+    """Return betas and epsilon in PyTorch's words."""
+    return {"betas": (levels["adam_beta1"], levels["adam_beta2"]), "eps": levels["adam_epsilon"]}
+
+
+def optimizer_of(
+    weights: Mapping[str, Sequence[torch.Tensor]], levels: dict[str, Any], rate: float
+) -> torch.optim.Optimizer:
+    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
+
+    Args:
+        weights: Tensors that it updates by the names of weights in the graph; a rank may have none.
+        levels: Levels of the factors.
+        rate: Learning rate.
+    """
+    decay, level = levels["weight_decay"], levels["decayed_weights"]
+    tensors_by_decay: dict[float, list[torch.Tensor]] = {decay: [], 0.0: []}
+    for name, own in weights.items():
+        tensors_by_decay[decay if is_decayed(name, level) else 0.0] += own
     groups: list[dict[str, Any]] = [
-        {"params": [tensor for name, tensor in trained.items() if is_decayed(name)], "weight_decay": decay},
-        {"params": [tensor for name, tensor in trained.items() if not is_decayed(name)]},
+        {"params": own, "weight_decay": group_decay} for group_decay, own in tensors_by_decay.items() if own
     ]
-    if not decay:
-        groups = [{"params": list(trained.values())}]
-    if levels["optimizer"] == "adam":
-        return torch.optim.Adam(groups, rate, **ADAM)
+    if not groups:  # PyTorch refuses an optimizer without parameters.
+        groups = [{"params": [torch.zeros(0, requires_grad=True)]}]
+    match levels["optimizer"]:
+        case "adam":
+            return torch.optim.Adam(groups, rate, **adam_settings(levels))
+        case "adamw":
+            return torch.optim.AdamW(groups, rate, **adam_settings(levels))
     return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
 
 
@@ -352,9 +370,31 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean", label_smoothing: float = 0.0
+) -> torch.Tensor:
     """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length]."""
-    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
+    return nn.functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+def norm_over_ranks(
+    weights: Sequence[torch.Tensor], n_copies: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """Return the norm of the gradients of all ranks' weights, each counted once; collective.
+
+    Args:
+        weights: Weights of this rank, or its shards of them, with their gradients.
+        n_copies: Number of ranks that have the same gradient, by weight.
+        device: The rank's device.
+    """
+    square = torch.zeros((), device=device)
+    if weights:
+        norms = torch.stack(torch._foreach_norm([weight.grad for weight in weights]))
+        square += (norms.square() / torch.tensor(n_copies, device=device)).sum()
+    dist.all_reduce(square)
+    return square.sqrt()
 
 
 class PyTorchTrainer(Trainer):
@@ -375,7 +415,9 @@ class PyTorchTrainer(Trainer):
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
+        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(
+            cross_entropy, label_smoothing=levels["label_smoothing"]
+        )
         if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
@@ -469,9 +511,19 @@ class PyTorchTrainer(Trainer):
         loss.backward()
 
     def update(self) -> None:
-        """Run an optimizer step and clear the gradients (a hook)."""
+        """Clip the gradients, run an optimizer step and clear the gradients (a hook)."""
+        if limit := self.context.levels["clip_norm"]:
+            every = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+            weights = [weight for weight in every if weight.grad is not None]
+            factor = limit / (self.gradient_norm(weights) + CLIP_EPSILON)
+            torch._foreach_mul_([weight.grad for weight in weights], factor.clamp(max=1.0))
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
+        """Return the L2 norm of all gradients; `weights` are those that this rank updates (a hook)."""
+        norms = torch._foreach_norm([weight.grad for weight in weights])
+        return torch.linalg.vector_norm(torch.stack(norms))
 
     @torch.no_grad()
     def validate(self) -> EpochSums:
