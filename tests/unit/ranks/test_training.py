@@ -178,7 +178,7 @@ THREE_STEPS: dict[str, dict[str, Any]] = {
     },
     "sgd": {
         "dataset": "synthetic-8x8x1-10-64",
-        "learning_rate": 1e-2,
+        "learning_rate": 0.1,
         "weight_decay": 0.01,
         "decayed_weights": "all",
         "clip_norm": 0.05,

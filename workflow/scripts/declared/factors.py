@@ -37,7 +37,7 @@ MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallel
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure
-MAX_NAME, DIGEST_DIGITS = 192, 12  # characters of a cell's name, to which runs append their replicate
+MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name, to which runs append their replicate
 CUSTOM = "custom_"  # prefix of the names of factors of the user's own
 
 

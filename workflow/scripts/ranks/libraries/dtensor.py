@@ -70,6 +70,15 @@ def learned(
     return weight - rule[0] * change, {"mean": mean, "square": square}
 
 
+def cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> Any:
+    """Return the loss of each label; a share of it, `label_smoothing`, is the mean over all classes."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not label_smoothing:
+        return losses
+    means = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
+    return (1 - label_smoothing) * losses + label_smoothing * means
+
+
 class Layout:
     """Layouts of arrays on a mesh of ranks."""
 
@@ -185,7 +194,7 @@ class DTensorTrainer(Trainer):
         with tf.GradientTape() as tape:
             tape.watch(list(trained.values()))
             logits, statistics = self._forward(weights, samples, seed)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            losses = cross_entropy(labels, logits, self.context.levels["label_smoothing"])
         # The mean is over the losses of all replicas.
         mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))
         gradients = tape.gradient(losses, trained, output_gradients=mean)
