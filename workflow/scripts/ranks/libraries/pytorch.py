@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils.checkpoint import checkpoint
 
 from models.graph import SHARED, Graph, Operator, is_decayed
 from ranks.libraries.ahead import N_SLOTS, Ahead
@@ -67,15 +68,27 @@ FUSED_ATTENTION = (
 )
 
 
-def build(graph: Graph) -> fx.GraphModule:
+def build(graph: Graph, recomputes_blocks: bool = False) -> fx.GraphModule:
     """Return the model as a PyTorch module.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
     Its forward method is generated, as a sequence of calls that a person would write.
+
+    Args:
+        graph: The model.
+        recomputes_blocks: Whether blocks keep their inputs alone and are computed again in the backward pass.
     """
     root, calls = nn.Module(), fx.Graph()
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
+    blocks = (
+        {operators[0].name: operators for operators in graph.blocks.values()} if recomputes_blocks else {}
+    )
+    in_blocks = {operator.name for operators in blocks.values() for operator in operators}
     for operator in graph.operators[1:]:
+        if operator.name in blocks:
+            nodes |= _checkpointed(blocks[operator.name], nodes, graph, root, calls)
+        if operator.name in in_blocks:
+            continue
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
@@ -83,7 +96,44 @@ def build(graph: Graph) -> fx.GraphModule:
             operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls
         )
     calls.output(nodes[graph.operators[-1].name])
-    return fx.GraphModule(root, calls, graph.model)
+    module = fx.GraphModule(root, calls, graph.model)
+    for name, layer in root.named_children():
+        module.add_module(name, layer)  # Layers of checkpointed blocks are not in `calls`.
+    return module
+
+
+class Checkpointed(nn.Module):
+    """A block that keeps its inputs alone and is computed again in the backward pass (Chen et al. 2016).
+
+    Its layers are those of the model, so that names of weights stay as they are.
+    """
+
+    def __init__(self, block: fx.GraphModule) -> None:
+        super().__init__()
+        self._block = (block,)  # In a tuple it is no submodule.
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the block's outputs."""
+        return checkpoint(self._block[0], *inputs, use_reentrant=False)
+
+
+def _checkpointed(
+    operators: Sequence[Operator], nodes: dict[str, fx.Node], graph: Graph, root: nn.Module, calls: fx.Graph
+) -> dict[str, fx.Node]:
+    """Return the outputs of a block by the names of their operators; the block becomes one call."""
+    own = {operator.name for operator in operators}
+    inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in own))
+    outputs = [op.name for op in operators if any(user.name not in own for user in graph.users(op.name))]
+    block = fx.Graph()
+    within = {name: block.placeholder(f"input{i}") for i, name in enumerate(inputs)}
+    for operator in operators:
+        below = tuple(within[name] for name in operator.inputs)
+        within[operator.name] = _called(operator, below, graph, root, block)
+    block.output(tuple(within[name] for name in outputs))
+    name = f"{operators[0].name}_checkpointed"
+    root.add_module(name, Checkpointed(fx.GraphModule(root, block, name)))
+    results = calls.call_module(name, tuple(nodes[name] for name in inputs))
+    return {output: calls.call_function(getitem, (results, i)) for i, output in enumerate(outputs)}
 
 
 def _called(
@@ -440,7 +490,7 @@ class PyTorchTrainer(Trainer):
 
     def make_module(self) -> nn.Module:
         """Return the model with its initial weights on the device (a hook)."""
-        module = build(self.graph)
+        module = build(self.graph, self.context.levels["checkpointing"] == "blocks")
         load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
         return module.to(self.torch_device, memory_format=self._format)
 
