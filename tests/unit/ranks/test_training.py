@@ -202,6 +202,20 @@ def test_three_steps_of_recipes_agree_to_1e_6(trainings: Trainings, framework: s
 
 
 @pytest.mark.parametrize(
+    "framework",
+    framework_params(able(COMPARED, model="gpt-nano", checkpointing="blocks"), ("pytorch-ddp",)),
+)
+def test_blocks_computed_again_train_alike(trainings: Trainings, framework: str) -> None:
+    levels = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-64", "learning_rate": 0.1, "epochs": 3}
+    folder = trainings.train(framework, **of_64(framework), **levels, checkpointing="blocks")
+    assert_same(
+        weights(folder / "after.npz"), trainings.weights(framework, **of_64(framework), **levels), 1e-6
+    )
+    ranks = json.loads((folder / "result.json").read_text())["ranks"]
+    assert {rank["settings"]["activations"] for rank in ranks} == {"blocks are computed again"}
+
+
+@pytest.mark.parametrize(
     ("recipe", "factor", "level"),
     [
         ("adamw", "optimizer", "adam"),

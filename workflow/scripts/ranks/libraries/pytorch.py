@@ -461,6 +461,7 @@ class PyTorchTrainer(Trainer):
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._recomputes_blocks = levels["checkpointing"] == "blocks"
         self.module = self.make_module()
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
@@ -490,7 +491,7 @@ class PyTorchTrainer(Trainer):
 
     def make_module(self) -> nn.Module:
         """Return the model with its initial weights on the device (a hook)."""
-        module = build(self.graph, self.context.levels["checkpointing"] == "blocks")
+        module = build(self.graph, self._recomputes_blocks)
         load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
         return module.to(self.torch_device, memory_format=self._format)
 
@@ -630,6 +631,8 @@ class PyTorchTrainer(Trainer):
             "input pipeline": f"a thread copies up to {N_SLOTS} batches ahead" if self._ahead else ON_DEMAND,
             "threads": str(torch.get_num_threads()),
         }
+        if self._recomputes_blocks:
+            settings["activations"] = "blocks are computed again"
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"
