@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import hashlib
 import json
 import os
 import shlex
@@ -32,6 +33,7 @@ SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TESTS = Path(__file__).resolve().parents[1]
+MAX_NAME = 200  # characters of a training's folder, to which locks append
 TRAINED = "trained"  # a file in the folder of a successful training
 TEMPORARY = "tmp"  # folder of temporary files of ranks
 PLAIN = {
@@ -159,9 +161,10 @@ class Trainings:
 
     def _train(self, framework: str, level_items: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(level_items)
-        folder = self.folder / ".".join(
-            [framework, *(f"{name}={level}" for name, level in level_items)]
-        ).replace("/", "_")
+        name = ".".join([framework, *(f"{name}={level}" for name, level in level_items)]).replace("/", "_")
+        if len(name) > MAX_NAME:
+            name = f"{name[:MAX_NAME]}.{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        folder = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():

@@ -11,6 +11,7 @@ from analysis.responses import response_notes, with_response
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
+from declared.models import model_graph
 from declared.responses import RESPONSES
 from support.measured_elsewhere import MLPERF
 from support.synthetic import campaign, write_frames
@@ -154,6 +155,19 @@ def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, run
     assert not any("hardware" in heading for heading in plain.display) and plain.data["mfu"].notna().all()
     unclear = efficiency.model_flop_utilization(mpt.assign(custom_checkpointing="selective"))
     assert unclear["hfu"].isna().all() and unclear["mfu"].notna().any()
+
+
+def test_blocks_computed_again_count_as_executed_not_as_needed(runs: pd.DataFrame) -> None:
+    """gpt-nano's head is in no block, so that it is computed once."""
+    tokens = runs.assign(model="gpt-nano", dataset="synthetic-tokens-32-16-256", peak_flops_s=1e12)
+    kept, again = (
+        efficiency.model_flop_utilization(tokens.assign(checkpointing=level)).iloc[0]
+        for level in ("none", "blocks")
+    )
+    graph = model_graph("gpt-nano", "synthetic-tokens-32-16-256")
+    head = graph.operators[-1].macs
+    assert kept["recomputed_flops"] == 0 and again["recomputed_flops"] == 2 * (graph.macs - head) > 0
+    assert again["mfu"] == kept["mfu"] == kept["hfu"] < again["hfu"]
 
 
 def test_campaign_without_success_has_no_rows(runs: pd.DataFrame) -> None:

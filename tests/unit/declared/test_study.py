@@ -8,6 +8,7 @@ import yaml
 
 from common.errors import InputError
 from declared.configuration import load_config
+from declared.factors import MAX_NAME, factor_table, levels_name
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.design import plan_design
@@ -565,6 +566,38 @@ def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> N
         len(plan_design(load_study("s", written(tmp_path, factors=one_momentum)), load_site("local")))
         == 2 * 2
     )
+
+
+@pytest.mark.parametrize(
+    ("factor", "levels", "decided_by"),
+    [
+        ("adam_beta2", [0.95, 0.999], {"optimizer": "adamw"}),
+        ("decayed_weights", ["kernels", "all"], {"weight_decay": 0.1}),
+        ("lr_final_share", [0.0, 0.1], {"lr_schedule": "cosine"}),
+        ("lr_step_factor", [0.1, 0.5], {"lr_schedule": "step"}),
+    ],
+)
+def test_parts_of_a_recipe_vary_where_they_mean_something(
+    tmp_path: Path, factor: str, levels: list[Any], decided_by: dict[str, Any]
+) -> None:
+    varied = factors(framework="pytorch-single", batch_size=16, **{factor: levels})
+    error = refusal(written(tmp_path, factors=varied))
+    assert error.code == "duplicate"
+    folder = written(tmp_path, factors={**varied, **decided_by})
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == 2 * 2
+
+
+def test_name_of_a_long_recipe_ends_with_a_digest() -> None:
+    defaults = {name: rules["default"] for name, rules in factor_table().items() if "default" in rules}
+    levels = {**defaults, "framework": "pytorch-mesh", "model": "gpt-2", "dataset": "wikitext-2-small"}
+    levels |= {"batch_size": 1, "nodes": 16, "sync_every": 16, "optimizer": "adamw", "adam_beta2": 0.95}
+    levels |= {"learning_rate": 3e-4, "weight_decay": 0.1, "decayed_weights": "matrices", "clip_norm": 1.0}
+    levels |= {"lr_warmup_epochs": 1, "lr_schedule": "cosine", "lr_final_share": 0.1, "precision": "tf32"}
+    short = levels_name({**levels, "lr_warmup_epochs": 0})
+    assert short.endswith("decayed=matrices.clip=1.0.lr=cosine.lr_end=0.1") and len(short) <= MAX_NAME
+    long = {**levels, "parallelism": "data2-sharded8-tensor4", "microbatches": 1}
+    names = {levels_name({**long, "lr_final_share": share}) for share in (0.1, 0.2)}
+    assert len(names) == 2 and {len(name) for name in names} == {MAX_NAME}
 
 
 def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) -> None:

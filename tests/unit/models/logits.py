@@ -16,7 +16,14 @@ from models.graph import Graph, from_json, is_kernel
 from models.initial import initial_weights
 
 SAMPLES = 8
-LEVELS = {"momentum": 0.9, "weight_decay": 0.0}
+LEVELS = {
+    "momentum": 0.9,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "decayed_weights": "kernels",
+}
 Forward = Callable[[np.ndarray], np.ndarray]
 
 
@@ -170,7 +177,7 @@ def run_dtensor(
         return {**weights, **trainable, **statistics}, updated
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
-        own_rule = rule(next(n_steps), rate)
+        own_rule = rule(levels, next(n_steps), rate)
         weights, moments = trained(now, states, own_rule, tf.constant(samples), tf.constant(labels))
         now.update(weights)
         states.update(moments)

@@ -226,7 +226,7 @@ def test_a_tied_table_is_one_weight() -> None:
     assert [key for key in model.weights() if key.startswith(("embedding", "head"))] == ["embedding.table"]
 
 
-def test_kernels_alone_are_decayed() -> None:
+def test_weight_decay_is_of_kernels_matrices_or_all() -> None:
     undecayed = {
         "bias",
         "scale",
@@ -240,8 +240,13 @@ def test_kernels_alone_are_decayed() -> None:
     }
     decayed = {"kernel", "recurrent_kernel", "query_kernel", "key_kernel", "value_kernel", "output_kernel"}
     graphs = [graph("vit-b-16", (32, 32, 3), 10), graph("rnn-translation", (6,), 9, 9, "next")]
-    weights = {key.rpartition(".")[2]: is_decayed(key) for model in graphs for key in model.weights()}
-    assert weights == dict.fromkeys(undecayed, False) | dict.fromkeys(decayed, True)
+    by_level = {
+        level: {
+            key.rpartition(".")[2] for model in graphs for key in model.weights() if is_decayed(key, level)
+        }
+        for level in ("kernels", "matrices", "all")
+    }
+    assert by_level == {"kernels": decayed, "matrices": decayed | {"table"}, "all": decayed | undecayed}
 
 
 @pytest.mark.parametrize(

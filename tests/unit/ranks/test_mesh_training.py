@@ -182,6 +182,41 @@ def test_traced_stage_waits_between_its_microbatches(trainings: Trainings) -> No
         ] == 5
 
 
+CLIPPED = {
+    "model": "gpt-nano",
+    "dataset": "synthetic-tokens-32-16-256",
+    "learning_rate": 1.0,
+    "clip_norm": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("framework", "mesh", "levels"),
+    [
+        ("pytorch-mesh", "sharded2", {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.every_framework)
+            for case in (
+                ("pytorch-mesh", "tensor2", {}),
+                ("pytorch-mesh", "pipeline2-tensor2", {"microbatches": 2}),  # which share a table
+                ("pytorch-mesh", "pipeline2-sharded2", {"microbatches": 2}),
+                ("pytorch-mesh", "data2-sharded2", {}),
+                ("jax", "sharded2-tensor2", {}),
+                ("jax", "sharded2", {"sharding": "optimizer"}),
+                ("tensorflow-dtensor", "data2-tensor2", {}),
+                ("deepspeed", "sharded2", {"sharding": "optimizer"}),
+                ("deepspeed", "sharded2", {"sharding": "gradients"}),
+                ("deepspeed", "sharded2", {"sharding": "parameters"}),
+            )
+        ),
+    ],
+)
+def test_clipping_counts_each_weight_once(
+    trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any]
+) -> None:
+    check(trainings, framework, mesh, {**CLIPPED, **levels}, 1e-4, 0.4)
+
+
 STAGES = """
 import json
 from types import SimpleNamespace

@@ -31,6 +31,7 @@ FURTHER_STRATEGIES: list[tuple[str, int, dict[str, Any]]] = [
     ("data", 2, {"sync_every": 5, "weight_decay": 0.01}),
     ("expert", 2, {"optimizer": "adam", "learning_rate": 1e-3}),
     ("random2", 4, {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.01}),
+    ("random2", 4, {"clip_norm": 0.1, "label_smoothing": 0.1}),
     ("random3", 1, {}),
     ("data", 2, TOKENS),
     ("expert", 4, TOKENS),

@@ -158,6 +158,87 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
+# Three steps, in which gradients are clipped, of published recipes: nanoGPT's of GPT-2 (adamw), and one of ResNet
+# with step and smoothing. The rate is small, since Adam amplifies the rounding of small gradients.
+THREE_STEPS: dict[str, dict[str, Any]] = {
+    "adamw": {
+        "model": "gpt-nano",
+        "dataset": "synthetic-tokens-32-16-64",
+        "optimizer": "adamw",
+        "adam_beta2": 0.95,
+        "adam_epsilon": 1e-6,
+        "learning_rate": 1e-4,
+        "weight_decay": 0.1,
+        "decayed_weights": "matrices",
+        "clip_norm": 0.05,
+        "lr_schedule": "cosine",
+        "lr_final_share": 0.1,
+        "lr_warmup_epochs": 1,
+        "epochs": 3,
+    },
+    "sgd": {
+        "dataset": "synthetic-8x8x1-10-64",
+        "learning_rate": 0.1,
+        "weight_decay": 0.01,
+        "decayed_weights": "all",
+        "clip_norm": 0.05,
+        "label_smoothing": 0.1,
+        "lr_schedule": "step",
+        "lr_step_epochs": 2,
+        "epochs": 3,
+        "seed": 7,  # as of adam above
+    },
+}
+
+
+@pytest.mark.parametrize("recipe", THREE_STEPS)
+@pytest.mark.parametrize("framework", framework_params(COMPARED, ("pytorch-ddp", "tensorflow-single")))
+def test_three_steps_of_recipes_agree_to_1e_6(trainings: Trainings, framework: str, recipe: str) -> None:
+    levels = THREE_STEPS[recipe]
+    if not able([framework], **levels):
+        pytest.skip(f"{framework} refuses the recipe")
+    reference = trainings.weights("pytorch-single", batch_size=64, **levels)
+    assert_same(trainings.weights(framework, **of_64(framework), **levels), reference, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "framework",
+    framework_params(able(COMPARED, model="gpt-nano", checkpointing="blocks"), ("pytorch-ddp",)),
+)
+def test_blocks_computed_again_train_alike(trainings: Trainings, framework: str) -> None:
+    levels = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-64", "learning_rate": 0.1, "epochs": 3}
+    folder = trainings.train(framework, **of_64(framework), **levels, checkpointing="blocks")
+    assert_same(
+        weights(folder / "after.npz"), trainings.weights(framework, **of_64(framework), **levels), 1e-6
+    )
+    ranks = json.loads((folder / "result.json").read_text())["ranks"]
+    assert {rank["settings"]["activations"] for rank in ranks} == {"blocks are computed again"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "factor", "level"),
+    [
+        ("adamw", "optimizer", "adam"),
+        ("adamw", "adam_beta2", 0.999),
+        ("adamw", "weight_decay", 0.0),
+        ("adamw", "decayed_weights", "kernels"),
+        ("adamw", "clip_norm", 0.0),
+        ("adamw", "lr_schedule", "constant"),
+        ("sgd", "label_smoothing", 0.0),
+        ("sgd", "clip_norm", 0.0),
+        ("sgd", "lr_schedule", "constant"),
+    ],
+)
+def test_every_part_of_a_recipe_moves_weights(
+    trainings: Trainings, recipe: str, factor: str, level: Any
+) -> None:
+    levels = {"batch_size": 64, **THREE_STEPS[recipe]}
+    weights_of_recipe = trainings.weights("pytorch-single", **levels)
+    without = trainings.weights("pytorch-single", **{**levels, factor: level})
+    difference = max(float(np.abs(weights_of_recipe[name] - without[name]).max()) for name in without)
+    assert difference > 1e-6, "more than what frameworks may be apart"
+
+
 @pytest.mark.parametrize("framework", framework_params(COMPARED))
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")

@@ -42,7 +42,7 @@ RECOMPUTATION_FACTOR = f"{CUSTOM}checkpointing"
 RECOMPUTED_SHARES = {"off": 0.0, "on": 1.0}
 INPUT_COLUMNS = (
     "model", "dataset", "device", "devices", "precision", "parameters", "sample_flops", "peak_flops_s",
-    "throughput_samples_s", "throughput_tokens_s", RECOMPUTATION_FACTOR,
+    "throughput_samples_s", "throughput_tokens_s", "checkpointing", RECOMPUTATION_FACTOR,
 )  # fmt: skip
 ORIGIN_COLUMNS = [
     "sample_flops", "operations_source", "recomputed_flops", "peak_flops_s", "peak_device", "peak_precision",
@@ -162,18 +162,25 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
     unknown = f"no operations are known of {run['model']}; {OPERATIONS_HINT}"
     counted = find_operations(run)
     source, operations = counted or ("", Operations(math.nan, math.nan))
-    level = run.get(RECOMPUTATION_FACTOR)
-    share = RECOMPUTED_SHARES.get(str(level), math.nan) if pd.notna(level) else 0.0
     return {
         "sample_flops": operations.model,
         "operations_source": source,
-        "recomputed_flops": operations.forward * share,
+        "recomputed_flops": operations.forward * _recomputed_share(run),
         "peak_flops_s": peak.flops_s,
         "peak_device": peak.device,
         "peak_precision": peak.precision,
         "peak_source": peak.source,
         "without_mfu": peak.reason or ("" if counted else unknown),
     }
+
+
+def _recomputed_share(run: Mapping[str, Any]) -> float:
+    """Return the share of a forward pass that is computed again while going backward, NaN if unknown."""
+    if pd.notna(level := run.get(RECOMPUTATION_FACTOR)):
+        return RECOMPUTED_SHARES.get(str(level), math.nan)
+    if run.get("checkpointing") != "blocks" or (graph := find_graph(run["model"], run["dataset"])) is None:
+        return 0.0
+    return sum(operator.macs for block in graph.blocks.values() for operator in block) / graph.macs
 
 
 def _number(value: Any) -> float:

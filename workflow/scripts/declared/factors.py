@@ -6,6 +6,7 @@ names, titles have not.
 """
 
 import functools
+import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass
@@ -36,6 +37,7 @@ MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallel
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure
+MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name, to which runs append their replicate
 CUSTOM = "custom_"  # prefix of the names of factors of the user's own
 
 
@@ -85,6 +87,7 @@ TYPES = {"integer": int, "number": float, "string": str}
 LIMITS = {
     "minimum": "ge",
     "maximum": "le",
+    "exclusiveMinimum": "gt",
     "exclusiveMaximum": "lt",
     "maxLength": "max_length",
     "pattern": "pattern",
@@ -144,17 +147,21 @@ def levels_name(levels: Mapping[str, Any]) -> str:
     """Return a name of some levels: of core factors, and of other factors that differ from their default.
 
     The name is also a directory name. Of all levels, it is the name of the cell. It has all levels of factors
-    of the user's own.
+    of the user's own. A name that would be too long ends with a digest of it.
     """
     names = [
         f"{entry.get('symbol', '')}{levels[name]}"
         if entry.get("core")
-        else f"{name}={levels[name]}".replace("/", "_")
+        else f"{entry.get('symbol', name)}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
         if name in levels and (entry.get("core") or levels[name] != entry["default"])
     ]
     own = [f"{factor_rules(name)['title']}={level}" for name, level in levels.items() if is_custom(name)]
-    return ".".join([*names, *own])
+    name = ".".join([*names, *own])
+    if len(name) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{name[: MAX_NAME - 1 - DIGEST_DIGITS]}.{digest}"
 
 
 def has_largest_batch(levels: Mapping[str, Any]) -> bool:

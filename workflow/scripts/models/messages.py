@@ -28,7 +28,7 @@ from models.mesh import Mesh
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
 # Numbers of optimizer state per parameter; that of sgd is the momentum.
-N_STATES = {"sgd": 1, "adam": 2}
+N_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 
 
 @dataclass(frozen=True)

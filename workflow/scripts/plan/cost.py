@@ -63,8 +63,15 @@ TIME_NEUTRAL_FACTORS = (
     "warmup_epochs",
     "learning_rate",
     "momentum",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
     "lr_scaling",
     "lr_warmup_epochs",
+    "lr_schedule",
+    "lr_final_share",
+    "lr_step_epochs",
+    "lr_step_factor",
 )
 CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]

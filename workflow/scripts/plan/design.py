@@ -110,7 +110,34 @@ IRRELEVANT_FACTORS = (
         "momentum",
         ("optimizer",),
         "Adam has no momentum",
-        lambda levels, _: bool(levels["optimizer"] == "adam"),
+        lambda levels, _: bool(levels["optimizer"] != "sgd"),
+    ),
+    *(
+        IrrelevantFactor(
+            factor, ("optimizer",), "only Adam has it", lambda levels, _: bool(levels["optimizer"] == "sgd")
+        )
+        for factor in ("adam_beta1", "adam_beta2", "adam_epsilon")
+    ),
+    IrrelevantFactor(
+        "decayed_weights",
+        ("weight_decay",),
+        "there is no weight decay",
+        lambda levels, _: bool(levels["weight_decay"] == 0),
+    ),
+    IrrelevantFactor(
+        "lr_final_share",
+        ("lr_schedule",),
+        "only a cosine ends with it",
+        lambda levels, _: bool(levels["lr_schedule"] != "cosine"),
+    ),
+    *(
+        IrrelevantFactor(
+            factor,
+            ("lr_schedule",),
+            "the learning rate has no steps",
+            lambda levels, _: bool(levels["lr_schedule"] != "step"),
+        )
+        for factor in ("lr_step_epochs", "lr_step_factor")
     ),
     IrrelevantFactor(
         "compiler",
@@ -361,6 +388,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         _check_partition(levels, mesh, local_batch)
     _check_shares(levels, framework, replicas, local_batch)
     _check_compiler(levels, framework)
+    _check_checkpointing(levels)
     return Geometry(
         nodes=nodes,
         ranks=ranks,
@@ -541,6 +569,21 @@ def _check_image_factors(levels: Levels) -> None:
         if levels[name] != neutral:
             reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has sequences of tokens"
             raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
+
+
+def _check_checkpointing(levels: Levels) -> None:
+    """Raise InfeasibleCell if the model's blocks cannot be computed again in the backward pass."""
+    if levels["checkpointing"] == "none":
+        return
+    graph, reason = model_graph(levels["model"], levels["dataset"]), ""
+    if not graph.blocks:
+        reason = f"checkpointing=blocks: {levels['model']} has no blocks"
+    elif graph.statistics:
+        reason = f"checkpointing=blocks would move the running statistics of {levels['model']} twice a step"
+    if reason:
+        raise InfeasibleCell(
+            "not-recomputable", reason, ("model", "checkpointing"), "set checkpointing: none"
+        )
 
 
 def _check_compiler(levels: Levels, framework: Framework) -> None:

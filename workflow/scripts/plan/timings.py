@@ -38,7 +38,9 @@ PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
 # Factors that affect the time of parts; cells that share a strategy have the same TRAINING_FACTORS.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
-TRAINING_FACTORS = ("momentum", "weight_decay", "precision")
+TRAINING_FACTORS = (
+    "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
+)  # fmt: skip
 BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # for all repetitions of a timing
 SMALLEST_BYTES, GROWTH, SIZES = 1024, 4, 7  # of messages: to 4 MiB
 

@@ -22,6 +22,7 @@ from models.graph import BYTES
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
+    "lr_schedule", "lr_final_share", "lr_step_epochs", "lr_step_factor",
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
 HETEROGENEOUS = Note(

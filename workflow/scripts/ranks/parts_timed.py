@@ -24,9 +24,16 @@ from torch import Tensor
 from models.graph import Graph, is_decayed
 from models.layout import dimensions, needs, reads
 from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
-from ranks.libraries.pytorch import build, configured, cross_entropy, device_name, synchronize, tensors
+from ranks.libraries.pytorch import (
+    build,
+    configured,
+    cross_entropy,
+    device_name,
+    optimizer_of,
+    synchronize,
+    tensors,
+)
 from ranks.libraries.pytorch_parts import HEADS, Part, Shard, size_of, state_size
-from ranks.libraries.pytorch_strategy import optimizer_of
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
 from ranks.worker.node import machine, memory_bytes
@@ -224,7 +231,8 @@ def timed(context: Context, device: torch.device) -> dict[str, Any]:
     update_times: dict[tuple[Any, ...], list[float]] = {}
     for place, count in shares:
         trained = Shard(space.layers[place], graph, 0, count, weights).to(device).trained()
-        timing_key = tuple((tuple(weight.shape), is_decayed(name)) for name, weight in trained.items())
+        level = context.levels["decayed_weights"]
+        timing_key = tuple((tuple(weight.shape), is_decayed(name, level)) for name, weight in trained.items())
         if timing_key not in update_times:
             update_times[timing_key] = clock.times(
                 _step({name: [weight] for name, weight in trained.items()}, context.levels)

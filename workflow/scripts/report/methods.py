@@ -474,7 +474,7 @@ def _constants_note(runs: pd.DataFrame) -> str:
         for name, level in levels.items()
         if name not in NAMED_ELSEWHERE and (name in NAMED_CONSTANTS or level != defaults.get(name))
     }
-    if levels.get("optimizer") == "adam":
+    if str(levels.get("optimizer")).startswith("adam"):
         named.pop("momentum", None)
     if not named:
         return ""

@@ -73,7 +73,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
 
 def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
     """Return how many numbers are kept per parameter: itself, its gradient, optimizer state."""
-    if levels["optimizer"] == "adam":
+    if levels["optimizer"] != "sgd":
         return 4
     return 3 if levels["momentum"] else 2
 

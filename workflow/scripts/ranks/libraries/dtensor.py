@@ -22,11 +22,11 @@ from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, by_first_interface
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.process import at_end
-from ranks.worker.trainer import NONE, ON_DEMAND, UNFUSED, Trainer
+from ranks.worker.trainer import CLIP_EPSILON, NONE, ON_DEMAND, UNFUSED, Trainer
 
 TRANSPORT = "ring over grpc"
-ADAM = {"mean": 0.9, "square": 0.999, "epsilon": 1e-8}
-MOMENTS = {"sgd": ("velocity",), "adam": ("mean", "square")}  # of every weight, by the optimizer
+# Moments of every weight, by the optimizer.
+MOMENTS = {"sgd": ("velocity",), "adam": ("mean", "square"), "adamw": ("mean", "square")}
 
 
 def join(context: Context) -> None:
@@ -39,15 +39,13 @@ def join(context: Context) -> None:
     at_end.append(context.group.barrier)
 
 
-def rule(update: int, rate: float) -> np.ndarray:
+def rule(levels: Mapping[str, Any], update: int, rate: float) -> np.ndarray:
     """Return the factors of an optimizer's rule that change with the step, float32 [3].
 
     They are the rate and the factors by which Adam divides its moments; step 0 is the first.
     """
-    return np.array(
-        [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in MOMENTS["adam"])],
-        np.float32,
-    )
+    betas = levels["adam_beta1"], levels["adam_beta2"]
+    return np.array([rate, *(-math.expm1((update + 1) * math.log(beta)) for beta in betas)], np.float32)
 
 
 def learned(
@@ -55,17 +53,30 @@ def learned(
 ) -> tuple[Any, Tensors]:
     """Return a weight and its moments after an optimizer step.
 
-    SGD with momentum, or Adam (Kingma & Ba 2015).
+    SGD with momentum, Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019).
     """
-    if levels["weight_decay"] and is_decayed(name):
-        gradient = gradient + levels["weight_decay"] * weight
+    if levels["weight_decay"] and is_decayed(name, levels["decayed_weights"]):
+        if levels["optimizer"] == "adamw":
+            weight = weight - rule[0] * levels["weight_decay"] * weight
+        else:
+            gradient = gradient + levels["weight_decay"] * weight
     if levels["optimizer"] == "sgd":
         velocity = levels["momentum"] * moments["velocity"] + gradient
         return weight - rule[0] * velocity, {"velocity": velocity}
-    mean = ADAM["mean"] * moments["mean"] + (1 - ADAM["mean"]) * gradient
-    square = ADAM["square"] * moments["square"] + (1 - ADAM["square"]) * tf.square(gradient)
-    change = mean / rule[1] / (tf.sqrt(square / rule[2]) + ADAM["epsilon"])
+    beta1, beta2 = levels["adam_beta1"], levels["adam_beta2"]
+    mean = beta1 * moments["mean"] + (1 - beta1) * gradient
+    square = beta2 * moments["square"] + (1 - beta2) * tf.square(gradient)
+    change = mean / rule[1] / (tf.sqrt(square / rule[2]) + levels["adam_epsilon"])
     return weight - rule[0] * change, {"mean": mean, "square": square}
+
+
+def cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> Any:
+    """Return the loss of each label; a share of it, `label_smoothing`, is the mean over all classes."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not label_smoothing:
+        return losses
+    means = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
+    return (1 - label_smoothing) * losses + label_smoothing * means
 
 
 class Layout:
@@ -170,7 +181,7 @@ class DTensorTrainer(Trainer):
         return self.layout.placed(seed, self.layout.everywhere(1))
 
     def _rule(self) -> Any:
-        factors = rule(self._updates, self.context.learning_rate(self._updates))
+        factors = rule(self.context.levels, self._updates, self.context.learning_rate(self._updates))
         return self.layout.placed(factors, self.layout.everywhere(1))
 
     def _training_step(self, samples: Any, labels: Any, seed: Any, rule: Any) -> Any:
@@ -183,15 +194,23 @@ class DTensorTrainer(Trainer):
         with tf.GradientTape() as tape:
             tape.watch(list(trained.values()))
             logits, statistics = self._forward(weights, samples, seed)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            losses = cross_entropy(labels, logits, self.context.levels["label_smoothing"])
         # The mean is over the losses of all replicas.
         mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))
         gradients = tape.gradient(losses, trained, output_gradients=mean)
         sums = self._sums(losses, self._right(logits, labels) if self.context.counts_correct else None)
         now = [(self.variables[name], value) for name, value in statistics.items()]
+        gradients = {
+            name: dtensor.relayout(
+                tf.convert_to_tensor(gradient), self.layout.weight(name, len(gradient.shape))
+            )
+            for name, gradient in gradients.items()
+        }
+        if limit := self.context.levels["clip_norm"]:
+            square = tf.add_n([tf.reduce_sum(tf.square(gradient)) for gradient in gradients.values()])
+            factor = tf.minimum(1.0, limit / (tf.sqrt(square) + CLIP_EPSILON))
+            gradients = {name: gradient * factor for name, gradient in gradients.items()}
         for name, gradient in gradients.items():
-            layout = self.layout.weight(name, len(gradient.shape))
-            gradient = dtensor.relayout(tf.convert_to_tensor(gradient), layout)
             moments = {moment: self.moments[name, moment].read_value() for moment in self._moment_names}
             weight, moments = learned(self.context.levels, name, weights[name], moments, gradient, rule)
             now += [

@@ -36,7 +36,7 @@ from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
-from ranks.worker.trainer import HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
 
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.
@@ -48,7 +48,6 @@ PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"
 # What cuDNN's fused attention takes on every device that has it.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
-ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
 
 State = dict[str, Any]
 
@@ -136,17 +135,21 @@ def fused_attention(axes: Sequence[str]) -> Attend:
 
 
 def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return SGD with momentum or Adam (Kingma & Ba 2015), without the learning rate.
+    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
 
-    Weight decay is added to the gradients of kernels.
+    Its changes are without the learning rate. AdamW adds weight decay to the changes, the others to the
+    gradients.
     """
-    rule = adam(**ADAM) if levels["optimizer"] == "adam" else optax.trace(levels["momentum"])
+    if levels["optimizer"] == "sgd":
+        rule = optax.trace(levels["momentum"])
+    else:
+        rule = adam(levels["adam_beta1"], levels["adam_beta2"], levels["adam_epsilon"])
 
     def decayed(weights: Mapping[str, Any]) -> dict[str, bool]:
-        return {name: is_decayed(name) for name in weights}
+        return {name: is_decayed(name, levels["decayed_weights"]) for name in weights}
 
     decay = [optax.add_decayed_weights(levels["weight_decay"], decayed)] if levels["weight_decay"] else []
-    return optax.chain(*decay, rule)
+    return optax.chain(rule, *decay) if levels["optimizer"] == "adamw" else optax.chain(*decay, rule)
 
 
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -267,6 +270,22 @@ class Layout:
             name: scattered[name] if name in scattered else self._part(name, reduced[name])
             for name in gradients
         }
+
+    def norm(self, gradients: Arrays) -> Array:
+        """Return the L2 norm of all gradients, of which a replica may have shards."""
+        squares = {name: jnp.sum(jnp.square(gradient)) for name, gradient in gradients.items()}
+        shards = sum((square for name, square in squares.items() if self.share[name] is not None), 0.0)
+        whole = sum((square for name, square in squares.items() if self.share[name] is None), 0.0)
+        return jnp.sqrt(whole + lax.psum(shards, "sharded"))
+
+
+def cross_entropy(logits: Array, labels: Array, label_smoothing: float) -> Array:
+    """Return the loss of each label; a share of it, `label_smoothing`, is the mean over all classes."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    if not label_smoothing:
+        return losses
+    means = jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
+    return (1 - label_smoothing) * losses + label_smoothing * means
 
 
 class Marks:
@@ -495,6 +514,7 @@ class JaxTrainer(Trainer):
         [1, 1].
         """
         layout, graph, counts_correct = self.layout, self.context.graph, self.context.counts_correct
+        levels = self.context.levels
         weights = state["weights"] if self._is_replicated else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
         key = self.key_of(lax.axis_index(REPLICAS), number)
@@ -502,7 +522,7 @@ class JaxTrainer(Trainer):
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
             inputs = {**weights, **statistics}, self._normalized(samples)
             logits, new_statistics = forward(graph, *inputs, key, self._dtype, self._attend)
-            loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            loss = cross_entropy(logits, labels, levels["label_smoothing"]).mean()
             sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
             return mark.turn("backward", loss), (sums, new_statistics)
 
@@ -517,10 +537,12 @@ class JaxTrainer(Trainer):
             return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, sums[None]
         if layout.replicas > 1:
             gradients = layout.averaged(mark.hold_back("wait", gradients))
+        gradients = mark.hold_back("optimizer", gradients)
+        if limit := levels["clip_norm"]:
+            factor = jnp.minimum(1.0, limit / (layout.norm(gradients) + CLIP_EPSILON))
+            gradients = {name: gradient * factor for name, gradient in gradients.items()}
         shares = layout.own(weights) if self._is_replicated else state["weights"]
-        changes, moments = self._optimizer.update(
-            mark.hold_back("optimizer", gradients), state["optimizer"], shares
-        )
+        changes, moments = self._optimizer.update(gradients, state["optimizer"], shares)
         shares = {name: weight - rate * changes[name] for name, weight in shares.items()}
         state |= {
             "weights": layout.gathered(shares) if self._is_replicated else shares,

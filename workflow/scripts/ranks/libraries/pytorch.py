@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, getitem
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils.checkpoint import checkpoint
 
 from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
@@ -31,7 +32,7 @@ from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
-from ranks.worker.trainer import HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -67,20 +68,31 @@ FUSED_ATTENTION = (
     torch.backends.cuda.enable_mem_efficient_sdp,
     torch.backends.cuda.enable_cudnn_sdp,
 )
-ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
-def build(graph: Graph) -> fx.GraphModule:
+def build(graph: Graph, recomputes_blocks: bool = False) -> fx.GraphModule:
     """Return the model as a PyTorch module.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
     Its forward method is generated, as a sequence of calls that a person would write.
+
+    Args:
+        graph: The model.
+        recomputes_blocks: Whether blocks keep their inputs alone and are computed again in the backward pass.
     """
     root, calls = nn.Module(), fx.Graph()
     for name, tables in rotary_buffers(graph).items():
         root.register_buffer(name, tables)
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
+    blocks = (
+        {operators[0].name: operators for operators in graph.blocks.values()} if recomputes_blocks else {}
+    )
+    in_blocks = {operator.name for operators in blocks.values() for operator in operators}
     for operator in graph.operators[1:]:
+        if operator.name in blocks:
+            nodes |= _checkpointed(blocks[operator.name], nodes, graph, root, calls)
+        if operator.name in in_blocks:
+            continue
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
@@ -88,7 +100,44 @@ def build(graph: Graph) -> fx.GraphModule:
             operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls
         )
     calls.output(nodes[graph.operators[-1].name])
-    return fx.GraphModule(root, calls, graph.model)
+    module = fx.GraphModule(root, calls, graph.model)
+    for name, layer in root.named_children():
+        module.add_module(name, layer)  # Layers of checkpointed blocks are not in `calls`.
+    return module
+
+
+class Checkpointed(nn.Module):
+    """A block that keeps its inputs alone and is computed again in the backward pass (Chen et al. 2016).
+
+    Its layers are those of the model, so that names of weights stay as they are.
+    """
+
+    def __init__(self, block: fx.GraphModule) -> None:
+        super().__init__()
+        self._block = (block,)  # In a tuple it is no submodule.
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the block's outputs."""
+        return checkpoint(self._block[0], *inputs, use_reentrant=False)
+
+
+def _checkpointed(
+    operators: Sequence[Operator], nodes: dict[str, fx.Node], graph: Graph, root: nn.Module, calls: fx.Graph
+) -> dict[str, fx.Node]:
+    """Return the outputs of a block by the names of their operators; the block becomes one call."""
+    own = {operator.name for operator in operators}
+    inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in own))
+    outputs = [op.name for op in operators if any(user.name not in own for user in graph.users(op.name))]
+    block = fx.Graph()
+    within = {name: block.placeholder(f"input{i}") for i, name in enumerate(inputs)}
+    for operator in operators:
+        below = tuple(within[name] for name in operator.inputs)
+        within[operator.name] = _called(operator, below, graph, root, block)
+    block.output(tuple(within[name] for name in outputs))
+    name = f"{operators[0].name}_checkpointed"
+    root.add_module(name, Checkpointed(fx.GraphModule(root, block, name)))
+    results = calls.call_module(name, tuple(nodes[name] for name in inputs))
+    return {output: calls.call_function(getitem, (results, i)) for i, output in enumerate(outputs)}
 
 
 def rotary_buffers(graph: Graph) -> dict[str, torch.Tensor]:
@@ -231,22 +280,41 @@ def make_optimizer(
     rate: float,
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """Return SGD with momentum or Adam (Kingma & Ba 2015).
-
-    Weight decay is added to the gradients of kernels. The optimizer updates `part(parameter)` of each
-    parameter.
-    """
-    decay = levels["weight_decay"]
+    """Return the optimizer of a module; it updates `part(parameter)` of each parameter."""
     own = tensors(module, graph)
     trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+    return optimizer_of({name: [tensor] for name, tensor in trained.items()}, levels, rate)
+
+
+def adam_settings(levels: dict[str, Any]) -> dict[str, Any]:
+    """Return betas and epsilon in PyTorch's words."""
+    return {"betas": (levels["adam_beta1"], levels["adam_beta2"]), "eps": levels["adam_epsilon"]}
+
+
+def optimizer_of(
+    weights: Mapping[str, Sequence[torch.Tensor]], levels: dict[str, Any], rate: float
+) -> torch.optim.Optimizer:
+    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
+
+    Args:
+        weights: Tensors that it updates by the names of weights in the graph; a rank may have none.
+        levels: Levels of the factors.
+        rate: Learning rate.
+    """
+    decay, level = levels["weight_decay"], levels["decayed_weights"]
+    tensors_by_decay: dict[float, list[torch.Tensor]] = {decay: [], 0.0: []}
+    for name, own in weights.items():
+        tensors_by_decay[decay if is_decayed(name, level) else 0.0] += own
     groups: list[dict[str, Any]] = [
-        {"params": [tensor for name, tensor in trained.items() if is_decayed(name)], "weight_decay": decay},
-        {"params": [tensor for name, tensor in trained.items() if not is_decayed(name)]},
+        {"params": own, "weight_decay": group_decay} for group_decay, own in tensors_by_decay.items() if own
     ]
-    if not decay:
-        groups = [{"params": list(trained.values())}]
-    if levels["optimizer"] == "adam":
-        return torch.optim.Adam(groups, rate, **ADAM)
+    if not groups:  # PyTorch refuses an optimizer without parameters.
+        groups = [{"params": [torch.zeros(0, requires_grad=True)]}]
+    match levels["optimizer"]:
+        case "adam":
+            return torch.optim.Adam(groups, rate, **adam_settings(levels))
+        case "adamw":
+            return torch.optim.AdamW(groups, rate, **adam_settings(levels))
     return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
 
 
@@ -373,9 +441,31 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean", label_smoothing: float = 0.0
+) -> torch.Tensor:
     """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length]."""
-    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
+    return nn.functional.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+def norm_over_ranks(
+    weights: Sequence[torch.Tensor], n_copies: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """Return the norm of the gradients of all ranks' weights, each counted once; collective.
+
+    Args:
+        weights: Weights of this rank, or its shards of them, with their gradients.
+        n_copies: Number of ranks that have the same gradient, by weight.
+        device: The rank's device.
+    """
+    square = torch.zeros((), device=device)
+    if weights:
+        norms = torch.stack(torch._foreach_norm([weight.grad for weight in weights]))
+        square += (norms.square() / torch.tensor(n_copies, device=device)).sum()
+    dist.all_reduce(square)
+    return square.sqrt()
 
 
 class PyTorchTrainer(Trainer):
@@ -392,11 +482,14 @@ class PyTorchTrainer(Trainer):
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._recomputes_blocks = levels["checkpointing"] == "blocks"
         self.module = self.make_module()
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
-        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
+        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(
+            cross_entropy, label_smoothing=levels["label_smoothing"]
+        )
         if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
@@ -419,7 +512,7 @@ class PyTorchTrainer(Trainer):
 
     def make_module(self) -> nn.Module:
         """Return the model with its initial weights on the device (a hook)."""
-        module = build(self.graph)
+        module = build(self.graph, self._recomputes_blocks)
         load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
         return module.to(self.torch_device, memory_format=self._format)
 
@@ -490,9 +583,19 @@ class PyTorchTrainer(Trainer):
         loss.backward()
 
     def update(self) -> None:
-        """Run an optimizer step and clear the gradients (a hook)."""
+        """Clip the gradients, run an optimizer step and clear the gradients (a hook)."""
+        if limit := self.context.levels["clip_norm"]:
+            every = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+            weights = [weight for weight in every if weight.grad is not None]
+            factor = limit / (self.gradient_norm(weights) + CLIP_EPSILON)
+            torch._foreach_mul_([weight.grad for weight in weights], factor.clamp(max=1.0))
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
+        """Return the L2 norm of all gradients; `weights` are those that this rank updates (a hook)."""
+        norms = torch._foreach_norm([weight.grad for weight in weights])
+        return torch.linalg.vector_norm(torch.stack(norms))
 
     @torch.no_grad()
     def validate(self) -> EpochSums:
@@ -549,6 +652,8 @@ class PyTorchTrainer(Trainer):
             "input pipeline": f"a thread copies up to {N_SLOTS} batches ahead" if self._ahead else ON_DEMAND,
             "threads": str(torch.get_num_threads()),
         }
+        if self._recomputes_blocks:
+            settings["activations"] = "blocks are computed again"
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"

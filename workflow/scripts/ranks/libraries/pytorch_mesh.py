@@ -165,7 +165,10 @@ class Stage:
         self.schedule = SCHEDULES[context.levels["schedule"]](
             stage,
             self.microbatches,
-            loss_fn=lambda logits, labels: cross_entropy(logits, labels) / self.divisor,
+            loss_fn=lambda logits, labels: (
+                cross_entropy(logits, labels, label_smoothing=context.levels["label_smoothing"])
+                / self.divisor
+            ),
             scale_grads=False,
         )
 
@@ -242,6 +245,7 @@ class MeshTrainer(ShardedTrainer):
         self.transport = join(context)
         mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
         self.stage: Stage | None = None
+        self.shared: list[tuple[str, dist.ProcessGroup]] = []
         self.regathers = context.levels["sharding"] == "parameters"
         if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
@@ -290,11 +294,16 @@ class MeshTrainer(ShardedTrainer):
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
 
+    def n_copies(self, parameter: torch.Tensor) -> int:
+        """See ShardedTrainer. A table of two stages is on twice as many ranks."""
+        own = tensors(self.module, self.graph)
+        stages_with_it = [
+            dist.get_world_size(group) for table, group in self.shared if own[table] is parameter
+        ]
+        return super().n_copies(parameter) * max(stages_with_it, default=1)
+
     def _step(self) -> None:
-        if self.stage:
-            for table, group in self.shared:
-                gradient = tensors(self.module, self.graph)[table].grad
-                dist.all_reduce(
-                    gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group
-                )
+        for table, group in self.shared:
+            gradient = tensors(self.module, self.graph)[table].grad
+            dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
         super()._step()

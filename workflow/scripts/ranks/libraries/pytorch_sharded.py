@@ -27,7 +27,14 @@ from torch.distributed.tensor import DTensor
 
 from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
-from ranks.libraries.pytorch import PyTorchTrainer, build, make_optimizer, rotary_buffers, tensors
+from ranks.libraries.pytorch import (
+    PyTorchTrainer,
+    build,
+    make_optimizer,
+    norm_over_ranks,
+    rotary_buffers,
+    tensors,
+)
 from ranks.libraries.pytorch_layers import LSTM
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
@@ -220,6 +227,20 @@ class ShardedTrainer(PyTorchTrainer):
             if parameter.grad is not None:
                 own.grad, parameter.grad = parameter.grad.to_local(), None
         super().update()
+
+    def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
+        """See PyTorchTrainer."""
+        parameters = {id(own): parameter for parameter, own in self._own}
+        copies = [self.n_copies(parameters.get(id(weight), weight)) for weight in weights]
+        return norm_over_ranks(weights, copies, self.torch_device)
+
+    def n_copies(self, parameter: torch.Tensor) -> int:
+        """Return the number of ranks that have the same shard of a parameter (a hook)."""
+        copies = self.context.ranks // self.context.mesh.pipeline
+        if isinstance(parameter, DTensor):
+            for axis, placement in enumerate(parameter.placements):
+                copies //= 1 if placement.is_replicate() else parameter.device_mesh.size(axis)
+        return copies
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""

@@ -12,23 +12,23 @@ weights, on accelerators by NCCL; all ranks start them in the same order, that o
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from models.graph import Graph, is_decayed, is_trained
+from models.graph import Graph, is_trained
 from models.layout import Layout, Message, Place, Region, dimensions, lay_out, reads
 from models.soap import DIMENSIONS
 from models.strategy import from_json
 from ranks.libraries.pytorch import (
-    ADAM,
     PyTorchTrainer,
     TorchDistributed,
     cross_entropy,
     join,
+    norm_over_ranks,
+    optimizer_of,
     synchronize,
     tensors,
 )
@@ -108,6 +108,7 @@ class Runner:
         weights: All weights of the model in PyTorch's layout, by their names in the graph.
         phases: Marks of a traced run.
         carries: Group of all ranks for messages in host memory, None if the default group can send these.
+        label_smoothing: Level of the factor.
     """
 
     def __init__(
@@ -119,9 +120,10 @@ class Runner:
         weights: Mapping[str, Tensor],
         phases: Untraced | None = None,
         carries: dist.ProcessGroup | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         self.graph, self.layout, self.space, self.me, self.device = graph, layout, layout.space, rank, device
-        self.carries = carries
+        self.carries, self.label_smoothing = carries, label_smoothing
         self.phases = phases or Untraced()
         self.kinds = [dimensions(layer, graph) for layer in self.space.layers]
         every = [(layer, part) for layer, ranks in enumerate(layout.devices) for part in range(len(ranks))]
@@ -205,6 +207,14 @@ class Runner:
                     by_name[name].append(parameter)
         return by_name
 
+    def n_copies(self) -> dict[int, int]:
+        """Return the number of ranks that have a weight, by its id, for weights of several ranks."""
+        return {
+            id(parameter): dist.get_world_size(shared.group)
+            for shared in self._shared
+            for parameter in shared.parameters
+        }
+
     def _groups(self) -> Iterator[Shared]:
         """Yield the weights that this rank shares with others, in backward order.
 
@@ -271,7 +281,8 @@ class Runner:
             if task.place[0] == len(self.space.layers) - 1:
                 logits, region = task.output, self.layout.region(task.place)
                 part_labels = labels[tuple(slice(*ends) for ends in region[: labels.dim()])]
-                task.output = cross_entropy(logits, part_labels, "sum") / labels.numel()
+                loss_sum = cross_entropy(logits, part_labels, "sum", self.label_smoothing)
+                task.output = loss_sum / labels.numel()
                 loss += task.output.detach()
                 if not self.graph.is_language_model:
                     n_correct += (logits.argmax(-1) == part_labels).sum()
@@ -456,11 +467,23 @@ class StrategyTrainer(PyTorchTrainer):
         weights = tensors(self.module, self.graph)
         self.carries = carrier(self.transport)
         self.runner = Runner(
-            self.graph, layout, context.rank, self.torch_device, weights, context.phases, self.carries
+            self.graph,
+            layout,
+            context.rank,
+            self.torch_device,
+            weights,
+            context.phases,
+            self.carries,
+            context.levels["label_smoothing"],
         )
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
         if context.rank:
             self.module = self.model = nn.Module()
+
+    def gradient_norm(self, weights: list[Tensor]) -> Tensor:
+        """See PyTorchTrainer."""
+        copies = self.runner.n_copies()
+        return norm_over_ranks(weights, [copies.get(id(weight), 1) for weight in weights], self.torch_device)
 
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
@@ -549,27 +572,3 @@ class StrategyTrainer(PyTorchTrainer):
             for tensor in (*shard.parameters(), *shard.buffers())
         ]
         return all(bool(tensor.isfinite().all()) for tensor in own)
-
-
-def optimizer_of(
-    parameters: Mapping[str, Sequence[nn.Parameter]], levels: dict[str, Any], rate: float
-) -> torch.optim.Optimizer:
-    """Return the optimizer of a rank's shards of weights, like PyTorchTrainer's; a rank may have none."""
-    groups_by_decay = {
-        decayed: [
-            parameter
-            for name, parameters_of_name in parameters.items()
-            if is_decayed(name) == decayed
-            for parameter in parameters_of_name
-        ]
-        for decayed in (True, False)
-    }
-    # PyTorch refuses an optimizer without parameters.
-    placeholder = [torch.zeros(0, requires_grad=True)]
-    groups = [
-        {"params": groups_by_decay[True], "weight_decay": levels["weight_decay"]},
-        {"params": groups_by_decay[False] + placeholder},
-    ]
-    if levels["optimizer"] == "adam":
-        return torch.optim.Adam(groups, rate, **ADAM)
-    return torch.optim.SGD(groups, rate, momentum=levels["momentum"])

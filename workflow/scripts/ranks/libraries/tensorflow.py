@@ -29,7 +29,7 @@ from ranks.worker.devices import device_indices
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.operators import Event, moved, show_clock, unix_ahead
 from ranks.worker.phases import COMMUNICATION, Stamps
-from ranks.worker.trainer import HEURISTIC, NONE, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, TIMED, UNFUSED, Trainer
 
 keras = tf.keras
 
@@ -54,7 +54,6 @@ XPLANE = (
     "tsl.profiler.protobuf.xplane_pb2",
     "tensorflow.core.profiler.protobuf.xplane_pb2",
 )
-ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
 def build(graph: Graph) -> Any:
@@ -344,9 +343,17 @@ class TensorFlowTrainer(Trainer):
             self.optimizer = self.make_optimizer(_optimizer(context.levels, context.learning_rate(0)))
             self.optimizer._create_all_weights(self.model.trainable_variables)
             self.accumulated = self.make_accumulators()
-            if context.levels["optimizer"] == "adam":
+            if context.levels["optimizer"] != "sgd":
                 self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
-        self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
+        level = context.levels["decayed_weights"]
+        self._decayed = {
+            _identity(variable) for name, variable in self.variables.items() if is_decayed(name, level)
+        }
+        self._is_decoupled = context.levels["optimizer"] == "adamw"
+        # Keras calls it with the gradients of all ranks.
+        self.optimizer.gradient_transformers = [self.transformed]
+        if self._is_decoupled:
+            self.optimizer.weight_decay_of = self.weight_decay_of
         if context.phases.is_traced:
             self.mark_communication()
         self.updates, self._rate = 0, context.learning_rate(0)
@@ -436,7 +443,6 @@ class TensorFlowTrainer(Trainer):
             ]
         if parts > 1:
             gradients = [gradient / parts for gradient in gradients]
-        gradients = self.decayed(gradients, self.strategy.num_replicas_in_sync)
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))
@@ -450,16 +456,20 @@ class TensorFlowTrainer(Trainer):
             with tf.control_dependencies([update]):
                 self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
 
-    def decayed(self, gradients: list[Any], replicas: int = 1) -> list[Any]:
-        """Return the gradients of trainable variables plus weight decay times the kernels.
+    def transformed(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return pairs of gradients and variables with gradients clipped, plus an L2 penalty."""
+        if limit := self.context.levels["clip_norm"]:
+            norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
+            factor = tf.minimum(1.0, limit / (norm + CLIP_EPSILON))
+            pairs = [(gradient * factor, variable) for gradient, variable in pairs]
+        if self._is_decoupled:
+            return list(pairs)
+        decays = [self.weight_decay_of(variable) for _, variable in pairs]
+        return [(g + decay * v if decay else g, v) for (g, v), decay in zip(pairs, decays, strict=True)]
 
-        Gradients of `replicas` replicas are summed, so weight decay is multiplied.
-        """
-        decay = self.context.levels["weight_decay"] / replicas
-        if not decay:
-            return gradients
-        pairs = zip(gradients, self.model.trainable_variables, strict=True)
-        return [gradient + decay * v if id(v) in self._decayed else gradient for gradient, v in pairs]
+    def weight_decay_of(self, variable: Any) -> float:
+        """Return the weight decay of a trainable variable."""
+        return self.context.levels["weight_decay"] if _identity(variable) in self._decayed else 0.0
 
     def train(self, timer: EpochTimer) -> None:
         """See Trainer."""
@@ -522,8 +532,9 @@ class TensorFlowTrainer(Trainer):
             if self.context.levels["optimizer"] == "sgd" and self.context.levels["momentum"]:
                 self._scale_velocities(tf.constant(rate / self._rate))
         self.updates, self._rate = self.updates + 1, rate
-        if self.context.levels["optimizer"] == "adam":
-            self.optimizer.epsilon.assign(ADAM["epsilon"] * (1 - ADAM["beta_2"] ** self.updates) ** 0.5)
+        if (levels := self.context.levels)["optimizer"] != "sgd":
+            correction = (1 - levels["adam_beta2"] ** self.updates) ** 0.5
+            self.optimizer.epsilon.assign(levels["adam_epsilon"] * correction)
 
     def _scale(self, ratio: Any) -> None:
         for variable in self.model.trainable_variables:
@@ -688,7 +699,8 @@ class TensorFlowTrainer(Trainer):
     def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
         """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
         logits = self.model(images, training=True)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        smoothing = self.context.levels["label_smoothing"]
+        loss = tf.reduce_mean(cross_entropy(labels, logits, smoothing))
         return [loss, *([_count_correct(logits, labels)] if self.context.counts_correct else [])]
 
     def _summed(self, values: Sequence[Any]) -> list[Any]:
@@ -768,11 +780,49 @@ class TensorFlowCollectives(Collectives):
         return self._result.numpy()
 
 
+def _identity(variable: Any) -> str:
+    """Return what identifies a variable, also where a replica has only its own copy."""
+    distributed = getattr(variable, "_distributed_container", lambda: None)()
+    identity: str = (variable if distributed is None else distributed)._unique_id
+    return identity
+
+
+class AdamW(keras.optimizers.legacy.Adam):  # type: ignore[name-defined]
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
+
+    #: weight decay of a trainable variable
+    weight_decay_of: Callable[[Any], float]
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        decay = self.weight_decay_of(var)
+        rate = self._decayed_lr(var.dtype.base_dtype)
+        shrunk = [var.assign_sub(rate * decay * var)] if decay else []
+        with tf.control_dependencies(shrunk):
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+
 def _optimizer(levels: dict[str, Any], rate: float) -> Any:
-    """Return SGD with momentum or Adam (Kingma & Ba 2015); the training step adds weight decay."""
-    if levels["optimizer"] == "adam":
-        return keras.optimizers.legacy.Adam(rate, **ADAM)
+    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW."""
+    adam = {
+        "beta_1": levels["adam_beta1"],
+        "beta_2": levels["adam_beta2"],
+        "epsilon": levels["adam_epsilon"],
+    }
+    match levels["optimizer"]:
+        case "adam":
+            return keras.optimizers.legacy.Adam(rate, **adam)
+        case "adamw":
+            return AdamW(rate, **adam, name="AdamW")
     return keras.optimizers.legacy.SGD(rate, momentum=levels["momentum"])
+
+
+def cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> Any:
+    """Return the loss of each label; a share of it, `label_smoothing`, is the mean over all classes."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not label_smoothing:
+        return losses
+    means = tf.reduce_logsumexp(logits, -1) - tf.reduce_mean(logits, -1)
+    return (1 - label_smoothing) * losses + label_smoothing * means
 
 
 def _loss() -> Any:

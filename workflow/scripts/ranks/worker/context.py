@@ -89,10 +89,20 @@ class Context:
     def learning_rate(self, update: int) -> float:
         """Return the learning rate of optimizer step `update` (0 is the run's first).
 
-        It rises linearly in the first `lr_warmup_epochs` epochs.
+        It rises linearly in the first `lr_warmup_epochs` epochs, and follows `lr_schedule` afterwards.
         """
-        rising = self.levels["lr_warmup_epochs"] * len(self.accumulation_groups)
-        return self.target_learning_rate * min(1.0, (update + 1) / max(1, rising))
+        levels, epoch_updates = self.levels, len(self.accumulation_groups)
+        rising = levels["lr_warmup_epochs"] * epoch_updates
+        rate = self.target_learning_rate * min(1.0, (update + 1) / max(1, rising))
+        match levels["lr_schedule"]:
+            case "cosine" if update >= rising:
+                progress = (update - rising) / (levels["epochs"] * epoch_updates - rising)
+                final = levels["lr_final_share"]
+                return rate * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)
+            case "step":
+                n_steps = update // epoch_updates // levels["lr_step_epochs"]
+                return rate * levels["lr_step_factor"] ** n_steps
+        return rate
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ UNFUSED = "two matrix products and a softmax"
 TIMED = "the fastest of those timed in the first steps"
 HEURISTIC = "by heuristics"
 NONE = "none"
+CLIP_EPSILON = 1e-6  # summand of the norm that gradients are clipped by, as in torch.nn.utils.clip_grad_norm_
 
 
 class Training(abc.ABC):

@@ -6,10 +6,10 @@ Rajbhandari et al., SC 2020).
 
 With sharded parameters the model is built within `zero.Init`, so that no rank ever has all of it. Adam is
 DeepSpeed's FusedAdam on CUDA devices, if its kernel is installed or can be compiled, else PyTorch's; the
-result is the same. Communication overlaps computation in all stages, as in DeepSpeed's tutorial. In mixed
-precision (DeepSpeed's `torch_autocast`), parameters and gradients of linear layers and convolutions travel in
-bfloat16. All other settings are DeepSpeed's defaults, except that gradient clipping and its timers are off,
-and that the bucket of gradients is not larger than all of them.
+result is the same, as is that of DeepSpeed's clipping of gradients. Communication overlaps computation in all
+stages, as in DeepSpeed's tutorial. In mixed precision (DeepSpeed's `torch_autocast`), parameters and
+gradients of linear layers and convolutions travel in bfloat16. All other settings are DeepSpeed's defaults,
+except that its timers are off, and that the bucket of gradients is not larger than all of them.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def configuration(context: Context, stage: int) -> dict[str, Any]:
     """
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
-        "gradient_clipping": 0.0,
+        "gradient_clipping": float(context.levels["clip_norm"]),
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {
             "stage": stage,
@@ -117,7 +117,7 @@ def trainer(context: Context) -> Trainer:
     import torch
 
     from ranks.libraries.channels_first import canonical
-    from ranks.libraries.pytorch import ADAM, PyTorchTrainer, build, load, tensors
+    from ranks.libraries.pytorch import PyTorchTrainer, adam_settings, build, load, tensors
 
     def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return a weight as a list of parameters to gather, [] if it is a buffer."""
@@ -140,12 +140,16 @@ def trainer(context: Context) -> Trainer:
             return module.to(self.torch_device)
 
         def distribute(self) -> None:
-            if context.levels["optimizer"] == "adam" and has_fused_adam(context):
+            levels = context.levels
+            if levels["optimizer"] != "sgd" and has_fused_adam(context):
                 groups = [
                     {key: group[key] for key in ("params", "lr", "weight_decay")}
                     for group in self.optimizer.param_groups
                 ]
-                self.optimizer = deepspeed.ops.adam.FusedAdam(groups, adam_w_mode=False, **ADAM)
+                is_decoupled = levels["optimizer"] == "adamw"
+                self.optimizer = deepspeed.ops.adam.FusedAdam(
+                    groups, adam_w_mode=is_decoupled, **adam_settings(levels)
+                )
             self.engine, self.optimizer, *_ = deepspeed.initialize(
                 model=self.module, optimizer=self.optimizer, config=configuration(context, self.stage)
             )

@@ -44,6 +44,11 @@ def trainer(context: Context) -> Trainer:
             if context.phases.is_traced:
                 mark_communication(context.phases, self.optimizer)
 
+        def update(self) -> None:
+            self.optimizer.synchronize()
+            with self.optimizer.skip_synchronize():
+                super().update()
+
         def settings(self) -> dict[str, str]:
             return super().settings() | fusion_settings()
 

@@ -28,7 +28,7 @@ def trainer(context: Context) -> Trainer:
     from ranks.libraries.horovod import Timeline, fusion_settings, transport
     from ranks.libraries.tensorflow import TensorFlowTrainer
 
-    sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
+    sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] != "sgd"
 
     class HorovodTrainer(TensorFlowTrainer):
         def make_strategy(self) -> Any:
@@ -85,9 +85,7 @@ def trainer(context: Context) -> Trainer:
             gradients, learned = zip(*reduced, strict=True)
             if reduces:
                 self.reduced(gradients)
-            self.updated(
-                self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))
-            )
+            self.updated(self.optimizer.apply_gradients(list(zip(gradients, learned, strict=True))))
 
     return HorovodTrainer(context)
 

@@ -60,7 +60,8 @@ def _timeline(context: Context) -> list[Message]:
 def optimizer(levels: dict[str, Any], rate: float) -> Message:
     """Return the experiment's optimizer; proto3 has no defaults, so omitted fields are 0."""
     if levels["optimizer"] == "adam":
-        return {"adam": {"learn_rate": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
+        betas = {f"beta{i}": levels[f"adam_beta{i}"] for i in (1, 2)}
+        return {"adam": {"learn_rate": rate, **betas, "eps": levels["adam_epsilon"]}}
     return {"sgd": {"learn_rate": rate, "momentum": levels["momentum"]}}
 
 

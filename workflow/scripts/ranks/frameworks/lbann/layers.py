@@ -52,7 +52,7 @@ def model(
     Raises:
         ValueError: If LBANN cannot compute an operator as the graph defines it.
     """
-    decayed = [name for name in graph.weights() if is_decayed(name)]
+    decayed = [name for name in graph.weights() if is_decayed(name, "kernels")]
     regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
     constant = [*sequences.constants(graph), *([] if normalized else [NORMALIZATION])]
     return {
