@@ -20,6 +20,7 @@ from models.graph import SHARED, Graph, Operator, is_decayed
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
+from ranks.libraries.pytorch_own import build_own, count_sample_flops, own_statistics, own_tensors
 from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
@@ -68,12 +69,14 @@ FUSED_ATTENTION = (
 ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
-def build(graph: Graph) -> fx.GraphModule:
-    """Return the model as a PyTorch module.
+def build(graph: Graph) -> nn.Module:
+    """Return the model as a PyTorch module, of the user's own or made of a graph of operators.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
-    Its forward method is generated, as a sequence of calls that a person would write.
+    The forward method of a graph is generated, as a sequence of calls that a person would write.
     """
+    if graph.module:
+        return build_own(graph.module)
     root, calls = nn.Module(), fx.Graph()
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
@@ -177,6 +180,8 @@ def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Mod
 
 def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers of a graph's weights, by their names in it."""
+    if graph.module:
+        return own_tensors(module)
     tensors_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
@@ -371,7 +376,10 @@ class PyTorchTrainer(Trainer):
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
+        torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
         self.module = self.make_module()
+        self.n_parameters = sum(weight.numel() for weight in self.module.parameters() if weight.requires_grad)
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
@@ -510,7 +518,8 @@ class PyTorchTrainer(Trainer):
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
         tensors_by_name = tensors(self.module, self.graph)
-        return {name: tensors_by_name[name].cpu().numpy() for name in self.graph.statistics}
+        names = own_statistics(self.module) if self.graph.module else self.graph.statistics
+        return {name: tensors_by_name[name].cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -531,7 +540,7 @@ class PyTorchTrainer(Trainer):
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"
-        if on_gpu and graph.has_convolutions:
+        if on_gpu and (graph.has_convolutions or graph.module):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
         dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
         kernels = {
@@ -549,6 +558,12 @@ class PyTorchTrainer(Trainer):
         if kernels:
             settings["attention"] = ", ".join(sorted(kernels)).replace("unfused", UNFUSED)
         return settings
+
+    def program_report(self) -> dict[str, Any] | None:
+        """See Training. Only ranks know how large a module of the user's own is."""
+        if not self.graph.module:
+            return None
+        return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
 
     def reset_device_memory_peak(self) -> None:
         """See Trainer."""
