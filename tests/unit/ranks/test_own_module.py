@@ -63,7 +63,9 @@ def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> No
 
 @pytest.mark.every_framework
 @pytest.mark.parametrize("precision", ["fp32", "amp"])
-def test_fsdp_trains_batch_normalization_like_ddp(trainings: Trainings, tmp_path: Path, precision: str) -> None:
+def test_fsdp_trains_batch_normalization_like_ddp(
+    trainings: Trainings, tmp_path: Path, precision: str
+) -> None:
     with own_models_in(tmp_path, normalized={}):
         levels = {**ON_TWO, "model": "normalized", "precision": precision}
         ddp, fsdp = (trainings.train(name, **levels) for name in ("pytorch-ddp", "pytorch-fsdp"))
@@ -71,6 +73,14 @@ def test_fsdp_trains_batch_normalization_like_ddp(trainings: Trainings, tmp_path
     assert_same(actual, expected, 1e-5 if precision == "fp32" else 0.02)
     losses = [float(epochs(folder)[0]["validation_loss"]) for folder in (ddp, fsdp)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4 if precision == "fp32" else 0.02)
+
+
+@pytest.mark.every_framework
+def test_logits_of_another_shape_end_the_run(trainings: Trainings, tmp_path: Path) -> None:
+    arguments = {"classes": 7, "channels": "{channels}"}
+    with own_models_in(tmp_path, seven={"arguments": arguments}), pytest.raises(AssertionError) as failed:
+        trainings.train("pytorch-single", model="seven", batch_size=64)
+    assert "[2, 7]" in str(failed.value) and "[2, 10]" in str(failed.value)
 
 
 def test_study_of_own_module_is_measured(

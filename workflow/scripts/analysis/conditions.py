@@ -161,6 +161,7 @@ def setting_note(runs: pd.DataFrame) -> str:
     notes = [
         scopes,
         largest_batches_note(runs),
+        own_models_note(runs),
         algorithms_note(runs),
         unchecked_algorithms_note(runs),
     ]
@@ -485,12 +486,13 @@ def shared_interface_note(runs: pd.DataFrame) -> str:
 
 def own_models_note(runs: pd.DataFrame) -> str:
     """Say which models are PyTorch modules of the user's own, "" if none is."""
-    names = sorted(filter(is_own_model, set(runs["model"])))
+    names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
     if not names:
         return ""
+    are_modules = "is a PyTorch module" if len(names) == 1 else "are PyTorch modules"
     text = (
-        f"{join_names(names)}: PyTorch module{'s' * (len(names) > 1)} of the user's own, without a "
-        "description that other libraries could build; times compare frameworks of PyTorch only."
+        f"{join_names(names)} {are_modules} of the user's own: times compare only frameworks of PyTorch with "
+        "each other."
     )
     return Note("own-models", text, models=names)
 

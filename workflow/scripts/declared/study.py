@@ -42,6 +42,7 @@ from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import trainable_model_names
+from declared.own_models import is_own_model, load_own_model
 from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
@@ -833,6 +834,8 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         "framework": (*framework_names(), *command_names()),
         "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
     }
+    for name in filter(is_own_model, lists["model"]):
+        load_own_model(name)
     for name in (*choices, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
