@@ -20,9 +20,8 @@ from support.own_models import own_models_in
 from support.trainings import Trainings, assert_same, epochs, framework_params, weights
 
 pytestmark = pytest.mark.training
-DISTRIBUTED = [
-    name for name in framework_names() if (it := load_framework(name)).own_modules and it.distributed
-]
+OWN_MODULES = [load_framework(name) for name in framework_names() if load_framework(name).own_modules]
+DISTRIBUTED = [framework.name for framework in OWN_MODULES if framework.distributed]
 MODEL = "mixer-example"
 ALONE = {"model": MODEL, "batch_size": 64, "epochs": 2, "learning_rate": 0.1, "weight_decay": 1e-4}
 ON_TWO = {"batch_size": 32, "nodes": 2}
@@ -38,8 +37,8 @@ def test_two_ranks_train_own_module_like_one_rank(trainings: Trainings, framewor
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-5)
     losses = [float(row["train_loss"]) for row in epochs(shared)]
     assert losses[-1] < 0.8 * losses[0]
-    told = json.loads((shared / "result.json").read_text())["told"]
-    assert told == {"parameters": N_PARAMETERS, "sample_flops": SAMPLE_FLOPS}
+    reported = json.loads((shared / "result.json").read_text())["told"]
+    assert reported == {"parameters": N_PARAMETERS, "sample_flops": SAMPLE_FLOPS}
 
 
 @pytest.mark.every_framework
@@ -83,6 +82,7 @@ def test_logits_of_another_shape_end_the_run(trainings: Trainings, tmp_path: Pat
     assert "[2, 7]" in str(failed.value) and "[2, 10]" in str(failed.value)
 
 
+@pytest.mark.every_framework
 def test_study_of_own_module_is_measured(
     tmp_path: Path, real: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,8 +105,8 @@ class OwnModel(OwnModelKeys):
         for name, value in self.arguments.items():
             if isinstance(value, str) and (placeholder := PLACEHOLDER.fullmatch(value)):
                 if placeholder[1] not in sizes:
-                    known = ", ".join(f"{{{size}}}" for size in sizes)
-                    raise ValueError(f"its argument {name} is {value}; of these samples are known {known}")
+                    names = ", ".join(f"{{{size}}}" for size in sizes)
+                    raise ValueError(f"its argument {name} is {value}; these samples have {names}")
                 value = sizes[placeholder[1]]
             yield name, value
 
