@@ -20,7 +20,13 @@ from models.graph import SHARED, Graph, Operator, is_decayed
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
-from ranks.libraries.pytorch_own import build_own, count_sample_flops, own_statistics, own_tensors
+from ranks.libraries.pytorch_own import (
+    build_own,
+    count_own_parameters,
+    count_sample_flops,
+    own_statistics,
+    own_tensors,
+)
 from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
@@ -379,7 +385,7 @@ class PyTorchTrainer(Trainer):
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
         torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
         self.module = self.make_module()
-        self.n_parameters = sum(weight.numel() for weight in self.module.parameters() if weight.requires_grad)
+        self.n_parameters = count_own_parameters(self.module) if graph.module else graph.parameters
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))

@@ -56,6 +56,11 @@ def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return own | {_own_name(name): buffer for name, buffer in module.named_buffers()}
 
 
+def count_own_parameters(module: nn.Module) -> int:
+    """Return the number of trained parameters, before any of them is sharded."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
 def own_statistics(module: nn.Module) -> list[str]:
     """Return the names of running means and variances, which ranks average before they validate."""
     return [
