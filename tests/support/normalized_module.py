@@ -4,12 +4,13 @@ from torch import nn
 
 
 def make_normalized(classes: int, channels: int) -> nn.Module:
-    """Return a convolution and batch normalization, pooled, with a dense layer."""
+    """Return a convolution and a dense layer with batch normalization of images and of vectors."""
     return nn.Sequential(
         nn.Conv2d(channels, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
+        nn.BatchNorm1d(32),
         nn.Linear(32, classes),
     )

@@ -69,6 +69,7 @@ def test_fsdp_trains_batch_normalization_like_ddp(
         levels = {**ON_TWO, "model": "normalized", "precision": precision}
         ddp, fsdp = (trainings.train(name, **levels) for name in ("pytorch-ddp", "pytorch-fsdp"))
         actual, expected = weights(fsdp / "after.npz"), weights(ddp / "after.npz")
+    assert "module.5/running_mean" in expected
     assert_same(actual, expected, 1e-5 if precision == "fp32" else 0.02)
     losses = [float(epochs(folder)[0]["validation_loss"]) for folder in (ddp, fsdp)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4 if precision == "fp32" else 0.02)

@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
@@ -169,7 +170,7 @@ class ShardedTrainer(PyTorchTrainer):
             return layers[:1]
 
         def is_norm(layer: nn.Module) -> bool:
-            return is_mixed and isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, FSDPModule)
+            return is_mixed and isinstance(layer, _BatchNorm) and not isinstance(layer, FSDPModule)
 
         blocks = []
         for layers in units(root, self.graph):
