@@ -14,9 +14,9 @@ def test_methods_say_how_own_modules_are_built(tmp_path: Path) -> None:
     runs = read_runs(DLPERF / "runs.csv")
     own = runs.assign(model="ours")
     with own_models_in(tmp_path, ours={}):
-        known, only_own = (
+        registered, only_own = (
             set(codes(_workload(Facts(load_study("own-module"), None, table, None, None, []))))
             for table in (runs, own)
         )
-    assert {"one-graph", "same-samples"} <= known and "one-module" not in known
+    assert {"one-graph", "same-samples"} <= registered and "one-module" not in registered
     assert {"one-module", "same-samples"} <= only_own and "one-graph" not in only_own
