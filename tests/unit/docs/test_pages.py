@@ -15,6 +15,7 @@ from common import written
 from common.files import CHECKOUT, load_yaml
 from declared.commands import load_command
 from declared.datasets import DatasetKeys
+from declared.own_models import load_own_model
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
@@ -23,6 +24,7 @@ from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
 from support.own_commands import commands_in
+from support.own_models import own_models_in
 from support.pages import FORM, RINGSIDE, Page, lists, page, pages
 
 PAGES = list(pages())
@@ -116,6 +118,10 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     if kind == "commands":
         with commands_in(tmp_path):
             assert load_command(own.stem).name == own.stem
+        return
+    if kind == "models":
+        with own_models_in(tmp_path):
+            assert load_own_model(own.stem).name == own.stem
         return
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem

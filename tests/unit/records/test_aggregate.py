@@ -24,7 +24,7 @@ from plan.design import Run, plan_design
 from plan.identity import cores_per_rank, digests
 from plan.record_checks import load_record
 from ranks.worker.epoch_timer import COLUMNS
-from records.aggregate import aggregate_records, summarize, token_columns
+from records.aggregate import aggregate_records, own_model_columns, summarize, token_columns
 from records.next_commands import CampaignArguments, arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
@@ -544,3 +544,10 @@ def test_only_successful_traced_runs_have_phases_checked(
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for untimed in (campaign, traced_campaign):
         assert aggregated(untimed)[0].without_phases.isna().all()
+
+
+@pytest.mark.parametrize("flops", [12.0, None])
+def test_row_has_the_size_of_an_own_module(flops: float | None) -> None:
+    columns = own_model_columns({"parameters": 5, "sample_flops": flops})
+    assert columns == {"parameters": 5, "gradient_bytes": 20, "sample_flops": flops}
+    assert own_model_columns({"objective": [1.0]}) == {}

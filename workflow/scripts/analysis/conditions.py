@@ -26,6 +26,7 @@ from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import is_registered, notes_of, trains_alone
 from declared.mesh import divides_more
+from declared.own_models import is_own_model
 from runs import usable
 
 MAX_LISTED_NAMES = 10
@@ -160,6 +161,7 @@ def setting_note(runs: pd.DataFrame) -> str:
     notes = [
         scopes,
         largest_batches_note(runs),
+        own_models_note(runs),
         algorithms_note(runs),
         unchecked_algorithms_note(runs),
     ]
@@ -482,6 +484,19 @@ def shared_interface_note(runs: pd.DataFrame) -> str:
     return SHARED_INTERFACE if is_emulated(runs) else ""
 
 
+def own_models_note(runs: pd.DataFrame) -> str:
+    """Say which models are PyTorch modules of the user's own, "" if none is."""
+    names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
+    if not names:
+        return ""
+    are_modules = "is a PyTorch module" if len(names) == 1 else "are PyTorch modules"
+    text = (
+        f"{join_names(names)} {are_modules} of the user's own: times compare only frameworks of PyTorch with "
+        "each other."
+    )
+    return Note("own-models", text, models=names)
+
+
 def circumstances_note(runs: pd.DataFrame) -> str:
     """Describe placement, batch scope and timing scope, and report crowded cores and lost CPU time."""
     ok = successful(runs)
@@ -498,7 +513,12 @@ def circumstances_note(runs: pd.DataFrame) -> str:
         notes.append(Note("batch-scope", text, scopes=scopes))
     notes.append(_timing_scope(ok))
     notes += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
-    notes += [software_note(runs), algorithms_note(runs), unchecked_algorithms_note(runs)]
+    notes += [
+        own_models_note(runs),
+        software_note(runs),
+        algorithms_note(runs),
+        unchecked_algorithms_note(runs),
+    ]
     if len(ok) and len(traced(ok)) == len(ok):
         notes.append(ALL_TRACED)
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))

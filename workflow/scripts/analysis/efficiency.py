@@ -27,6 +27,7 @@ from declared.devices import choose_peak, find_device
 from declared.factors import CUSTOM
 from declared.mesh import is_mesh, mesh_of
 from declared.models import find_graph
+from declared.own_models import is_own_model
 from declared.responses import RESPONSES, Response
 from models.collectives import MESH_COLLECTIVES
 from models.graph import BYTES, Graph, Operator
@@ -51,6 +52,7 @@ ORIGIN_COLUMNS = [
 SHARES = (MFU.column, HFU.column)
 FROM_GRAPH, FROM_PARAMETERS = "graph", "6 x parameters x tokens"
 STATED = "stated"
+COUNTED = "counted by PyTorch"  # those of a module of the user's own
 PEAK_HINT = "state peak_tflops of the site or of the import"
 OPERATIONS_HINT = "import its tokens with its parameters, or state its sample_flops"
 WITHOUT_SAMPLES = "nothing tells how many samples a training took"
@@ -104,7 +106,8 @@ def _graph_operations(model: str, dataset: str) -> Operations | None:
 def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
     """Return what the operations of one sample are computed from, and these; None if nothing tells them."""
     if not math.isnan(stated := _number(run.get("sample_flops"))):
-        return STATED, Operations(stated / 3, 2 * stated / 3)
+        source = COUNTED if is_own_model(str(run["model"])) else STATED
+        return source, Operations(stated / 3, 2 * stated / 3)
     if operations := _graph_operations(str(run["model"]), str(run["dataset"])):
         return FROM_GRAPH, operations
     tokens = _number(run.get("throughput_tokens_s")) / _number(run.get("throughput_samples_s"))
@@ -233,6 +236,7 @@ def _operations_note(utilization: pd.DataFrame) -> str:
         FROM_GRAPH: "2 for each multiply-accumulate of the model's graph",
         FROM_PARAMETERS: "6 × parameters × tokens, without the products of attention",
         STATED: "as stated",
+        COUNTED: "matrix products, convolutions and attention, counted by PyTorch's FlopCounterMode",
     }
     sources = [rule for source, rule in rules.items() if (complete["operations_source"] == source).any()]
     counts = sorted(set(complete["sample_flops"]))

@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.notes import Note
 from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
-from declared.models import model_graph
+from declared.models import find_graph
 from models.collectives import MESH_COLLECTIVES
 from models.messages import bubble, needs
 
@@ -88,7 +88,9 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
     ):
         return None
     try:
-        graph, mesh = model_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)
+        graph, mesh = find_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)
+        if graph is None:
+            return None
         mesh_levels = {
             **levels,
             "microbatches": int(levels["microbatches"]),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import display_path
 from common.text import alternatives
 from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
-from declared.configuration import NAME
+from declared.configuration import NAME, check_in_checkout
 from declared.environments import COMMANDS, InstalledKeys, VariableName, check_installed
 from declared.factors import CUSTOM, as_list, factor_names, factor_table, is_custom, level_type
 from ranks.command.placeholders import PlaceholderError, names
@@ -239,12 +239,7 @@ def load_command(name: str) -> Command:
             "conflicting-keys", "only with once_per: rank", key="mpi", hint="take it out", **place
         )
     for i, path in enumerate(written.files):
-        if not (CHECKOUT / path).is_file() or Path(path).is_absolute() or ".." in Path(path).parts:
-            problem, expected = f"there is no {path} in the checkout", "a path relative to the checkout"
-            hint = "put a link there to a folder elsewhere"
-            raise InputError(
-                "missing-file", problem, key=f"files.{i}", got=path, expected=expected, hint=hint, **place
-            )
+        check_in_checkout(path, file, f"files.{i}")
     for factor, levels in written.does.items():
         if factor not in factor_table():
             choices = alternatives(factor, list(factor_table()))

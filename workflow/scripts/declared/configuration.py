@@ -69,6 +69,21 @@ def load_config(values: Mapping[str, Any]) -> Configuration:
     return parse(Configuration, converted, CONFIG_FILE)
 
 
+def check_in_checkout(path: str, file: Path, key: str) -> None:
+    """Raise InputError if `path`, written in `file` below `key`, is no file of the checkout."""
+    if (CHECKOUT / path).is_file() and not Path(path).is_absolute() and ".." not in Path(path).parts:
+        return
+    raise InputError(
+        "missing-file",
+        f"there is no {path} in the checkout",
+        file=display_path(file),
+        key=key,
+        got=path,
+        expected="a path relative to the checkout",
+        hint="put a link there to a folder elsewhere",
+    )
+
+
 def check_name(kind: str, name: str) -> None:
     """Raise InputError if a study or a site cannot have this name."""
     parse(Name, name, CONFIG_FILE, kind)

@@ -81,6 +81,9 @@ class FrameworkKeys(Keys):
         "of parallelism)",
         default=False,
     )
+    own_modules: bool = key(
+        "true: it trains PyTorch modules of the user's own (config/models/)", default=False
+    )
     collectives: Unique[tuple[Collective, ...]] = key(
         "what its library can be asked for alone, so that it is benchmarked where a study's "
         "strategies send it; []: nothing",

@@ -41,7 +41,8 @@ from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
-from declared.models import model_names
+from declared.models import trainable_model_names
+from declared.own_models import is_own_model, load_own_model
 from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
@@ -831,8 +832,10 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
     choices = {
         "framework": (*framework_names(), *command_names()),
-        "model": (*model_names(), *(name for command in commands for name in command.models)),
+        "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
     }
+    for name in filter(is_own_model, lists["model"]):
+        load_own_model(name)
     for name in (*choices, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)

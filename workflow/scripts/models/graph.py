@@ -38,6 +38,9 @@ BYTES = 4  # of a float32 number
 NOT_TRAINED = ("mean", "variance")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
+# Kind of the only operator of a model that is a PyTorch module of the user's own, whose weights only PyTorch
+# knows (declared/own_models.py).
+MODULE = "module"
 # Names of a block's operators: the block, such as stage1_block2, and the operator's own name.
 IN_BLOCK = re.compile(r"(.*?(?:block|module)\d+)_")
 
@@ -120,6 +123,12 @@ class Graph:
             for operator in self.operators
             for weight, shape in operator.weights.items()
         }
+
+    @property
+    def module(self) -> Operator | None:
+        """The operator that is a PyTorch module of the user's own, None in a graph of known operators."""
+        last = self.operators[-1]
+        return last if last.kind == MODULE else None
 
     @property
     def is_language_model(self) -> bool:

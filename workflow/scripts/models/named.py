@@ -77,11 +77,10 @@ def graph(
         ValueError: If the model is made for other samples, if they are too small, or if shapes do not match.
     """
     model = models()[name]
-    kind = IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
+    kind = sample_kind(vocabulary, targets)
     builder = Builder(name, shape, model.initializer, vocabulary)
     try:
-        if model.sample_kind != kind:
-            raise ValueError(f"it takes {_KIND_TITLES[model.sample_kind]}, not {_KIND_TITLES[kind]}")
+        check_sample_kind(model.sample_kind, kind)
         model.build(builder, classes)
         built = builder.graph()
         _check_logits(built, classes, model.sample_kind)
@@ -90,6 +89,17 @@ def graph(
         samples = "images" if kind == IMAGES else "sequences"
         raise ValueError(f"model {name} cannot be built for {samples} of {size}: {error}") from None
     return built
+
+
+def sample_kind(vocabulary: int | None, targets: str) -> str:
+    """Return the kind of samples with this vocabulary (None: images) and these labels (see `graph`)."""
+    return IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
+
+
+def check_sample_kind(expected: str, kind: str) -> None:
+    """Raise ValueError if a model takes samples of another kind."""
+    if expected != kind:
+        raise ValueError(f"it takes {_KIND_TITLES[expected]}, not {_KIND_TITLES[kind]}")
 
 
 def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:

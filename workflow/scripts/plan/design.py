@@ -37,7 +37,8 @@ from declared.factors import (
 )
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import PLAIN, is_mesh, mesh_of
-from declared.models import model_graph, model_names
+from declared.models import model_graph, trainable_model_names
+from declared.own_models import is_own_model
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from models import division
@@ -163,7 +164,10 @@ IRRELEVANT_FACTORS = (
         "attention",
         ("model",),
         "the model has no attention",
-        lambda levels, _: not model_graph(levels["model"], levels["dataset"]).head_sizes,
+        lambda levels, _: (
+            not is_own_model(levels["model"])
+            and not model_graph(levels["model"], levels["dataset"]).head_sizes
+        ),
     ),
     IrrelevantFactor(
         "bandwidth", ("nodes",), "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
@@ -376,6 +380,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     if framework.command:
         return _command_geometry(levels, framework, framework.command, site)
     _check_registered(levels, framework)
+    _check_own_model(levels, framework)
     _check_image_factors(levels)
     devices = _count_devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
@@ -450,12 +455,23 @@ def _command_geometry(levels: Levels, framework: Framework, command: Command, si
 def _check_registered(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if only commands of the user's own know a cell's model or data."""
     for factor, is_known in (
-        ("model", levels["model"] in model_names()),
+        ("model", levels["model"] in trainable_model_names()),
         ("dataset", find_dataset(levels["dataset"]) is not None),
     ):
         if not is_known:
             reason = f"{framework.name} does not have the {factor} {levels[factor]}"
             raise InfeasibleCell("not-registered", reason, ("framework", factor), "only a command knows it")
+
+
+def _check_own_model(levels: Levels, framework: Framework) -> None:
+    """Raise InfeasibleCell if a framework cannot train a PyTorch module of the user's own."""
+    if is_own_model(levels["model"]) and not framework.own_modules:
+        able = [name for name in framework_names() if load_framework(name).own_modules]
+        reason = f"{framework.name} cannot train {levels['model']}, a PyTorch module of your own"
+        location = display_path(framework.file)
+        raise InfeasibleCell(
+            UNSUPPORTED, reason, ("framework", "model"), f"use {' or '.join(able)}", location
+        )
 
 
 def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:

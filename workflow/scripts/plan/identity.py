@@ -32,6 +32,7 @@ from declared.frameworks import (
     load_framework,
 )
 from declared.models import model_graph
+from declared.own_models import is_own_model, load_own_model
 from declared.site import Site
 from declared.study import Study
 from declared.virtual import shaping
@@ -47,7 +48,7 @@ from plan.own_commands import command_code_digest, command_fields, count_samples
 MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.
-DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes")
+DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
 # Code of ranks with a parallelization strategy.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
@@ -407,10 +408,15 @@ def digest_rank_code(paths: Iterable[Path]) -> str:
 
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
-    """Return the SHA-256 of the code of ranks and of the model's graph; of a command, that of its files."""
+    """Return the SHA-256 of the code of ranks and of the model's graph; of a command, that of its files.
+
+    A module of the user's own adds its files.
+    """
     if command := load_framework(framework).command:
         return command_code_digest(command)
     code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
+    if is_own_model(model):
+        code += json.dumps(load_own_model(model).source_digests(), sort_keys=True)
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
@@ -482,7 +488,8 @@ class Planned:
     @property
     def read_paths(self) -> list[Path]:
         """Files and folders that ranks read, besides the scripts."""
-        return [*([self.data] if self.data else []), *([CHECKOUT] if self.framework.command else [])]
+        reads_checkout = self.framework.command or is_own_model(self.spec["levels"]["model"])
+        return [*([self.data] if self.data else []), *([CHECKOUT] if reads_checkout else [])]
 
     def is_current(self) -> bool:
         """Return whether site, software, code and data are unchanged since the run was planned."""

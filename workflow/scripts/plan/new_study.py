@@ -12,7 +12,7 @@ from common.text import alternatives, join_words
 from declared.configuration import check_name
 from declared.datasets import load_dataset
 from declared.frameworks import framework_names, load_framework
-from declared.models import model_names
+from declared.models import trainable_model_names
 from declared.site import Site
 from declared.study import Study, load_study
 from plan.campaign import plan_campaign
@@ -41,7 +41,7 @@ def check_framework(name: str) -> str:
 
 def check_model(name: str) -> str:
     """Return the name of a model. Raise InputError if there is none with this name."""
-    return _check("--model", name, model_names())
+    return _check("--model", name, trainable_model_names())
 
 
 def check_dataset(name: str) -> str:

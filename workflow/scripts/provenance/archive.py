@@ -29,6 +29,7 @@ from common.redaction import redact_log
 from common.tables import read_table
 from declared.commands import command_names, load_command
 from declared.imported import IMPORT_FILE
+from declared.own_models import is_own_model, load_own_model
 from declared.study import Study
 from plan.batch_sizes import batch_size_file
 from plan.campaign import MEMORY_ESTIMATES, Campaign, measured_campaign
@@ -225,11 +226,13 @@ def workflow_files(campaign: Campaign) -> list[str]:
 
 
 def command_files(campaign: Campaign) -> Iterator[Path]:
-    """Yield the files of the study's own commands, and those that they name."""
+    """Yield the files of the study's own commands and PyTorch modules, and those that they name."""
     for name in campaign.study.factors["framework"]:
         if name in command_names():
             command = load_command(name)
             yield from (command.file, *(CHECKOUT / file for file in command.files))
+    for model in map(load_own_model, filter(is_own_model, campaign.study.factors["model"])):
+        yield from (model.declaration, *model.sources)
 
 
 def run_files(results: Path) -> Iterator[Path]:

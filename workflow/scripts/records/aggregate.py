@@ -223,6 +223,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
+        **own_model_columns(measured.get("told") or {}),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -253,6 +254,22 @@ def memory_estimate_columns(estimate: Mapping[str, Any] | None) -> dict[str, int
     sizes = (estimate or {}).get("bytes", {})
     columns = {f"estimated_{name}_bytes": size for name, size in sizes.items()}
     return {**columns, "estimated_memory_peak_bytes": sum(sizes.values())} if sizes else {}
+
+
+def own_model_columns(reported: Mapping[str, Any]) -> dict[str, float]:
+    """Return the size of a PyTorch module of the user's own, {} of models that Ringside knows.
+
+    Args:
+        reported: What ranks report beside measurements, `told` of the record.
+    """
+    if "parameters" not in reported:
+        return {}
+    n_parameters = reported["parameters"]
+    return {
+        "parameters": n_parameters,
+        "gradient_bytes": BYTES * n_parameters,
+        "sample_flops": reported["sample_flops"],
+    }
 
 
 def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
+from declared.own_models import OwnModelKeys
 from declared.references import Reference
 from declared.site import SiteKeys
 from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
@@ -33,6 +34,7 @@ FORMS = {
     "config": Configuration,
     "dataset": DatasetKeys,
     "import": ImportKeys,
+    "own_model": OwnModelKeys,
     "imported_study": ImportedStudyKeys,
     "reference": Reference,
     "site": SiteKeys,
@@ -105,6 +107,10 @@ def configuration() -> str:
                     "a training command of your own, which a study names as a framework",
                 ],
                 [
+                    "[`config/models/NAME.yaml`](#configmodelsnameyaml)",
+                    "a PyTorch module of your own, which a study names as a model",
+                ],
+                [
                     "[`config/references/NAME.yaml`](#configreferencesnameyaml)",
                     "published measurements to compare with",
                 ],
@@ -155,6 +161,10 @@ def configuration() -> str:
         "A [training command of your own](../how-to/own-command.md). The command `titan-example`:",
         block(read("config/commands/titan-example.yaml"), "yaml"),
         table(HEADER, rows("command")),
+        "## config/models/NAME.yaml",
+        "A [PyTorch module of your own](../how-to/own-module.md). The model `mixer-example`:",
+        block(read("config/models/mixer-example.yaml"), "yaml"),
+        table(HEADER, rows("own_model")),
         "## config/references/NAME.yaml",
         "[Published measurements](../how-to/compare.md#compare-with-published-numbers), one row for each "
         "cell:",
@@ -278,6 +288,10 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
     """Yield a row for each level of a factor that not all frameworks support."""
     restricted = {name for framework in frameworks for entry in framework.capabilities for name in entry}
     for name, rules in schema("factors")["properties"].items():
+        if name == "model":
+            able = [framework.name for framework in frameworks if framework.own_modules]
+            label = "a [PyTorch module of your own](../how-to/own-module.md)"
+            yield ["`model`", label, _list_frameworks(able, [framework.name for framework in frameworks])]
         if name == "parallelism":
             yield from _dividing(frameworks)
         if name not in restricted or name == "parallelism":

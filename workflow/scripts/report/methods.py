@@ -46,6 +46,7 @@ from declared.frameworks import Framework, has_strategies, load_framework
 from declared.imported import Imported
 from declared.mesh import EXPERT, PLAIN, RANDOM, SEARCHED, divides_more, kind_of, mesh_of
 from declared.models import find_graph
+from declared.own_models import is_own_model
 from declared.records import WARNING_SEPARATOR
 from declared.responses import RESPONSES
 from declared.site import Site
@@ -668,11 +669,19 @@ def _models(facts: Facts) -> Iterator[str]:
 
 def _workload(facts: Facts) -> Iterator[str]:
     yield from _models(facts)
-    yield Note(
-        "one-graph",
-        "A model is described once, as a graph of operators. Every framework's model is built from this "
-        "graph, and all start with the same weights, drawn once for each seed.",
-    )
+    are_own = [is_own_model(name) for name in set(facts.runs["model"])]
+    if not all(are_own):
+        yield Note(
+            "one-graph",
+            "A model is described once, as a graph of operators. Every framework's model is built from this "
+            "graph, and all start with the same weights, drawn once for each seed.",
+        )
+    if any(are_own):
+        yield Note(
+            "one-module",
+            "Every rank builds a PyTorch module of the user's own by the same Python code, which draws the "
+            "same weights in every framework, once for each seed.",
+        )
     for name in dict.fromkeys(facts.runs["dataset"]):
         yield _dataset(name)
     yield Note(

@@ -20,9 +20,9 @@ def complete_framework(incomplete: str) -> list[str]:
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the names of models that begin with `incomplete`."""
-    from declared.models import model_names
+    from declared.models import trainable_model_names
 
-    return [name for name in model_names() if name.startswith(incomplete)]
+    return [name for name in trainable_model_names() if name.startswith(incomplete)]
 
 
 def new(

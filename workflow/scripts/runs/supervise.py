@@ -30,6 +30,7 @@ from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.log import read_end
+from models.graph import BYTES
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.memory import recorded_estimate
@@ -123,6 +124,8 @@ def run_attempt(
     if command and measured and own_times:
         measured |= own_commands.measured_fields(command, environment, own_times, launched_at, outcome.wall_s)
     gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
+    if planned.graph and planned.graph.module and measured:
+        gradient_bytes = BYTES * measured["told"]["parameters"]
     problem = own_times.problem if own_times else None
     status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, problem)
     if status in ("failed", "oom") and _parent_processes() != parents:

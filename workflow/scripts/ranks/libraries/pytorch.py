@@ -23,6 +23,13 @@ from models.initial import rotary_tables
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
+from ranks.libraries.pytorch_own import (
+    build_own,
+    count_own_parameters,
+    count_sample_flops,
+    own_statistics,
+    own_tensors,
+)
 from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
@@ -70,16 +77,18 @@ FUSED_ATTENTION = (
 )
 
 
-def build(graph: Graph, recomputes_blocks: bool = False) -> fx.GraphModule:
-    """Return the model as a PyTorch module.
+def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
+    """Return the model as a PyTorch module, of the user's own or made of a graph of operators.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
-    Its forward method is generated, as a sequence of calls that a person would write.
+    The forward method of a graph is generated, as a sequence of calls that a person would write.
 
     Args:
         graph: The model.
         recomputes_blocks: Whether blocks keep their inputs alone and are computed again in the backward pass.
     """
+    if graph.module:
+        return build_own(graph.module)
     root, calls = nn.Module(), fx.Graph()
     for name, tables in rotary_buffers(graph).items():
         root.register_buffer(name, tables)
@@ -247,6 +256,8 @@ def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
 
 def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers of a graph's weights, by their names in it."""
+    if graph.module:
+        return own_tensors(module)
     tensors_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
@@ -483,7 +494,10 @@ class PyTorchTrainer(Trainer):
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._recomputes_blocks = levels["checkpointing"] == "blocks"
+        self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
+        torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
         self.module = self.make_module()
+        self.n_parameters = count_own_parameters(self.module) if graph.module else graph.parameters
         # Dropout draws from it; layers that were built with memory have drawn from it before.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
@@ -634,7 +648,8 @@ class PyTorchTrainer(Trainer):
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
         tensors_by_name = tensors(self.module, self.graph)
-        return {name: tensors_by_name[name].cpu().numpy() for name in self.graph.statistics}
+        names = own_statistics(self.module) if self.graph.module else self.graph.statistics
+        return {name: tensors_by_name[name].cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -657,7 +672,7 @@ class PyTorchTrainer(Trainer):
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"
-        if on_gpu and graph.has_convolutions:
+        if on_gpu and (graph.has_convolutions or graph.module):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
         dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
         kernels = {
@@ -668,6 +683,12 @@ class PyTorchTrainer(Trainer):
         if kernels:
             settings["attention"] = ", ".join(sorted(kernels)).replace("unfused", UNFUSED)
         return settings
+
+    def program_report(self) -> dict[str, Any] | None:
+        """See Training. Only ranks know how large a module of the user's own is."""
+        if not self.graph.module:
+            return None
+        return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
 
     def reset_device_memory_peak(self) -> None:
         """See Trainer."""

@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
@@ -36,6 +37,7 @@ from ranks.libraries.pytorch import (
     tensors,
 )
 from ranks.libraries.pytorch_layers import LSTM
+from ranks.libraries.pytorch_own import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
@@ -57,6 +59,9 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
     Remaining layers, and a table that another layer uses, belong to the root module. A unit has no
     activations, since the first one would overwrite FSDP's output in place.
     """
+    if graph.module:
+        yield from own_units(module, graph.module)
+        return
     if graph.blocks:
         for operators in graph.blocks.values():
             if layers := [module.get_submodule(op.name) for op in operators if op.weights]:
@@ -139,7 +144,12 @@ class ShardedTrainer(PyTorchTrainer):
     _own: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
-        """See PyTorchTrainer. The model has no memory before `load_shards`."""
+        """See PyTorchTrainer. The model has no memory before `load_shards`, unless it draws its own weights.
+
+        FSDP then moves each unit to the device as it shards it.
+        """
+        if self.graph.module:
+            return build(self.graph)
         with torch.device("meta"):
             module = build(self.graph)
         for operator in self.graph.operators:
@@ -167,14 +177,15 @@ class ShardedTrainer(PyTorchTrainer):
             return layers[:1]
 
         def is_norm(layer: nn.Module) -> bool:
-            return is_mixed and isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, FSDPModule)
+            return is_mixed and isinstance(layer, _BatchNorm) and not isinstance(layer, FSDPModule)
 
         blocks = []
         for layers in units(root, self.graph):
-            norms = [layer for layer in layers if is_norm(layer)]
+            norms = [part for layer in layers for part in layer.modules() if is_norm(part)]
             products = [layer for layer in layers if layer not in norms]
-            blocks.append(shard_unit(products, mixed) + shard_unit(norms, single))
-        norms_of_root = shard_unit([layer for layer in root.children() if is_norm(layer)], single)
+            unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out what has a unit
+            blocks.append(shard_unit(products, mixed) + unit_of_norms)
+        norms_of_root = shard_unit([layer for layer in root.modules() if is_norm(layer)], single)
         # The backward pass begins with the root, which stays gathered.
         fully_shard(root, mesh=mesh, mp_policy=mixed_root, reshard_after_forward=False)
         self.sharded = [*(unit for block in blocks for unit in block), *norms_of_root, root]
@@ -185,7 +196,12 @@ class ShardedTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def load_shards(self) -> None:
-        """Allocate what this rank has of the model, and load the initial weights, one after the other."""
+        """Allocate what this rank has of the model, and load the initial weights, one after the other.
+
+        A module of the user's own has its weights already.
+        """
+        if self.graph.module:
+            return
         self.module.to_empty(device=self.torch_device)
         for buffer in self.module.buffers():
             buffer.zero_()

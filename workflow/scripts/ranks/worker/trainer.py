@@ -48,7 +48,10 @@ class Training(abc.ABC):
         return versions(self.context.input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
-        """Return what a program with its own loop reports (record.json, measured.told), else None."""
+        """Return what only ranks can report (record.json, measured.told), else None.
+
+        This is what a program with its own loop prints, and the size of a module of the user's own.
+        """
         return None
 
     def settings(self) -> dict[str, str]:
@@ -116,7 +119,8 @@ class Trainer(Training):
         keeps its own, in every library, so that their communication costs none of them time.
         """
         context = self.context
-        if context.spec["replicas"] > 1 and context.graph.statistics:
+        has_statistics = context.graph.statistics or context.graph.module
+        if context.spec["replicas"] > 1 and has_statistics:
             mine = self.statistics()
             everyones = context.group.all_gather({name: value.tolist() for name, value in mine.items()})
             weights = [context.samples[context.mesh.replica(rank)] for rank in range(context.ranks)]

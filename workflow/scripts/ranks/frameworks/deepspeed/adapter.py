@@ -71,7 +71,7 @@ def start(context: Context) -> str:
     return backend
 
 
-def configuration(context: Context, stage: int) -> dict[str, Any]:
+def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
     ZeRO allocates a whole bucket for gradients, by default one of 2 GB, so that it would be most of the
@@ -84,7 +84,7 @@ def configuration(context: Context, stage: int) -> dict[str, Any]:
         "zero_optimization": {
             "stage": stage,
             "overlap_comm": stage > 0,
-            "reduce_bucket_size": min(context.graph.parameters, DEFAULT_BUCKET_SIZE),
+            "reduce_bucket_size": min(n_parameters, DEFAULT_BUCKET_SIZE),
         },
         "zero_allow_untested_optimizer": True,
         "torch_autocast": {"enabled": context.levels["precision"] == "amp", "dtype": "bfloat16"},
@@ -129,9 +129,11 @@ def trainer(context: Context) -> Trainer:
             self.transport = start(context)
             context.phases.enter("build")
             self.stage = STAGES[context.levels["sharding"]] if context.mesh.sharded > 1 else 0
-            if self.stage < STAGES["parameters"]:
+            if self.stage < STAGES["parameters"] or self.graph.module:
+                # Code of the user's that draws weights needs whole ones: DeepSpeed shards them later.
                 return super().make_module()
-            with deepspeed.zero.Init(config_dict_or_path=configuration(context, self.stage)):
+            config = configuration(context, self.stage, self.graph.parameters)
+            with deepspeed.zero.Init(config_dict_or_path=config):
                 module = build(self.graph)
             own = tensors(module, self.graph)
             for name, weight in context.draw_weights(own):
@@ -151,7 +153,9 @@ def trainer(context: Context) -> Trainer:
                     groups, adam_w_mode=is_decoupled, **adam_settings(levels)
                 )
             self.engine, self.optimizer, *_ = deepspeed.initialize(
-                model=self.module, optimizer=self.optimizer, config=configuration(context, self.stage)
+                model=self.module,
+                optimizer=self.optimizer,
+                config=configuration(context, self.stage, self.n_parameters),
             )
             self.model = self.engine
             if context.phases.is_traced:

@@ -1,0 +1,44 @@
+"""PyTorch modules of the user's own in a folder of a test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from declared import models, own_models
+
+NORMALIZED: dict[str, Any] = {
+    "file": "tests/support/normalized_module.py",
+    "class": "make_normalized",
+    "inputs": "images",
+    "arguments": {"classes": "{classes}", "channels": "{channels}"},
+}
+CACHED = (
+    own_models.own_model_names,
+    own_models.load_own_model,
+    models.trainable_model_names,
+    models.model_graph,
+)
+
+
+@contextmanager
+def own_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
+    """Let these modules, each with changes of NORMALIZED, be the only ones; `-` is `_` in their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, changes in named.items():
+        content = {key: value for key, value in {**NORMALIZED, **changes}.items() if value is not None}
+        (folder / f"{name.replace('_', '-')}.yaml").write_text(yaml.safe_dump(content))
+    before = own_models.OWN_MODELS
+    try:
+        _set_folder(folder)
+        yield
+    finally:
+        _set_folder(before)
+
+
+def _set_folder(folder: Path) -> None:
+    own_models.OWN_MODELS = folder
+    for cached in CACHED:
+        cached.cache_clear()

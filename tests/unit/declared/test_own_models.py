@@ -1,0 +1,77 @@
+"""A PyTorch module of the user's own is read and checked before any work, and planned without PyTorch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from declared.models import find_graph, model_graph
+from declared.own_models import load_own_model
+from declared.study import load_study
+from support.own_commands import write_study
+from support.own_models import own_models_in
+from support.refusals import assert_refusal
+
+LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "key", "mentions"),
+    [
+        ({"file": "models/nothing.py"}, "missing-file", "file", ["models/nothing.py"]),
+        ({"file": "../net.py"}, "missing-file", "file", []),
+        ({"files": ["nothing.py"]}, "missing-file", "files.0", []),
+        ({"class": "make_normalised"}, "unknown-name", "class", ["make_normalized"]),
+        ({"class": "a.b"}, "bad-pattern", "class", []),
+        ({"class": None}, "missing-key", "class", []),
+        ({"inputs": "sounds"}, "not-one-of", "inputs", ["images"]),
+        ({"clas": "x"}, "unknown-key", "clas", ["class"]),
+    ],
+)
+def test_wrong_own_model_is_refused(
+    tmp_path: Path, changes: dict[str, Any], code: str, key: str, mentions: list[str]
+) -> None:
+    with own_models_in(tmp_path / "models", ours=changes), pytest.raises(InputError) as refused:
+        load_study("s", write_study(tmp_path, **LEVELS))
+    assert_refusal(refused.value, code, key, mentions)
+    assert str(refused.value.file).endswith("ours.yaml")
+
+
+def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
+    with own_models_in(tmp_path, ours={"file": "README.md"}), pytest.raises(InputError) as refused:
+        load_own_model("ours")
+    assert (refused.value.code, str(refused.value.file)) == ("broken-file", "README.md")
+
+
+def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
+    with own_models_in(tmp_path, small_cnn={}), pytest.raises(InputError) as refused:
+        model_graph("small-cnn", "digits")
+    assert refused.value.code == "reserved-name"
+
+
+def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
+    arguments = {"of": "{classes}", "sides": [1, 2], "high": "{height}"}
+    tokens = {"inputs": "tokens", "arguments": {"v": "{vocabulary}", "n": "{length}"}}
+    with own_models_in(tmp_path, ours={"arguments": arguments}, theirs=tokens):
+        image, text = model_graph("ours", "digits"), model_graph("theirs", "synthetic-tokens-50-7")
+        assert find_graph("ours", "digits") is None  # its size is unknown before a run
+    assert image.module and image.module["arguments"] == {"of": 10, "sides": [1, 2], "high": 8}
+    assert (image.shape, image.module.shape, image.vocabulary) == ((8, 8, 1), (10,), None)
+    assert text.module and text.module["arguments"] == {"v": 50, "n": 7}
+    assert (text.shape, text.module.shape, text.vocabulary) == ((7,), (7, 50), 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dataset", "word"),
+    [
+        ({}, "synthetic-tokens-50-7", "tokens"),
+        ({"arguments": {"v": "{vocabulary}"}}, "digits", "{vocabulary}"),
+    ],
+)
+def test_own_model_does_not_fit_other_data(
+    tmp_path: Path, changes: dict[str, Any], dataset: str, word: str
+) -> None:
+    with own_models_in(tmp_path, ours=changes), pytest.raises(ValueError, match="ours") as refused:
+        model_graph("ours", dataset)
+    assert word in str(refused.value)

@@ -1,0 +1,54 @@
+"""Runs of a PyTorch module of the user's own are planned for frameworks of PyTorch, under keys of its files."""
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from declared import own_models
+from declared.own_models import load_own_model
+from declared.study import load_study
+from plan import identity
+from plan.cost import weighed_macs
+from plan.design import UNSUPPORTED, plan_design
+from plan.identity import code_digest
+from support.installed_site import SITE
+from support.own_commands import write_study
+from support.own_models import NORMALIZED, own_models_in
+
+SOURCE = Path(own_models.CHECKOUT, NORMALIZED["file"])
+
+
+def test_other_libraries_refuse_an_own_module_by_name(tmp_path: Path) -> None:
+    with own_models_in(tmp_path / "models", ours={}):
+        study = load_study("s", write_study(tmp_path, framework="jax", model="ours", dataset="digits"))
+        with pytest.raises(InputError) as refused:
+            plan_design(study, SITE)
+    assert refused.value.got == {"framework": "jax", "model": "ours"}
+    assert refused.value.code == UNSUPPORTED and "pytorch-fsdp" in refused.value.hint
+
+
+def test_attention_of_an_own_module_may_vary(tmp_path: Path) -> None:
+    levels = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
+    with own_models_in(tmp_path / "models", ours={}):
+        study = load_study("s", write_study(tmp_path, **levels, attention=["default", "unfused"]))
+        assert len(plan_design(study, SITE)) == 2
+        assert weighed_macs("ours", "digits") == 0
+
+
+def test_an_edit_of_its_file_changes_only_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests() -> list[str]:
+        code_digest.cache_clear()
+        return [code_digest("pytorch-ddp", model, "digits") for model in ("ours", "small-cnn")]
+
+    copy = tmp_path / "checkout" / NORMALIZED["file"]
+    copy.parent.mkdir(parents=True)
+    copy.write_text(SOURCE.read_text())
+    with own_models_in(tmp_path / "models", ours={}):
+        load_own_model("ours")
+        monkeypatch.setattr(own_models, "CHECKOUT", tmp_path / "checkout")
+        before = digests()
+        copy.write_text(SOURCE.read_text().replace("8, 3", "16, 3"))
+        after = digests()
+    identity.code_digest.cache_clear()
+    assert after[0] != before[0] and after[1] == before[1]

@@ -1,0 +1,102 @@
+"""PyTorch modules of the user's own really train, to the same weights in every framework that can."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.efficiency import COUNTED, find_operations
+from declared.frameworks import framework_names, load_framework
+from declared.site import load_site
+from declared.study import Replicates, load_study
+from plan.design import plan_design
+from plan.identity import plan_run
+from records.aggregate import recorded_row
+from runs.supervise import supervise
+from support.own_models import own_models_in
+from support.trainings import Trainings, assert_same, epochs, framework_params, weights
+
+pytestmark = pytest.mark.training
+OWN_MODULES = [load_framework(name) for name in framework_names() if load_framework(name).own_modules]
+DISTRIBUTED = [framework.name for framework in OWN_MODULES if framework.distributed]
+MODEL = "mixer-example"
+ALONE = {"model": MODEL, "batch_size": 64, "epochs": 2, "learning_rate": 0.1, "weight_decay": 1e-4}
+ON_TWO = {"batch_size": 32, "nodes": 2}
+N_PARAMETERS = 160 + 2 * 9552 + 64 + 330  # of the patches, the blocks, the norm, the head
+# 2 for each product; the backward pass has twice those of the forward pass, without a gradient of the images.
+SAMPLE_FLOPS = 2 * (2 * 2048 + 3 * (2 * (32 * 1024 + 16 * 8192) + 320))
+
+
+@pytest.mark.parametrize("framework", framework_params(DISTRIBUTED))
+def test_two_ranks_train_own_module_like_one_rank(trainings: Trainings, framework: str) -> None:
+    alone = trainings.train("pytorch-single", **ALONE)
+    shared = trainings.train(framework, **ALONE | ON_TWO)
+    assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-5)
+    losses = [float(row["train_loss"]) for row in epochs(shared)]
+    assert losses[-1] < 0.8 * losses[0]
+    reported = json.loads((shared / "result.json").read_text())["told"]
+    assert reported == {"parameters": N_PARAMETERS, "sample_flops": SAMPLE_FLOPS}
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
+def test_zero_shards_own_module(trainings: Trainings, sharding: str) -> None:
+    sharded = {"parallelism": "sharded", "sharding": sharding}
+    actual = trainings.weights("deepspeed", **ALONE | ON_TWO | sharded)
+    assert_same(actual, trainings.weights("pytorch-single", **ALONE), 1e-5)
+
+
+@pytest.mark.every_framework
+def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> None:
+    with own_models_in(tmp_path, normalized={}):
+        levels = {"model": "normalized", "learning_rate": 1e-9}  # The mean of a batch is that of its halves.
+        alone = trainings.weights("pytorch-single", batch_size=64, **levels)
+        shared = trainings.weights("pytorch-ddp", **ON_TWO, **levels)
+    name = "module.1/running_mean"
+    assert alone[name].any()
+    assert_same({name: shared[name]}, {name: alone[name]}, 1e-5)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_fsdp_trains_batch_normalization_like_ddp(
+    trainings: Trainings, tmp_path: Path, precision: str
+) -> None:
+    with own_models_in(tmp_path, normalized={}):
+        levels = {**ON_TWO, "model": "normalized", "precision": precision}
+        ddp, fsdp = (trainings.train(name, **levels) for name in ("pytorch-ddp", "pytorch-fsdp"))
+        actual, expected = weights(fsdp / "after.npz"), weights(ddp / "after.npz")
+    assert "module.5/running_mean" in expected
+    assert_same(actual, expected, 1e-5 if precision == "fp32" else 0.02)
+    losses = [float(epochs(folder)[0]["validation_loss"]) for folder in (ddp, fsdp)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4 if precision == "fp32" else 0.02)
+
+
+@pytest.mark.every_framework
+def test_logits_of_another_shape_end_the_run(trainings: Trainings, tmp_path: Path) -> None:
+    arguments = {"classes": 7, "channels": "{channels}"}
+    with own_models_in(tmp_path, seven={"arguments": arguments}), pytest.raises(AssertionError) as failed:
+        trainings.train("pytorch-single", model="seven", batch_size=64)
+    assert "[2, 7]" in str(failed.value) and "[2, 10]" in str(failed.value)
+
+
+@pytest.mark.every_framework
+def test_study_of_own_module_is_measured(
+    tmp_path: Path, real: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "lock"))
+    real("pytorch")
+    site = replace(load_site("local"), cores=2, reference=False, max_other_cpu_share=1.0, max_steal_share=1.0)
+    study = load_study("own-module")
+    levels = {"framework": ["pytorch-ddp"], "nodes": [2], "epochs": [2]}
+    study = replace(study, factors=study.factors | levels, replicates=Replicates(1, 1))
+    (run,) = plan_design(study, site)
+    record = supervise(plan_run(study, site, run), tmp_path / "results", "session")
+    assert (record["status"], record["reason"]) == ("ok", None)
+    row = recorded_row(record)
+    assert row["parameters"] == N_PARAMETERS and row["gradient_bytes"] == 4 * N_PARAMETERS
+    source, operations = find_operations({**run.levels, **row}) or ("", None)
+    assert source == COUNTED and operations and operations.model == SAMPLE_FLOPS

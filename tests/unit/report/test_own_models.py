@@ -1,0 +1,22 @@
+"""The methods section says how a PyTorch module of the user's own is built."""
+
+from pathlib import Path
+
+from analysis.measured import read_runs
+from common.notes import codes
+from declared.study import load_study
+from report.methods import Facts, _workload
+from support.measured_elsewhere import DLPERF
+from support.own_models import own_models_in
+
+
+def test_methods_say_how_own_modules_are_built(tmp_path: Path) -> None:
+    runs = read_runs(DLPERF / "runs.csv")
+    own = runs.assign(model="ours")
+    with own_models_in(tmp_path, ours={}):
+        registered, only_own = (
+            set(codes(_workload(Facts(load_study("quickstart"), None, table, None, None, []))))
+            for table in (runs, own)
+        )
+    assert {"one-graph", "same-samples"} <= registered and "one-module" not in registered
+    assert {"one-module", "same-samples"} <= only_own and "one-graph" not in only_own

@@ -1,0 +1,177 @@
+"""Read and check a PyTorch module of the user's own, config/models/NAME.yaml, which a study names as a model.
+
+Ranks build the module from its Python file. Planning does not run that file: the controller has no PyTorch.
+So the graph of such a model is one operator whose weights and operations are unknown until ranks report them.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from common.errors import InputError
+from common.files import CHECKOUT, digest_file, display_path
+from common.text import alternatives
+from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
+from declared.configuration import NAME, check_in_checkout
+from models.graph import MODULE, Graph, Operator, Shape
+from models.named import IMAGES, TOKENS, check_sample_kind, models, sample_kind
+
+OWN_MODELS = CHECKOUT / "config" / "models"
+# Names in braces that an argument may have, by kind of samples.
+SIZES = {"images": ("height", "width", "channels"), "texts": ("length",), "tokens": ("length",)}
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+Word = Annotated[str, Rules(pattern=NAME)]
+Identifier = Annotated[str, Rules(pattern=r"^[A-Za-z_]\w*\Z")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModelKeys(Keys):
+    """The keys of config/models/NAME.yaml, a PyTorch module of your own that a study names as a model."""
+
+    title: Maybe[Line] = optional("the model in words; default: its name")
+    file: str = key("Python file that defines the module, relative to the checkout", min_length=1)
+    class_name: Identifier = key(
+        "class of that file, a torch.nn.Module, or a function that returns one", alias="class"
+    )
+    inputs: Literal["images", "texts", "tokens"] = key(
+        "what its forward method takes, and returns. images: float32 [N, channels, height, width], "
+        "normalized; texts: int64 [N, length]; both for logits [N, classes]. tokens: int64 [N, length], for "
+        "logits [N, length, vocabulary] of the next token at each position"
+    )
+    arguments: dict[Identifier, Any] = key(
+        "named arguments of the class. A text in braces is a number of the data set: {classes}, of images "
+        "{height}, {width} and {channels}, of texts and tokens {length} and {vocabulary}",
+        default_factory=dict,
+    )
+    blocks: tuple[Identifier, ...] = key(
+        "classes whose instances FSDP gathers as a unit each, such as [Block]; without any, FSDP gathers the "
+        "whole model at once",
+        default=(),
+    )
+    files: tuple[str, ...] = key(
+        "further files of the checkout that it imports or reads: as that of `file`, their SHA-256 are part "
+        "of the keys of its runs",
+        default=(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel(OwnModelKeys):
+    """A PyTorch module of the user's own; `declaration` is its YAML file, `name` the name of that file."""
+
+    name: str
+    declaration: Path
+
+    @property
+    def sources(self) -> list[Path]:
+        """The files whose content decides what the model is."""
+        return [CHECKOUT / file for file in (self.file, *self.files)]
+
+    def source_digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each source, by its path in the checkout."""
+        return {str(path.relative_to(CHECKOUT)): digest_file(path) for path in self.sources}
+
+    def graph(self, shape: Shape, classes: int, vocabulary: int | None, targets: str) -> Graph:
+        """Return the model as a graph of one operator, for samples as those of `models.named.graph`.
+
+        Raises:
+            ValueError: If it takes other samples, or an argument names an unknown number.
+        """
+        kind = sample_kind(vocabulary, targets)
+        try:
+            check_sample_kind(self.inputs, kind)
+            sizes = dict(zip(SIZES[kind], shape, strict=True)) | {"classes": classes}
+            if vocabulary is not None:
+                sizes["vocabulary"] = vocabulary
+            arguments = dict(self._arguments(sizes))
+        except ValueError as error:
+            raise ValueError(f"model {self.name} cannot be built: {error}") from None
+        settings = {
+            "file": self.file,
+            "class": self.class_name,
+            "arguments": arguments,
+            "blocks": list(self.blocks),
+        }
+        logits = (*shape, classes) if kind == TOKENS else (classes,)
+        samples = Operator("input", "input", (), shape, {} if kind == IMAGES else {"vocabulary": vocabulary})
+        module = Operator(MODULE, MODULE, ("input",), logits, settings)
+        return Graph(self.name, "glorot", (samples, module))  # No weight is drawn: the module has its own.
+
+    def _arguments(self, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
+        for name, value in self.arguments.items():
+            if isinstance(value, str) and (placeholder := PLACEHOLDER.fullmatch(value)):
+                if placeholder[1] not in sizes:
+                    names = ", ".join(f"{{{size}}}" for size in sizes)
+                    raise ValueError(f"its argument {name} is {value}; these samples have {names}")
+                value = sizes[placeholder[1]]
+            yield name, value
+
+
+@functools.cache
+def own_model_names() -> tuple[str, ...]:
+    """Return the names of all PyTorch modules of the user's own."""
+    return tuple(sorted(path.stem for path in OWN_MODELS.glob("*.yaml")))
+
+
+def is_own_model(name: str) -> bool:
+    """Return whether a model is a PyTorch module of the user's own."""
+    return name in own_model_names()
+
+
+@functools.cache
+def load_own_model(name: str) -> OwnModel:
+    """Read and check config/models/<name>.yaml.
+
+    Raises:
+        InputError: If it is wrong, or its Python file does not define the class.
+    """
+    declaration = OWN_MODELS / f"{name}.yaml"
+    parse(Word, name, declaration, "its name")
+    if name in models():
+        raise InputError(
+            "reserved-name",
+            f"{name} is a model of Ringside",
+            file=display_path(declaration),
+            got=name,
+            hint="give the file another name",
+        )
+    written = load(OwnModelKeys, declaration)
+    check_in_checkout(written.file, declaration, "file")
+    for i, path in enumerate(written.files):
+        check_in_checkout(path, declaration, f"files.{i}")
+    _check_class(written, declaration)
+    return OwnModel(name=name, declaration=declaration, **vars(written))
+
+
+def _check_class(written: OwnModelKeys, declaration: Path) -> None:
+    """Raise InputError if the Python file does not define or import the class."""
+    try:
+        code = ast.parse((CHECKOUT / written.file).read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise InputError(
+            "broken-file", f"is no Python: {error}", file=written.file, key="", got=str(error)
+        ) from None
+    if written.class_name not in (names := list(_defined_names(code))):
+        raise InputError(
+            "unknown-name",
+            f"{written.file} does not define {written.class_name}",
+            file=display_path(declaration),
+            key="class",
+            got=written.class_name,
+            **alternatives(written.class_name, names),
+        )
+
+
+def _defined_names(code: ast.Module) -> Iterator[str]:
+    for statement in code.body:
+        match statement:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+            case ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))

@@ -1,0 +1,115 @@
+"""PyTorch modules of the user's own, built from a Python file in place of a graph (declared/own_models.py).
+
+A module draws its initial weights itself. Ranks seed PyTorch alike before, so that all start from the same
+ones, in every framework of PyTorch. Its weights are named `module.<path>`, with `/` for the points of
+PyTorch's names. `/kernel` at the end marks those of matrix products and convolutions, to which weight decay
+applies as in graphs: parameters with two axes or more that are no tables of embeddings.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.flop_counter import FlopCounterMode
+
+from models.graph import Graph, Operator
+
+CHECKOUT = Path(__file__).resolve().parents[4]
+RUNNING = ("running_mean", "running_var")
+N_COUNTED_SAMPLES = 2  # batch normalization of one pixel cannot train on one
+
+
+def build_own(operator: Operator) -> nn.Module:
+    """Return a new module of the user's own.
+
+    The file may import its neighbours: its folder is searched after all packages.
+    """
+    file = CHECKOUT / operator["file"]
+    name = f"ringside_own_{file.stem}"
+    if name not in sys.modules:
+        described = importlib.util.spec_from_file_location(name, file)
+        if described is None or described.loader is None:
+            raise ImportError(f"{operator['file']} is no Python file")
+        sys.path.append(str(file.parent))
+        code = sys.modules[name] = importlib.util.module_from_spec(described)
+        described.loader.exec_module(code)
+    module = getattr(sys.modules[name], operator["class"])(**operator["arguments"])
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{operator['file']}: {operator['class']} made {module!r}, no torch.nn.Module")
+    return module
+
+
+def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return all parameters and buffers of a module of the user's own, by their names (see above).
+
+    DeepSpeed leaves the shape of a parameter whose shards are on several ranks in `ds_shape`.
+    """
+    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    own: dict[str, torch.Tensor] = {}
+    for name, parameter in module.named_parameters():
+        is_kernel = len(getattr(parameter, "ds_shape", parameter.shape)) > 1 and id(parameter) not in tables
+        own[f"{_own_name(name)}{'/kernel' * is_kernel}"] = parameter
+    return own | {_own_name(name): buffer for name, buffer in module.named_buffers()}
+
+
+def count_own_parameters(module: nn.Module) -> int:
+    """Return the number of trained parameters, before any of them is sharded."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def own_statistics(module: nn.Module) -> list[str]:
+    """Return the names of running means and variances, which ranks average before they validate."""
+    return [
+        _own_name(f"{path}.{name}" if path else name)
+        for path, layer in module.named_modules()
+        if isinstance(layer, _NormBase) and layer.track_running_stats
+        for name in RUNNING
+    ]
+
+
+def own_units(module: nn.Module, operator: Operator) -> Iterator[list[nn.Module]]:
+    """Yield the units of FSDP: instances of classes that the user calls blocks, outside of other blocks."""
+    blocks: list[nn.Module] = []
+    for layer in module.modules():  # parents first
+        if type(layer).__name__ in operator["blocks"] and not any(
+            layer is part for block in blocks for part in block.modules()
+        ):
+            blocks.append(layer)
+            yield [layer]
+
+
+def count_sample_flops(graph: Graph, operator: Operator) -> float | None:
+    """Return the operations of forward and backward pass of one sample, by PyTorch's FlopCounterMode.
+
+    A copy on the meta device computes shapes without numbers, in no time and memory. The counter knows matrix
+    products, convolutions and attention. None if the module cannot be built or called without numbers.
+
+    Raises:
+        ValueError: If its logits do not have the shape that the samples' labels need.
+    """
+    shape = graph.shape if graph.vocabulary is not None else (graph.shape[-1], *graph.shape[:-1])
+    dtype = torch.float32 if graph.vocabulary is None else torch.int64
+    try:
+        with torch.device("meta"):
+            module = build_own(operator).train()
+            samples = torch.zeros(N_COUNTED_SAMPLES, *shape, dtype=dtype)
+        with FlopCounterMode(display=False) as counter:
+            logits = module(samples)
+            logits.float().sum().backward()
+    except Exception as error:  # Code of the user's may raise anything, and may be right on a real device.
+        print(f"the operations of {operator['class']} are not counted: {type(error).__name__}: {error}")
+        return None
+    if tuple(logits.shape) != (expected := (N_COUNTED_SAMPLES, *operator.shape)):
+        raise ValueError(
+            f"{operator['file']}: {operator['class']} returns logits of shape {list(logits.shape)} for "
+            f"{N_COUNTED_SAMPLES} samples; expected {list(expected)}"
+        )
+    return counter.get_total_flops() / N_COUNTED_SAMPLES
+
+
+def _own_name(path: str) -> str:
+    return f"module.{path.replace('.', '/')}"
