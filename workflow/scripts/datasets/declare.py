@@ -1,0 +1,49 @@
+"""Print the entry of a data set in a folder for `config/datasets.yaml`."""
+
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import dump_yaml
+from datasets.folders import PICTURES, class_folders, list_folder, token_arrays
+from declared.datasets import FOLDERS, PART_PATTERNS, TOKENS_FORMAT
+
+
+def declare_folder(
+    form: str, path: Path, name: str, size: int, channels: int = 3, vocabulary: int = 0, **patterns: str
+) -> None:
+    """Print the entry of a data set in a folder.
+
+    Args:
+        form: One of the formats whose files are read where they lie.
+        path: The folder.
+        name: Name of the data set.
+        size: Height and width of pictures in pixels, or tokens of a sequence.
+        channels: 3, or 1 for grey.
+        vocabulary: Number of different tokens; 0: the largest token plus 1.
+        patterns: ``train`` and ``validation``, if they are not the defaults.
+
+    Raises:
+        InputError: If the folder has no such data set.
+    """
+    if form not in FOLDERS:
+        raise InputError("unknown-name", f"'{form}' is unknown", file="--format", got=form, expected=FOLDERS)
+    if size < 1:
+        raise InputError("out-of-range", f"is {size}", file="--size", got=size, expected="at least 1")
+    entry: dict[str, Any] = {"title": name, "format": form, "folder": str(path.absolute())}
+    entry |= {f"{part}_files": text for part, text in patterns.items() if text != PART_PATTERNS[part]}
+    folder = list_folder(path, entry)
+    entry["sha256"] = folder.sha256()
+    if form == TOKENS_FORMAT:
+        tokens = {part: list(token_arrays(folder, part)) for part in PART_PATTERNS}
+        counts = {part: sum((len(array) - 1) // size for array in arrays) for part, arrays in tokens.items()}
+        largest = max(int(array.max()) for arrays in tokens.values() for array in arrays)
+        sample = {"shape": [size], "vocabulary": vocabulary or largest + 1}
+    else:
+        labels = {part: [picture.label for picture in PICTURES[form](folder, part)] for part in PART_PATTERNS}
+        counts = {part: len(numbers) for part, numbers in labels.items()}
+        is_named = form == "image-folder"
+        n_classes = len(class_folders(folder)) if is_named else 1 + max(max(own) for own in labels.values())
+        sample = {"shape": [size, size, channels], "classes": n_classes}
+    entry |= {f"{part}_samples": count for part, count in counts.items()} | sample
+    print(dump_yaml({name: {**entry, "licence": "TODO", "citation": "TODO"}}), end="")
