@@ -1,8 +1,10 @@
 """Data sets in folders are read as their writers wrote them, in the same order on every file system."""
 
+import errno
 import gzip
-import hashlib
 import io
+import os
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,12 +19,15 @@ from common.errors import InputError
 from datasets import identity
 from datasets.declare import declare_folder
 from datasets.fetch import Store
+from datasets.folders import list_folder
 from datasets.prepare import prepare
 from declared import datasets
 from support.refusals import assert_refusal
 
 ORIENTATION, ROTATED = 0x0112, 6  # the tag of EXIF; to be turned by 90 degrees clockwise
 COLOURS = {"ash": (255, 0, 0), "oak": (0, 0, 255), "yew": (0, 255, 0)}
+# As in docs/how-to/own-data.md.
+BY_HAND = "find -L train* val* -type f -not -path '*/.*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
 Arrays = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -191,13 +196,23 @@ def test_tokens_are_read_as_written(
 
 def test_digest_is_that_of_sha256sum(tmp_path: Path, declared: Callable[..., dict[str, Any]]) -> None:
     folder = write_image_folder(tmp_path / "trees")
-    files = [file for file in folder.rglob("*/*/*") if file.is_file() and file.name != ".hidden"]
-    lines = sorted((str(file.relative_to(folder)).encode(), file) for file in files)
-    text = b"".join(
-        hashlib.sha256(file.read_bytes()).hexdigest().encode() + b"  " + n + b"\n" for n, file in lines
-    )
-    entry = declared("image-folder", folder, 8)
-    assert entry["sha256"] == hashlib.sha256(text).hexdigest()
+    (folder / "train" / "oak" / "two words.png").write_bytes((folder / "train/oak/p.png").read_bytes())
+    (folder / "train" / "elm").symlink_to("oak")
+    by_hand = subprocess.run(["bash", "-c", BY_HAND], cwd=folder, check=True, capture_output=True, text=True)
+    assert declared("image-folder", folder, 8)["sha256"] == by_hand.stdout.split()[0]
+
+
+def test_unreadable_folder_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, scan = write_image_folder(tmp_path / "trees"), os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("oak"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        list_folder(folder, {})
 
 
 def test_key_follows_content_and_no_path(tmp_path: Path, declared: Callable[..., dict[str, Any]]) -> None:

@@ -295,6 +295,8 @@ def test_digests_may_have_capitals(tmp_path: Path) -> None:
     )
     entry = read_datasets(tmp_path / "own.yaml", tmp_path / "none.yaml")["ours"]
     assert entry["files"][0]["sha256"] == "ab" * 32
+    entries = read_datasets(DATASETS, own(tmp_path, **{**SHARDS, "sha256": "AB" * 32}))
+    assert entries["ours"]["sha256"] == "ab" * 32
 
 
 def test_digest_of_digits_is_to_be_quoted(tmp_path: Path) -> None:

@@ -83,11 +83,12 @@ def list_folder(path: Path, entry: Entry) -> Folder:
 
     Raises:
         InputError: If the folder or the files of a part are missing, or a file belongs to both parts.
+        OSError: If a folder cannot be read.
     """
     if not path.is_dir():
         raise InputError("missing-folder", f"is no folder on {node_name()}", file=path)
     names = []
-    for folder, folders, files in os.walk(path, followlinks=True):
+    for folder, folders, files in os.walk(path, onerror=_raise, followlinks=True):
         folders[:] = [name for name in folders if is_visible(Path(name))]
         relative = Path(folder).relative_to(path)
         names += [str(relative / name) for name in files if is_visible(Path(name))]
@@ -107,6 +108,10 @@ def list_folder(path: Path, entry: Entry) -> Folder:
         name = min(both)
         raise listed.refuse("duplicate", "matches the patterns of both parts", "one of them", name)
     return listed
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _matches(name: str, pattern: list[str]) -> bool:

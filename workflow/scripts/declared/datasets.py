@@ -189,9 +189,9 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
 
 
 def _lower_digests(entry: Any) -> None:
-    """Convert the digests of an entry's files to lower case, because programs print either case."""
+    """Convert the digests of an entry to lower case, because programs print either case."""
     files = entry.get("files") if isinstance(entry, dict) else None
-    for file in files if isinstance(files, list) else ():
+    for file in [entry, *(files if isinstance(files, list) else ())]:
         if isinstance(file, dict):
             file |= {key: file[key].lower() for key in ("md5", "sha256") if isinstance(file.get(key), str)}
 
