@@ -45,5 +45,8 @@ def declare_folder(
         is_named = form == "image-folder"
         n_classes = len(class_folders(folder)) if is_named else 1 + max(max(own) for own in labels.values())
         sample = {"shape": [size, size, channels], "classes": n_classes}
+    if not all(counts.values()):
+        problem = f"makes {counts['train']} samples to train and {counts['validation']} to validate"
+        raise folder.error("wrong-count", problem, "one of each at least", got=counts)
     entry |= {f"{part}_samples": count for part, count in counts.items()} | sample
     print(dump_yaml({name: {**entry, "licence": "TODO", "citation": "TODO"}}), end="")

@@ -69,9 +69,7 @@ class Folder:
             lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
         return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
 
-    def refuse(
-        self, code: str, problem: str, expected: str, name: str = "", got: object = None
-    ) -> InputError:
+    def error(self, code: str, problem: str, expected: str, name: str = "", got: object = None) -> InputError:
         """Return the error about the folder, or about a file of it."""
         return InputError(code, problem, file=self.path / name, expected=expected, got=got)
 
@@ -101,12 +99,12 @@ def list_folder(path: Path, entry: Entry) -> Folder:
     for part, found in parts.items():
         if not found:
             problem = f"has no file of the part {part}"
-            raise listed.refuse(
+            raise listed.error(
                 "missing-file", problem, f"{part_pattern(entry, part)} ({part}_files)", got=part
             )
     if both := set(parts["train"]) & set(parts["validation"]):
         name = min(both)
-        raise listed.refuse("duplicate", "matches the patterns of both parts", "one of them", name)
+        raise listed.error("duplicate", "matches the patterns of both parts", "one of them", name)
     return listed
 
 
@@ -130,7 +128,7 @@ def verified_folder(dataset: str, entry: Entry, store: Store | None) -> Folder:
     if (sha256 := folder.sha256()) != entry["sha256"]:
         n_files = sum(map(len, folder.names.values()))
         problem = f"has the SHA-256 {sha256}, of {n_files} files"
-        raise folder.refuse("checksum-mismatch", problem, f"{entry['sha256']} ({dataset})", got=sha256)
+        raise folder.error("checksum-mismatch", problem, f"{entry['sha256']} ({dataset})", got=sha256)
     return folder
 
 
@@ -158,7 +156,7 @@ def class_names(entry: Entry, folder: Folder) -> list[str]:
         classes = class_folders(folder)
         if len(classes) != entry["classes"]:
             problem = f"has {len(classes)} folders of classes"
-            raise folder.refuse("contradicts-entry", problem, str(entry["classes"]), got=len(classes))
+            raise folder.error("contradicts-entry", problem, str(entry["classes"]), got=len(classes))
         return classes
     names = entry["classes"]
     return list(names) if isinstance(names, list) else [str(label) for label in range(class_count(entry))]
@@ -176,7 +174,7 @@ def class_folders(folder: Folder) -> list[str]:
 def _class_of(folder: Folder, part: str, name: str) -> str:
     parts = name.split("/")
     if len(parts) < folder.depth[part] + 2:
-        raise folder.refuse("unknown-class", "lies in no folder of a class", "CLASS/PICTURE", name)
+        raise folder.error("unknown-class", "lies in no folder of a class", "CLASS/PICTURE", name)
     return parts[folder.depth[part]]
 
 
@@ -190,7 +188,7 @@ def list_pictures(folder: Folder, part: str) -> Iterator[Picture]:
     for name in folder.names[part]:
         class_name = _class_of(folder, part, name)
         if class_name not in label:
-            raise folder.refuse("unknown-class", f"is of the class {class_name}", "a class that trains", name)
+            raise folder.error("unknown-class", f"is of the class {class_name}", "a class that trains", name)
         yield Picture(str(folder.path / name), folder.path / name, label[class_name])
 
 
@@ -210,7 +208,7 @@ def read_shards(folder: Folder, part: str) -> Iterator[Picture]:
             label = contents.get("cls", b"").strip()
             if len(pictures) != 1 or not re.fullmatch(rb"[0-9]{1,9}", label):
                 problem = f"sample {key!r} has the extensions {', '.join(contents)}"
-                raise folder.refuse("wrong-format", problem, "a picture and a number in .cls", shard, key)
+                raise folder.error("wrong-format", problem, "a picture and a number in .cls", shard, key)
             yield Picture(f"{folder.path / shard}/{key}", pictures[0], int(label))
 
 
@@ -225,7 +223,7 @@ def _members(folder: Folder, shard: str) -> Iterator[tuple[str, str, bytes]]:
                 if file is not None:
                     yield f"{path}/{key}", extension.lower(), file.read()
     except TAR_ERRORS as error:
-        raise folder.refuse("broken-archive", f"cannot be read: {error}", "a tar file", shard) from None
+        raise folder.error("broken-archive", f"cannot be read: {error}", "a tar file", shard) from None
 
 
 PICTURES: Mapping[str, Callable[[Folder, str], Iterator[Picture]]] = {
@@ -274,7 +272,7 @@ def token_arrays(folder: Folder, part: str) -> Iterator[np.ndarray]:
         if suffix == "idx" and f"{stem}.bin" in names:
             continue
         if not point or suffix != "bin":
-            raise folder.refuse(
+            raise folder.error(
                 "wrong-format", "is no file of tokens", ".bin, of Megatron with its .idx", name
             )
         index = folder.path / f"{stem}.idx" if f"{stem}.idx" in names else None
@@ -293,7 +291,7 @@ def _map_tokens(folder: Folder, name: str, index: Path | None) -> np.ndarray:
     n_bytes, size = file.stat().st_size - start, np.dtype(stored).itemsize
     if n_bytes <= 0 or n_bytes % size or n_tokens not in (None, n_bytes // size):
         expected = f"{n_tokens or 'whole'} tokens of {size} bytes"
-        raise folder.refuse("wrong-size", f"has {n_bytes} bytes of tokens", expected, name, n_bytes)
+        raise folder.error("wrong-size", f"has {n_bytes} bytes of tokens", expected, name, n_bytes)
     return np.memmap(file, stored, mode="r", offset=start)
 
 
@@ -304,6 +302,6 @@ def _read_index(folder: Folder, index: Path) -> tuple[str, int]:
     n_sequences = int.from_bytes(content[18:26], "little")
     if content[:17] != MEGATRON or code not in MEGATRON_TYPES or 34 + 4 * n_sequences > len(content):
         name = str(index.relative_to(folder.path))
-        raise folder.refuse("wrong-format", "is no index of tokens", "an .idx of Megatron, version 1", name)
+        raise folder.error("wrong-format", "is no index of tokens", "an .idx of Megatron, version 1", name)
     lengths = np.frombuffer(content, "<i4", offset=34, count=n_sequences)
     return MEGATRON_TYPES[code], int(lengths.sum(dtype=np.int64))
