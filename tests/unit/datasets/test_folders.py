@@ -275,6 +275,7 @@ SHARD = {"a.png": PNG, "a.cls": b"0"}
         ("webdataset", {"train.tar": b"no tar", "val.tar": SHARD}, "broken-archive", "train.tar"),
         ("webdataset", {"train.tar": {"a.png": PNG}, "val.tar": SHARD}, "wrong-format", "train.tar"),
         ("webdataset", {"train.tar": {**SHARD, "a.cls": b"oak"}, "val.tar": SHARD}, "wrong-format", "train.tar"),
+        ("webdataset", {"train.tar": {}, "val.tar": SHARD}, "wrong-count", ""),
         ("token-files", {**TOKENS, "val.bin": bytes(4)}, "wrong-count", ""),
         ("token-files", {**TOKENS, "val.txt": b"text"}, "wrong-format", "val.txt"),
         ("token-files", {**TOKENS, "val.bin": bytes(99)}, "wrong-size", "val.bin"),

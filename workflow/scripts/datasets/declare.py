@@ -5,7 +5,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import dump_yaml
-from datasets.folders import PICTURES, class_folders, list_folder, token_arrays
+from datasets.folders import PICTURES, list_folder, token_arrays
 from declared.datasets import FOLDERS, PART_PATTERNS, TOKENS_FORMAT
 
 
@@ -42,8 +42,7 @@ def declare_folder(
     else:
         labels = {part: [picture.label for picture in PICTURES[form](folder, part)] for part in PART_PATTERNS}
         counts = {part: len(numbers) for part, numbers in labels.items()}
-        is_named = form == "image-folder"
-        n_classes = len(class_folders(folder)) if is_named else 1 + max(max(own) for own in labels.values())
+        n_classes = 1 + max((label for own in labels.values() for label in own), default=0)
         sample = {"shape": [size, size, channels], "classes": n_classes}
     if not all(counts.values()):
         problem = f"makes {counts['train']} samples to train and {counts['validation']} to validate"
