@@ -3,6 +3,7 @@
 import errno
 import gzip
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
@@ -155,6 +158,29 @@ def test_shards_are_read_in_their_order(tmp_path: Path, declared: Callable[..., 
         assert colours(images) == [list(COLOURS.values())[label] for label in expected]
 
 
+@pytest.mark.parametrize("has_names", [True, False])
+def test_parquet_of_pictures_is_read(
+    tmp_path: Path, declared: Callable[..., dict[str, Any]], has_names: bool
+) -> None:
+    (tmp_path / "hub").mkdir()
+    features = {"img": {"_type": "Image"}, "tree": {"names": list(COLOURS), "_type": "ClassLabel"}}
+    for part, labels in (("train", [2, 0, 1, 1]), ("validation", [2])):
+        pictures = [encode(Image.new("RGB", (9, 5), [*COLOURS.values()][label]), "PNG") for label in labels]
+        column = [{"bytes": picture, "path": None} for picture in pictures]
+        table = pa.table({"img": column, "tree" if has_names else "label": labels})
+        if has_names:
+            metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+            table = table.replace_schema_metadata(metadata)
+        pq.write_table(table, tmp_path / "hub" / f"{part}-00000-of-00001.parquet", row_group_size=3)
+    entry = declared("parquet", tmp_path / "hub", 8)
+    assert (entry["train_samples"], entry["validation_samples"], entry["classes"]) == (4, 1, 3)
+    images, labels = prepared(tmp_path)["train"]
+    assert labels.tolist() == [2, 0, 1, 1]
+    assert colours(images) == [list(COLOURS.values())[label] for label in labels]
+    classes = json.loads((tmp_path / "cache" / "manifest.json").read_text())["classes"]
+    assert classes == (list(COLOURS) if has_names else ["0", "1", "2"])
+
+
 def write_nanogpt(folder: Path, name: str, tokens: np.ndarray) -> None:
     tokens.astype(np.uint16).tofile(folder / f"{name}.bin")
 
@@ -178,7 +204,12 @@ def write_megatron(folder: Path, name: str, tokens: np.ndarray) -> None:
     )
 
 
-@pytest.mark.parametrize("write", [write_nanogpt, write_llm_c, write_megatron])
+def write_parquet(folder: Path, name: str, tokens: np.ndarray) -> None:
+    rows = [tokens[:9].tolist(), [], tokens[9:].tolist()]
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "input_ids": rows}), folder / f"{name}-00000.parquet")
+
+
+@pytest.mark.parametrize("write", [write_nanogpt, write_llm_c, write_megatron, write_parquet])
 def test_tokens_are_read_as_written(
     tmp_path: Path, declared: Callable[..., dict[str, Any]], write: Callable[[Path, str, np.ndarray], None]
 ) -> None:
@@ -186,7 +217,8 @@ def test_tokens_are_read_as_written(
     (tmp_path / "text").mkdir()
     for name, numbers in tokens.items():
         write(tmp_path / "text", name, numbers)
-    entry = declared("token-files", tmp_path / "text", 8, {"train_samples": 5})
+    form = "parquet" if write is write_parquet else "token-files"
+    entry = declared(form, tmp_path / "text", 8, {"train_samples": 5})
     assert (entry["vocabulary"], entry["validation_samples"]) == (297, 2)
     content = prepared(tmp_path)
     for part, name, n in (("train", "train", 5), ("validation", "val", 2)):
@@ -282,7 +314,8 @@ SHARD = {"a.png": PNG, "a.cls": b"0"}
         ("token-files", {**TOKENS, "val.idx": bytes(99)}, "wrong-format", "val.idx"),
         ("token-files", {**TOKENS, "val.idx": MEGATRON + b"\x08" + b"\xff" * 16}, "wrong-format", "val.idx"),
         ("token-files", {**TOKENS, "val.idx": MEGATRON + b"\x08" + bytes(16)}, "wrong-size", "val.bin"),
-        ("parquet", IMAGES, "unknown-name", ""),
+        ("parquet", {"train.parquet": b"PAR1", "val.parquet": b"PAR1"}, "broken-archive", "train.parquet"),
+        ("parquets", IMAGES, "unknown-name", ""),
     ],
 )  # fmt: skip
 def test_wrong_file_is_refused_by_name(

@@ -5,8 +5,9 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import dump_yaml
-from datasets.folders import PICTURES, list_folder, token_arrays
-from declared.datasets import FOLDERS, PART_PATTERNS, TOKENS_FORMAT
+from datasets.folders import PICTURES, TOKEN_ARRAYS, list_folder
+from datasets.parquet import has_tokens
+from declared.datasets import FOLDERS, PARQUET, PART_PATTERNS, TOKENS_FORMAT
 
 
 def declare_folder(
@@ -34,8 +35,8 @@ def declare_folder(
     entry |= {f"{part}_files": text for part, text in patterns.items() if text != PART_PATTERNS[part]}
     folder = list_folder(path, entry)
     entry["sha256"] = folder.sha256()
-    if form == TOKENS_FORMAT:
-        tokens = {part: list(token_arrays(folder, part)) for part in PART_PATTERNS}
+    if form == TOKENS_FORMAT or (form == PARQUET and has_tokens(folder.first("train"))):
+        tokens = {part: list(TOKEN_ARRAYS[form](folder, part)) for part in PART_PATTERNS}
         counts = {part: sum((len(array) - 1) // size for array in arrays) for part, arrays in tokens.items()}
         largest = max(int(array.max()) for arrays in tokens.values() for array in arrays)
         sample = {"shape": [size], "vocabulary": vocabulary or largest + 1}

@@ -248,7 +248,7 @@ def declare(
     name: Annotated[str, typer.Option(help="Name of the data set.")],
     form: Annotated[
         str,
-        typer.Option("--format", metavar="FORMAT", help="image-folder, webdataset or token-files."),
+        typer.Option("--format", metavar="FORMAT", help="image-folder, webdataset, token-files or parquet."),
     ] = "image-folder",
     size: Annotated[
         int, typer.Option(metavar="N", help="Height and width in pixels, or tokens of a sequence.")
