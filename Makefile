@@ -154,7 +154,7 @@ apptainer:  ## install Apptainer, which builds and runs images (Debian, as root)
 bench-overhead: venv  ## measure what the workflow itself costs: against bare loops, and dry-runs of large designs
 	@$(BENCH) $(ARGS)
 
-bench-input: venv  ## measure whether data loading limits training: images per second of each library's input, and of its training
+bench-input: venv  ## measure whether input limits training: samples per second of preparation, of each library's input, and of its training; your own: ARGS='--case DATASET MODEL BATCH'
 	@$(BENCH) input $(ARGS)
 
 bench-models: venv  ## measure PyTorch's models as built here against the same models written by hand

@@ -1,4 +1,4 @@
-"""Measure images per second of a rank's input alone and of its training, in a framework's environment."""
+"""Measure samples per second of a rank's input alone and of its training, in a framework's environment."""
 
 import json
 import time
@@ -18,13 +18,13 @@ class NoMeter:
     wants_steps = False
 
 
-def rate(images: int, step: Callable[[], Any]) -> float:
-    """Return images/s of `step`, which reads `images`, over at least LEAST_S after one warm-up call."""
+def rate(samples: int, step: Callable[[], Any]) -> float:
+    """Return samples/s of `step`, which reads `samples`, over at least LEAST_S after one warm-up call."""
     step()
     done, started = 0, time.perf_counter()
     while done == 0 or time.perf_counter() - started < LEAST_S:
         step()
-        done += images
+        done += samples
     return done / (time.perf_counter() - started)
 
 
@@ -46,14 +46,14 @@ def measure(folder: Path) -> None:
     trainer = adapter_of(context).trainer(context)
     spec = context.spec
     batches = input_of(trainer, 10**6)
-    result = {"input_images_s": rate(spec["local_batch"], lambda: next(batches))}
+    result = {"input_samples_s": rate(spec["local_batch"], lambda: next(batches))}
     if hasattr(trainer, "_dataset"):
         import tensorflow as tf
 
         data = trainer._dataset()
         trainer._iterator = iter(trainer.strategy.distribute_datasets_from_function(lambda _: data))
         trainer._step = tf.function(trainer._train_batch, autograph=False)
-    result["training_images_s"] = rate(
+    result["training_samples_s"] = rate(
         spec["steps"] * spec["local_batch"], lambda: trainer.train_epoch(1, NoMeter())
     )
     (folder / "rates.json").write_text(json.dumps(result))

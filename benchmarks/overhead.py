@@ -35,7 +35,9 @@ PARTS: dict[str, Callable[[argparse.Namespace, str], str]] = {
     "images": lambda options, command: images.report(
         *images.measure(options.frameworks, options.pairs, options.epochs, options.base), command
     ),
-    "input": lambda _, command: inputs.report(inputs.measure(), command),
+    "input": lambda options, command: inputs.report(
+        inputs.measure([inputs.own_case(*options.case)] if options.case else inputs.CASES), command
+    ),
     "models": lambda options, command: models_by_hand.report(models_by_hand.measure(options.pairs), command),
     "analysis": lambda options, command: analysis_cost.report(
         options.epochs, *analysis_cost.measure(options.runs[-1], options.epochs), command
@@ -103,6 +105,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--cells", type=int, default=1500, help="stopping: simulate so many cells of each kind of study"
+    )
+    parser.add_argument(
+        "--case",
+        nargs=3,
+        metavar=("DATASET", "MODEL", "BATCH"),
+        help="input: only these, a data set of config/datasets.yaml, for example",
     )
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(arguments)

@@ -12,7 +12,8 @@ from common.errors import InputError
 from datasets import pack
 from datasets.archives import Archive
 from datasets.formats import READERS, Content
-from datasets.pack import pack_images, pack_text, read_image
+from datasets.pack import pack_images, pack_text
+from datasets.pictures import crop_picture, read_picture
 from declared import datasets
 
 ORIENTATION = 0x0112  # the tag of EXIF
@@ -47,6 +48,10 @@ def pictures(folder: Path, number: int = 10) -> Path:
         for i in range(number):
             Image.new("RGB", (48, 40), colour).save(folder / name / f"{i}.png")
     return folder
+
+
+def read_image(file: Path, side: int) -> np.ndarray:
+    return crop_picture(read_picture(file, file), (side, side, 3))
 
 
 def test_packed_pictures_are_read_again(tmp_path: Path, packed: Callable[..., Any]) -> None:

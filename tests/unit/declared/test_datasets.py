@@ -42,11 +42,12 @@ OWN = {
 IDX_NAMES = [name for pair in IDX.values() for name in pair]
 MADE_UP = {"files": None, "made_up": True}
 TEXT = {**MADE_UP, "format": "wikitext", "shape": [8], "vocabulary": 9}
+SHARDS = {"files": None, "format": "webdataset", "folder": "/data", "sha256": "a" * 64}
 BUNDLED = {"files": None, "format": "scikit-learn", "train_samples": 1597, "validation_samples": 200}
 BUNDLED |= {"shape": [8, 8, 1], "classes": [str(digit) for digit in range(10)]}
 
 
-def own(folder: Path, name: str = "ours", **changes: object) -> Path:
+def own(folder: Path, name: str = "ours", /, **changes: object) -> Path:
     entry = {key: value for key, value in {**OWN, **changes}.items() if value is not None}
     (folder / "datasets.yaml").write_text(yaml.safe_dump({name: entry}))
     return folder / "datasets.yaml"
@@ -239,6 +240,14 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
             "shape",
             {"got": 1, "mentions": [3]},
         ),
+        ("ours", {"folder": "/data"}, "unfit-for-format", "folder", {"got": "/data"}),
+        ("ours", {**SHARDS, "sha256": None}, "missing-key", "sha256", {}),
+        ("ours", {**SHARDS, "folder": "data"}, "bad-pattern", "folder", {"got": "data"}),
+        ("ours", {**SHARDS, "train_files": "/data/*"}, "bad-pattern", "train_files", {"got": "/data/*"}),
+        ("ours", {**SHARDS, "shape": [8, 8, 2]}, "unfit-for-format", "shape", {"got": 2}),
+        ("ours", {**SHARDS, "format": "image-folder"}, "unfit-for-format", "classes", {"got": ["a", "b"]}),
+        ("ours", {**SHARDS, "format": "token-files"}, "unfit-for-format", "shape", {"got": [1, 1, 1]}),
+        ("ours", {**SHARDS, "made_up": True}, "unfit-for-format", "made_up", {"got": True}),
         (
             "ours",
             {**BUNDLED, "shape": [8, 8, 3]},
@@ -286,6 +295,8 @@ def test_digests_may_have_capitals(tmp_path: Path) -> None:
     )
     entry = read_datasets(tmp_path / "own.yaml", tmp_path / "none.yaml")["ours"]
     assert entry["files"][0]["sha256"] == "ab" * 32
+    entries = read_datasets(DATASETS, own(tmp_path, **{**SHARDS, "sha256": "AB" * 32}))
+    assert entries["ours"]["sha256"] == "ab" * 32
 
 
 def test_digest_of_digits_is_to_be_quoted(tmp_path: Path) -> None:

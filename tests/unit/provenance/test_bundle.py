@@ -65,14 +65,18 @@ def test_archives_are_fetched_once_and_found_again(
     ].startswith("file:")
 
 
-def test_data_of_the_site_is_not_bundled(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_of_the_site_is_not_bundled(
+    campaign: Campaign, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = bundle.Content()
     bundle.add_dataset(content, "digits", campaign)
     own = replace(campaign, site=replace(campaign.site, datasets=Archives(Path("/data"), None)))
     bundle.add_dataset(content, "mine", own)
+    monkeypatch.setattr(bundle, "load_dataset", {"shards": {"folder": "/data/shards"}}.get)
+    bundle.add_dataset(content, "shards", campaign)
     assert content.files == {}
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and "digits" in lines[0]
+    assert len(lines) == 3 and "digits" in lines[0] and "/data/shards" in lines[2]
     assert "mine" in lines[1] and "config/sites/local.yaml: datasets.folder" in lines[1]
 
 

@@ -748,10 +748,12 @@ def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
     assert keys_of("horovod-pytorch", "pytorch", "horovod") == ["paszke2019", "sergeev2018"]
     bibliography = references({
         "cifar-10": {"citation": "A. & B, 100 %", "files": [{}], "format": "cifar-10-binary"},
+        "trees": {"citation": "C and D", "folder": "/data", "format": "image-folder"},
         "synthetic": {"citation": "drawn here", "format": "patterns"},
     })  # fmt: skip
     assert (
         "@misc{data-cifar-10,\n  note = {A. \\& B, 100~\\%},\n}" in bibliography
+        and "@misc{data-trees," in bibliography
         and "data-synthetic" not in bibliography
     )
     assert bibliography.count("{") == bibliography.count("}")

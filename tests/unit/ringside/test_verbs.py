@@ -99,6 +99,9 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
          ("images", Path("there"), "leaves", 32, 0.2, Path()), {}),
         ("pack-text a.txt --name poems --length 9", "datasets.pack.pack_dataset",
          ("text", Path("a.txt"), "poems", 9, 0.1, Path()), {}),
+        ("declare there --name leaves --format webdataset --size 64 --validation test*",
+         "datasets.declare.declare_folder", ("webdataset", Path("there"), "leaves", 64),
+         {"channels": 3, "vocabulary": 0, "train": "train*", "validation": "test*"}),
     ],
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from declared.site import Site
 NON_PREPARING_MODULES = (
     "__init__.py",
     "check.py",
+    "declare.py",
     "fetch.py",
     "identity.py",
     "lock.py",
@@ -20,7 +21,8 @@ NON_PREPARING_MODULES = (
     "verified.py",
 )
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
-DESCRIPTIVE_KEYS = ("title", "licence", "citation")
+# The sha256 of an entry identifies the files of its folder.
+DESCRIPTIVE_KEYS = ("title", "folder", "licence", "citation")
 
 
 @functools.cache

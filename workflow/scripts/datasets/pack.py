@@ -13,51 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from common.errors import InputError
 from common.files import dump_yaml, written_whole
 from datasets.formats import CIFAR, CIFAR_BATCHES, LINE_END, UNKNOWN, WIKITEXT, one_word
 from datasets.lock import digests
+from datasets.pictures import is_visible, read_picture
 
 SHUFFLE_SEED = 1
 MAX_CLASSES = 256  # a label is one byte
-WHITE = (255, 255, 255, 255)
-SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
-EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
-
-
-def read_image(file: Path, side: int) -> np.ndarray:
-    """Return an image as viewers show it, resized to uint8 [side, side, 3].
-
-    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled
-    to 8.
-
-    Raises:
-        InputError: If the file is no image, has several frames, or has pixels of an unknown range.
-    """
-    try:
-        with Image.open(file) as opened:
-            if (n_frames := getattr(opened, "n_frames", 1)) > 1:
-                raise _input_error(
-                    file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame"
-                )
-            image = ImageOps.exif_transpose(opened)
-            if image.mode in SIXTEEN_BITS:
-                grey = np.asarray(image).astype(np.float64) / 257  # 65535 / 255
-                image = Image.fromarray(np.round(grey).astype(np.uint8))
-            elif image.mode not in EIGHT_BITS:
-                raise _input_error(
-                    file, "unknown-picture", f"has pixels of kind {image.mode}", "8 or 16 bits per channel"
-                )
-            if image.has_transparency_data:
-                rgba = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba)
-            return np.asarray(image.convert("RGB").resize((side, side)), np.uint8)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _input_error(
-            file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file"
-        ) from None
 
 
 def pack_images(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
@@ -84,7 +48,7 @@ def pack_images(folder: Path, archive: Path, side: int, validation_share: float)
         files = sorted(_visible_files(class_folder))
         if not files:
             raise _input_error(class_folder, "wrong-count", "has no picture", "at least one")
-        records += [bytes([label]) + read_image(file, side).transpose(2, 0, 1).tobytes() for file in files]
+        records += [bytes([label]) + _pixels(file, side) for file in files]
     random.Random(SHUFFLE_SEED).shuffle(records)  # noqa: S311 (no secret)
     n_validation = round(validation_share * len(records))
     train = records[n_validation:]
@@ -157,11 +121,15 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
     }
 
 
+def _pixels(file: Path, side: int) -> bytes:
+    """Return a picture, resized to a square, as bytes in CHW order."""
+    picture = read_picture(file, file).convert("RGB").resize((side, side))
+    return np.asarray(picture, np.uint8).transpose(2, 0, 1).tobytes()
+
+
 def _visible_files(folder: Path) -> list[Path]:
     try:
-        return [
-            path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "Thumbs.db"
-        ]
+        return [path for path in folder.iterdir() if is_visible(path)]
     except OSError as error:
         raise _input_error(folder, "unreadable", error.strerror or str(error), "a folder") from None
 

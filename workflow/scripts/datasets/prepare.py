@@ -23,12 +23,13 @@ from common.files import write_json
 from common.options import run_program
 from datasets.archives import Archive
 from datasets.fetch import Store, archives, lock_archives, site_store
+from datasets.folders import read_folder, verified_folder
 from datasets.formats import READERS, Content
 from datasets.identity import data_files
 from datasets.made_up import write_archives
 from datasets.prepared import write_images, write_tokens
 from datasets.verified import first_changed_file, write_verified
-from declared.datasets import FRESH, TOKENS, kind, load_dataset, sample_name
+from declared.datasets import FOLDERS, FRESH, TOKENS, kind, load_dataset, sample_name
 from declared.site import load_site
 from environments.steps import build_lock, print_progress
 
@@ -81,7 +82,10 @@ def write_parts(dataset: str, entry: Mapping[str, Any], folder: Path, store: Sto
             f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} "
             f"{sample_name(entry)}"
         )
-        content = READERS[entry["format"]](entry, archives_by_name)
+        if entry["format"] in FOLDERS:
+            content = read_folder(entry, verified_folder(dataset, entry, store))
+        else:
+            content = READERS[entry["format"]](entry, archives_by_name)
         parts = {part: _write_part(dataset, entry, content, part, folder / part) for part in PARTS}
     manifest["source"] = describe_source(entry, archives_by_name)
     if kind(entry) == TOKENS:
@@ -135,6 +139,8 @@ def describe_source(entry: Mapping[str, Any], fetched: Mapping[str, Archive]) ->
     description: dict[str, Any] = {"format": entry["format"]}
     if "made_up" in entry:
         return {**description, "made_up": True}
+    if "folder" in entry:
+        return {**description, "sha256": entry["sha256"]}
     if fetched:
         description["files"] = [
             {

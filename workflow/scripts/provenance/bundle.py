@@ -134,7 +134,9 @@ def add_environment(
 def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
     """Add the archives of a data set."""
     entry, archive_store = load_dataset(dataset), site_store(campaign.site)
-    if "files" not in entry:
+    if "folder" in entry:
+        content.report(f"{dataset}: not included, the site needs the folder {entry['folder']}")
+    elif "files" not in entry:
         content.report(f"{dataset}: needs no file")
     elif archive_store.folder:
         content.report(f"{dataset}: not included, the site has it ({archive_store.site}: datasets.folder)")

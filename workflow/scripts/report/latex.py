@@ -107,7 +107,8 @@ def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
 
 def published(entry: Mapping[str, Any]) -> bool:
     """Return whether a data set is a published one that has to be cited."""
-    return bool(entry.get("citation")) and (bool(entry.get("files")) or entry["format"] == "scikit-learn")
+    has_source = bool(entry.get("files") or entry.get("folder")) or entry["format"] == "scikit-learn"
+    return has_source and bool(entry.get("citation"))
 
 
 def dataset_key(name: str) -> str:

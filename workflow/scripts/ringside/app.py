@@ -42,7 +42,7 @@ app.add_typer(
 )
 register(app, MODELS, [models.models, models.predict])
 register(app, MODELS, [models.strategies], SnakemakeVerb)
-register(app, MODELS, [models.pack_images, models.pack_text])
+register(app, MODELS, [models.pack_images, models.pack_text, models.declare])
 
 
 @app.callback()

@@ -241,3 +241,36 @@ def pack_text(
     from datasets.pack import pack_dataset
 
     pack_dataset("text", file, name, length, validation_share, output)
+
+
+def declare(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Has the files; they stay there.")],
+    name: Annotated[str, typer.Option(help="Name of the data set.")],
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="image-folder, webdataset, token-files or parquet."),
+    ] = "image-folder",
+    size: Annotated[
+        int, typer.Option(metavar="N", help="Height and width in pixels, or tokens of a sequence.")
+    ] = 224,
+    channels: Annotated[int, typer.Option(metavar="N", help="3, or 1 for grey pictures.")] = 3,
+    vocabulary: Annotated[
+        int, typer.Option(metavar="N", help="Number of different tokens; 0: the largest token plus 1.")
+    ] = 0,
+    train: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, that train.")
+    ] = "train*",
+    validation: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, that validate.")
+    ] = "val*",
+) -> None:
+    """Print the entry of a data set in a folder, for config/datasets.yaml.
+
+    Example:
+    ./ringside declare /data/imagenet --name imagenet --size 224
+    """
+    from datasets.declare import declare_folder
+
+    declare_folder(
+        form, folder, name, size, channels=channels, vocabulary=vocabulary, train=train, validation=validation
+    )

@@ -1,0 +1,112 @@
+"""Read Parquet files as the libraries of Hugging Face write them: pictures and classes, or tokens.
+
+A file has a column of pictures (a struct with `bytes`) and a column of classes (the one with names of
+classes in the metadata of `datasets`, or `label`), or a column of tokens (`input_ids`, or the only one of
+lists of integers).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import InputError
+
+ROWS = 256  # that are in memory at once
+
+
+def read_pictures(file: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the encoded picture and the label of each row.
+
+    Raises:
+        InputError: If the file has not one column of each, or a row has no picture or no label.
+    """
+    with _open(file) as opened:
+        schema = opened.schema_arrow
+        is_picture = [pa.types.is_struct(field.type) and "bytes" in _fields(field.type) for field in schema]
+        pictures = [field.name for field, yes in zip(schema, is_picture, strict=True) if yes]
+        picture = _single(file, "pictures", pictures, schema)
+        classes = list(_class_features(schema)) or [name for name in ("label",) if name in schema.names]
+        label = _single(file, "classes", classes, schema)
+        row = 0
+        for batch in opened.iter_batches(ROWS, columns=[picture, label]):
+            for content, number in zip(
+                batch.column(picture).field("bytes").to_pylist(), batch.column(label).to_pylist(), strict=True
+            ):
+                if content is None or not isinstance(number, int):
+                    problem = f"row {row} has no picture with a class"
+                    raise InputError("wrong-format", problem, file=file, got=row)
+                yield content, number
+                row += 1
+
+
+def read_tokens(file: Path) -> np.ndarray:
+    """Return the tokens of all rows, one after the other.
+
+    Raises:
+        InputError: If the file has not one column of tokens, or a row has none.
+    """
+    with _open(file) as opened:
+        schema = opened.schema_arrow
+        lists = [field.name for field in schema if _is_tokens(field.type)]
+        name = _single(file, "tokens", ["input_ids"] if "input_ids" in lists else lists, schema)
+        column = opened.read(columns=[name]).column(name)
+        values = [chunk.flatten() for chunk in column.chunks]
+        if column.null_count or any(value.null_count for value in values):
+            raise InputError("wrong-format", "has rows without tokens", file=file, got=name)
+        return np.concatenate(
+            [value.to_numpy(zero_copy_only=False) for value in values] or [np.empty(0, int)]
+        )
+
+
+def has_tokens(file: Path) -> bool:
+    """Return whether a file has tokens, and no pictures."""
+    with _open(file) as opened:
+        return any(_is_tokens(field.type) for field in opened.schema_arrow)
+
+
+def class_names(file: Path) -> list[str]:
+    """Return the names of classes that the metadata of `datasets` has, [] if they are not there."""
+    with _open(file) as opened:
+        return next(iter(_class_features(opened.schema_arrow).values()), [])
+
+
+def _open(file: Path) -> Any:
+    try:
+        return pq.ParquetFile(file, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        problem = f"cannot be read: {error}"
+        raise InputError("broken-archive", problem, file=file, expected="a Parquet file") from None
+
+
+def _class_features(schema: Any) -> dict[str, list[str]]:
+    """Return the names of classes by column (datasets/features/features.py, `ClassLabel`)."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {
+            name: list(map(str, feature["names"]))
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+
+
+def _is_tokens(kind: Any) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return is_list and pa.types.is_integer(kind.value_type)
+
+
+def _fields(struct: Any) -> set[str]:
+    return {struct.field(number).name for number in range(struct.num_fields)}
+
+
+def _single(file: Path, content: str, names: list[str], schema: Any) -> str:
+    if len(names) != 1:
+        problem = f"has {len(names)} columns of {content} among {', '.join(schema.names)}"
+        raise InputError("wrong-format", problem, file=file, got=names, expected="one")
+    return names[0]

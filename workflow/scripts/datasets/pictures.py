@@ -1,0 +1,61 @@
+"""Read pictures of any format and mode as viewers show them."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from common.errors import InputError
+
+WHITE = (255, 255, 255, 255)
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+
+
+def is_visible(path: Path) -> bool:
+    """Return whether a file is not hidden, and none that systems add to folders of pictures."""
+    return not path.name.startswith(".") and path.name != "Thumbs.db"
+
+
+def read_picture(source: Path | bytes, name: object) -> Image.Image:
+    """Return a picture of 8 bits per channel without transparency.
+
+    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled
+    to 8.
+
+    Args:
+        source: The file, or its content.
+        name: The file in errors.
+
+    Raises:
+        InputError: If it is no picture, has several frames, or has pixels of an unknown range.
+    """
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
+            if (n_frames := getattr(opened, "n_frames", 1)) > 1:
+                raise _unknown(name, f"has {n_frames} frames", "a picture of one frame")
+            image = ImageOps.exif_transpose(opened)
+            if image.mode in SIXTEEN_BITS:
+                grey = np.asarray(image).astype(np.float64) / 257  # 65535 / 255
+                image = Image.fromarray(np.round(grey).astype(np.uint8))
+            elif image.mode not in EIGHT_BITS:
+                raise _unknown(name, f"has pixels of kind {image.mode}", "8 or 16 bits per channel")
+            if image.has_transparency_data:
+                rgba = image.convert("RGBA")
+                return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
+            return image.convert("L" if image.mode in ("1", "L") else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _unknown(name, f"cannot be read: {error}", "a picture, or a hidden file") from None
+
+
+def crop_picture(picture: Image.Image, shape: Sequence[int]) -> np.ndarray:
+    """Return a picture as uint8 [H, W, C], scaled until it covers this shape and cropped at its centre."""
+    height, width, channels = shape
+    fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
+    return np.asarray(fitted, np.uint8).reshape(shape)
+
+
+def _unknown(name: object, problem: str, expected: str) -> InputError:
+    return InputError("unknown-picture", problem, file=name, expected=expected)
