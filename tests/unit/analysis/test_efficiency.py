@@ -160,14 +160,14 @@ def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, run
 def test_blocks_computed_again_count_as_executed_not_as_needed(runs: pd.DataFrame) -> None:
     """gpt-nano's head is in no block, so that it is computed once."""
     tokens = runs.assign(model="gpt-nano", dataset="synthetic-tokens-32-16-256", peak_flops_s=1e12)
-    kept, again = (
+    stored, recomputed = (
         efficiency.model_flop_utilization(tokens.assign(checkpointing=level)).iloc[0]
         for level in ("none", "blocks")
     )
     graph = model_graph("gpt-nano", "synthetic-tokens-32-16-256")
     head = graph.operators[-1].macs
-    assert kept["recomputed_flops"] == 0 and again["recomputed_flops"] == 2 * (graph.macs - head) > 0
-    assert again["mfu"] == kept["mfu"] == kept["hfu"] < again["hfu"]
+    assert stored["recomputed_flops"] == 0 and recomputed["recomputed_flops"] == 2 * (graph.macs - head) > 0
+    assert recomputed["mfu"] == stored["mfu"] == stored["hfu"] < recomputed["hfu"]
 
 
 def test_campaign_without_success_has_no_rows(runs: pd.DataFrame) -> None:

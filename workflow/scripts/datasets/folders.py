@@ -100,14 +100,14 @@ def list_folder(path: Path, entry: Entry) -> Folder:
         part: tuple(name for name in names if _matches(name, pattern)) for part, pattern in patterns.items()
     }
     listed = Folder(path, parts, {part: len(pattern) for part, pattern in patterns.items()})
-    for part, found in parts.items():
-        if not found:
+    for part, files in parts.items():
+        if not files:
             problem = f"has no file of the part {part}"
             raise listed.error(
                 "missing-file", problem, f"{part_pattern(entry, part)} ({part}_files)", got=part
             )
-    if both := set(parts["train"]) & set(parts["validation"]):
-        name = min(both)
+    if shared := set(parts["train"]) & set(parts["validation"]):
+        name = min(shared)
         raise listed.error("duplicate", "matches the patterns of both parts", "one of them", name)
     return listed
 

@@ -147,5 +147,5 @@ def _frequencies(rotary: Rotary, head_size: int) -> np.ndarray:
     """Return the angle between neighbouring positions of each pair of units, in radians."""
     plain = rotary.base ** (-np.arange(0, head_size, 2) / head_size)
     n_turns = rotary.original_length * plain / (2 * math.pi)
-    kept = np.clip((n_turns - SLOW_TURNS) / (QUICK_TURNS - SLOW_TURNS), 0, 1)
-    return plain * (kept + (1 - kept) / rotary.factor)
+    unscaled = np.clip((n_turns - SLOW_TURNS) / (QUICK_TURNS - SLOW_TURNS), 0, 1)
+    return plain * (unscaled + (1 - unscaled) / rotary.factor)

@@ -275,8 +275,8 @@ class Layout:
         """Return the L2 norm of all gradients, of which a replica may have shards."""
         squares = {name: jnp.sum(jnp.square(gradient)) for name, gradient in gradients.items()}
         shards = sum((square for name, square in squares.items() if self.share[name] is not None), 0.0)
-        whole = sum((square for name, square in squares.items() if self.share[name] is None), 0.0)
-        return jnp.sqrt(whole + lax.psum(shards, "sharded"))
+        replicated = sum((square for name, square in squares.items() if self.share[name] is None), 0.0)
+        return jnp.sqrt(replicated + lax.psum(shards, "sharded"))
 
 
 def cross_entropy(logits: Array, labels: Array, label_smoothing: float) -> Array:

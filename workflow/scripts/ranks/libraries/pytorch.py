@@ -90,9 +90,11 @@ def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
     if graph.module:
         return build_own(graph.module)
     root, calls = nn.Module(), fx.Graph()
-    for name, tables in rotary_buffers(graph).items():
-        root.register_buffer(name, tables)
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
+    tables = {}
+    for name, table in rotary_buffers(graph).items():
+        root.register_buffer(name, table)
+        tables[name] = calls.get_attr(name)
     blocks = (
         {operators[0].name: operators for operators in graph.blocks.values()} if recomputes_blocks else {}
     )
@@ -106,7 +108,7 @@ def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
         nodes[operator.name] = _called(
-            operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls
+            operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls, tables
         )
     calls.output(nodes[graph.operators[-1].name])
     module = fx.GraphModule(root, calls, graph.model)
@@ -137,15 +139,19 @@ def _checkpointed(
     own = {operator.name for operator in operators}
     inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in own))
     outputs = [op.name for op in operators if any(user.name not in own for user in graph.users(op.name))]
+    # The model keeps the tables of rotary positions: a copy in the block would stay on the CPU.
+    tables = list(dict.fromkeys(_rotary_buffer(op) for op in operators if "rotary" in op.settings))
     block = fx.Graph()
     within = {name: block.placeholder(f"input{i}") for i, name in enumerate(inputs)}
+    own_tables = {name: block.placeholder(name) for name in tables}
     for operator in operators:
         below = tuple(within[name] for name in operator.inputs)
-        within[operator.name] = _called(operator, below, graph, root, block)
+        within[operator.name] = _called(operator, below, graph, root, block, own_tables)
     block.output(tuple(within[name] for name in outputs))
     name = f"{operators[0].name}_checkpointed"
     root.add_module(name, Checkpointed(fx.GraphModule(root, block, name)))
-    results = calls.call_module(name, tuple(nodes[name] for name in inputs))
+    arguments = (*(nodes[name] for name in inputs), *(calls.get_attr(table) for table in tables))
+    results = calls.call_module(name, arguments)
     return {output: calls.call_function(getitem, (results, i)) for i, output in enumerate(outputs)}
 
 
@@ -162,7 +168,12 @@ def _rotary_buffer(operator: Operator) -> str:
 
 
 def _called(
-    operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph
+    operator: Operator,
+    inputs: tuple[fx.Node, ...],
+    graph: Graph,
+    root: nn.Module,
+    calls: fx.Graph,
+    tables: Mapping[str, fx.Node],
 ) -> fx.Node:
     """Return the call that computes an operator's output; its module, if any, becomes one of `root`."""
     match operator.kind:
@@ -195,7 +206,7 @@ def _called(
             return calls.call_function(getitem, (calls.call_module(operator.name, inputs), 0))
     root.add_module(operator.name, _module(operator, graph))
     if "rotary" in operator.settings:
-        return calls.call_module(operator.name, inputs, {"rotary": calls.get_attr(_rotary_buffer(operator))})
+        return calls.call_module(operator.name, inputs, {"rotary": tables[_rotary_buffer(operator)]})
     return calls.call_module(operator.name, inputs)
 
 
