@@ -239,8 +239,8 @@ def test_every_part_of_a_recipe_moves_weights(
 ) -> None:
     levels = {"batch_size": 64, **THREE_STEPS[recipe]}
     weights_of_recipe = trainings.weights("pytorch-single", **levels)
-    others = trainings.weights("pytorch-single", **{**levels, factor: level})
-    difference = max(float(np.abs(weights_of_recipe[name] - others[name]).max()) for name in others)
+    changed = trainings.weights("pytorch-single", **{**levels, factor: level})
+    difference = max(float(np.abs(weights_of_recipe[name] - changed[name]).max()) for name in changed)
     assert difference > 1e-6, "more than what frameworks may be apart"
 
 
