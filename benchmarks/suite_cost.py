@@ -127,7 +127,7 @@ def import_s(code: str, repetitions: int = 3) -> float:
 class SuiteCost:
     """Wall and CPU time of a suite in s.
 
-    `causes` has the number of processes and their CPU time by purpose; `ending` is the last line of output.
+    `causes` has the number of processes and their CPU time by purpose; `ending` is pytest's closing line.
     """
 
     command: str
@@ -149,10 +149,11 @@ def measure(target: str) -> SuiteCost:
     looking.start()
     began, before = time.monotonic(), os.times()
     process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-    last = ""
+    ending = ""
     for line in process.stdout or ():
         print(line, end="", flush=True)
-        last = line.strip() or last
+        if line.startswith("=") and " in " in line:
+            ending = line.strip()
     process.wait()
     wall_s, after = time.monotonic() - began, os.times()
     watch.over.set()
@@ -165,7 +166,7 @@ def measure(target: str) -> SuiteCost:
         count, cpu_s = sums[cause(seen)]
         sums[cause(seen)] = (count + 1, cpu_s + seen.cpu_s)
     children_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), last)
+    return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), ending)
 
 
 def report(cost: SuiteCost, command: str) -> str:
