@@ -27,7 +27,8 @@ from datasets.archives import Archive, read_tar, read_zip, zip_files
 from datasets.formats import READERS, decode_jpeg
 from datasets.lock import read_lock
 from datasets.made_up import write_archives
-from datasets.pack import pack_text, read_image
+from datasets.pack import pack_text
+from datasets.pictures import crop_picture, read_picture
 from datasets.verified import first_changed_file
 from declared import commands, environments, frameworks, own_models
 from declared.configuration import load_config, read_config
@@ -391,7 +392,7 @@ TARGETS = {
     "tiny-imagenet": Target("a.zip", _samples("tiny-imagenet", bytes), _samples_seed("tiny-imagenet", bytes)),
     "text8": Target("text8", _read_text8, lambda: [b"the quick brown fox " * 8]),
     "jpeg": Target("a.jpeg", _read_jpeg, _pictures("JPEG")),
-    "picture": Target("a.png", lambda file: read_image(file, 4), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
+    "picture": Target("a.png", lambda file: crop_picture(read_picture(file, file.name), (4, 4, 3)), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
     "text": Target("a.txt", lambda file: pack_text(file, file.with_name("a.zip"), 2, 0.5), lambda: [(
         "größe a b\r\n"
         " a <unk> \n"

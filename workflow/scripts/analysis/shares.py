@@ -60,7 +60,8 @@ def run_seconds(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     """
     ok = successful(runs).set_index("run_id")
     epochs = epochs[epochs["run_id"].isin(ok.index)]
-    share = (epochs["samples_trained"] / epochs["run_id"].map(ok["samples_per_epoch"])).astype(float)
+    samples = epochs["run_id"].map(ok["samples_per_epoch"]).astype(float)
+    share = (epochs["samples_trained"] / samples).astype(float)
     seconds = epochs["epoch_time_s"] * share.fillna(1.0)
     is_warm_up = epochs["warm_up"].astype(bool)
     timed = seconds[~is_warm_up].groupby(epochs["run_id"]).mean()
