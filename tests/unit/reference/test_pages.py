@@ -60,9 +60,10 @@ def test_limits_defaults_and_levels_are_told() -> None:
 
 
 def test_the_example_of_a_data_set_is_one(tmp_path) -> None:
+    _, _, example = pages.text("configuration").partition("```yaml\nmy-images:")
     own = tmp_path / "datasets.yaml"
-    own.write_text(yaml.safe_dump(settings.OWN_DATASET))
-    assert set(settings.OWN_DATASET) <= set(read_datasets(DATASETS, own))
+    own.write_text(f"my-images:{example.partition('```')[0]}")
+    assert "my-images" in read_datasets(DATASETS, own)
 
 
 def test_a_target_is_told_with_the_variables_that_it_reads() -> None:
@@ -74,7 +75,7 @@ def test_a_target_is_told_with_the_variables_that_it_reads() -> None:
 
 
 def test_every_option_of_every_verb_is_on_the_page() -> None:
-    page = commands.page()
+    page = pages.text("commands")
     assert len(commands.verbs()) > 25
     for name, verb in commands.verbs().items():
         part = page.partition(f"#### ringside {name}\n")[2].partition("\n#")[0]

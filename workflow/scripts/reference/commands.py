@@ -1,4 +1,4 @@
-"""Generate the page of commands: those of ringside, targets of make and Snakemake, profiles."""
+"""Describe commands: those of ringside, targets of make and Snakemake, profiles."""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from reference.markdown import block, codes, escaped, read, table
-from ringside.app import NAME, app
+from reference.markdown import codes, escaped, read
+from ringside.app import app
 from ringside.arguments import PROFILES
 
 GROUP = re.compile(r"^##@ (.+)$")
@@ -67,68 +67,39 @@ def verbs() -> dict[str, Any]:
     return by_words
 
 
-def page() -> str:
-    """Return the page of commands."""
-    every = [target for target in targets() if target.group]
-    groups = dict.fromkeys(target.group for target in every)
-    sections: dict[str, list[str]] = {}
+def commands() -> dict[str, Any]:
+    """Return what the page of commands shows: verbs and targets of make by their groups, rules, profiles."""
+    verbs_by_group: dict[str, dict[str, Any]] = {}
     for name, verb in verbs().items():
-        sections.setdefault(verb.rich_help_panel, []).append(name)
-    return "\n\n".join(
-        [
-            "# Commands",
-            f"## {NAME}",
-            f"`./{NAME} COMMAND ...` is called in the checkout. On first use it installs what it needs into "
-            f"`.venv`. `./{NAME} --help` lists the commands, `./{NAME} COMMAND --help` explains one, and "
-            f"`./{NAME} --install-completion` lets your shell complete commands, studies and sites. `STUDY` "
-            "and `--site` default to those of [config.yaml](configuration.md#configconfigyaml), or of the "
-            "variables `RINGSIDE_STUDY` and `RINGSIDE_SITE`. A mistake is one line with a code in "
-            "brackets, and exit status 2.",
-            *(part for group, names in sections.items() for part in _verbs(group, names)),
-            "The environment variable `RINGSIDE_CACHE` names another cache than that of the site.",
-            "## make",
-            "`make figures` is `./ringside run`; all other targets are for developers. Each installs what "
-            "it needs first, into `.venv`. `make` alone lists them. `ARGS` has further arguments of the "
-            "program that a target calls.",
-            *(
-                part
-                for group in groups
-                for part in _group(group, [target for target in every if target.group == group])
-            ),
-            "## snakemake",
-            "The same workflow without `ringside`: activate the environment (`. .venv/bin/activate`), then "
-            "`snakemake TARGET`. `--config` overrides [config.yaml](configuration.md#configconfigyaml), "
-            "such as `--config study=NAME site=NAME`. `-n` shows what would run, `--list-rules` lists all "
-            "rules.",
-            table(["target", "what it does"], [[f"`{name}`", escaped(doc)] for name, doc in rules()]),
-            "### Profiles",
-            "`snakemake --profile PROFILE` says where jobs run. Profiles have no settings of experiments.",
-            table(
-                ["profile", "what it is for"],
-                [[f"`{name}`", escaped(purpose)] for name, purpose in _profiles()],
-            ),
-        ]
-    )
+        verbs_by_group.setdefault(verb.rich_help_panel, {})[name] = verb
+    targets_by_group: dict[str, list[list[str]]] = {}
+    for target in targets():
+        row = [f"`make {target.name}`", escaped(target.help), codes(target.variables)]
+        targets_by_group.setdefault(target.group, []).append(row)
+    targets_by_group.pop("", None)
+    return {
+        "verbs": verbs_by_group,
+        "summary": lambda verb: [escaped(" ".join(part.split())) for part in verb.help.split("\n\n", 1)],
+        "examples": _examples,
+        "arguments": _arguments,
+        "targets": targets_by_group,
+        "rules": [[f"`{name}`", escaped(doc)] for name, doc in rules()],
+        "profiles": [[f"`{name}`", escaped(purpose)] for name, purpose in _profiles()],
+    }
 
 
-def _verbs(group: str, names: list[str]) -> Iterator[str]:
-    yield f"### {group}"
-    commands = verbs()
-    for name in names:
-        verb = commands[name]
-        summary, _, rest = verb.help.partition("\n\n")
-        yield f"#### {NAME} {name}"
-        yield escaped(" ".join(summary.split()))
-        if rest:
-            yield escaped(" ".join(rest.split()))
-        lines = verb.epilog.removeprefix("\b\nExample:\n").splitlines()
-        yield block("\n".join(map(str.strip, lines)), "text")
-        if rows := [
-            [codes(_flags(parameter)), escaped(_meaning(parameter))]
-            for parameter in verb.params
-            if parameter.help
-        ]:
-            yield table(["argument", "meaning"], rows)
+def _examples(verb: Any) -> str:
+    """Return the examples of a verb's help, one on each line."""
+    return "\n".join(map(str.strip, verb.epilog.removeprefix("\b\nExample:\n").splitlines()))
+
+
+def _arguments(verb: Any) -> list[list[str]]:
+    """Return the arguments of a verb and their meaning."""
+    return [
+        [codes(_flags(parameter)), escaped(_meaning(parameter))]
+        for parameter in verb.params
+        if parameter.help
+    ]
 
 
 def _flags(parameter: Any) -> list[str]:
@@ -150,14 +121,6 @@ def _meaning(parameter: Any) -> str:
     )
     return (
         f"{parameter.help.rstrip('.')} (default {default})" if shows_default else parameter.help.rstrip(".")
-    )
-
-
-def _group(name: str, members: list[Target]) -> Iterator[str]:
-    yield f"### make: {name}"
-    yield table(
-        ["target", "what it does", "variables"],
-        [[f"`make {target.name}`", escaped(target.help), codes(target.variables)] for target in members],
     )
 
 

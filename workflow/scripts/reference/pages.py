@@ -1,30 +1,48 @@
-"""Write the reference pages: docs/reference/*.md, from what the code says of itself."""
+"""Write the reference pages: docs/reference/*.md, from what the code says of itself.
+
+The text of a page is in the template NAME.md.jinja beside this module.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.files import CHECKOUT, display_path, write_text
 from common.options import run_program
+from declared.products.tables import TABLES
+from declared.records import RECORD_TABLES
 from reference import commands, machinery, products, settings
+from reference.markdown import block, codes, escaped, read, table
 
 FOLDER = CHECKOUT / "docs" / "reference"
-PAGES: Mapping[str, Callable[[], str]] = {
-    "configuration": settings.configuration,
+# What each page shows, by the names that its template uses.
+PAGES: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "configuration": lambda: {"rows": settings.rows},
     "factors": settings.factors,
-    "figures": products.figures_page,
-    "tables": products.tables_page,
-    "files": products.files_page,
-    "models": machinery.models_page,
-    "frameworks": machinery.frameworks_page,
-    "commands": commands.page,
+    "figures": products.figures,
+    "tables": lambda: {"tables": TABLES.values(), "column_rows": products.column_rows},
+    "files": lambda: {"records": RECORD_TABLES, "rows": products.schema_rows},
+    "models": machinery.models_and_data,
+    "frameworks": machinery.frameworks,
+    "commands": commands.commands,
 }
 
 
 def text(name: str) -> str:
     """Return the text of a page, with the comment that it is generated."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701 - the text becomes Markdown
+    )
+    environment.globals |= {"block": block, "codes": codes, "escaped": escaped, "read": read, "table": table}
+    page = environment.get_template(f"{name}.md.jinja").render(PAGES[name]()).rstrip()
     return (
-        "<!-- Made by `make reference`: change the code that it is made of, not this page. "
-        f"-->\n\n{PAGES[name]()}\n"
+        f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{page}\n"
     )
 
 
