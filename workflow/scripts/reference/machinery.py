@@ -11,7 +11,7 @@ from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.collectives import titles
 from models.mesh import AXES
-from models.named import IMAGES, SMALL, TEXTS, TOKENS, models
+from models.named import IMAGES, MASKED_SHARE, SMALL, TEXTS, TOKENS, models
 from reference.markdown import code, codes, escaped, table
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
@@ -49,7 +49,8 @@ def models_page() -> str:
                 ],
             ),
             f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences "
-            f"of `{TOKENS}` whose labels are the next ones. It is refused for data sets of another kind.",
+            f"of `{TOKENS}` whose labels are the next ones. It is refused for data sets of another kind. BERT takes `{TOKENS}`, "
+            f"masks {100 * MASKED_SHARE:.0f} % of them, and predicts those in place of the next ones.",
             "The size of a model depends on the samples and the classes of the data set. `./ringside "
             "models` prints this table; `./ringside models resnet-50 --image 96x96x3 --classes 100` or "
             "`./ringside models gpt-2 --tokens 128:5000` prints it for yours.",
