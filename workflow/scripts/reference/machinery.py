@@ -49,8 +49,9 @@ def models_page() -> str:
                 ],
             ),
             f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences "
-            f"of `{TOKENS}` whose labels are the next ones. It is refused for data sets of another kind. BERT takes `{TOKENS}`, "
-            f"masks {100 * MASKED_SHARE:.0f} % of them, and predicts those in place of the next ones.",
+            f"of `{TOKENS}` whose labels are the next ones. It is refused for data sets of another kind. "
+            f"BERT takes `{TOKENS}`, masks {100 * MASKED_SHARE:.0f} % of them, and predicts those in place "
+            "of the next ones.",
             "The size of a model depends on the samples and the classes of the data set. `./ringside "
             "models` prints this table; `./ringside models resnet-50 --image 96x96x3 --classes 100` or "
             "`./ringside models gpt-2 --tokens 128:5000` prints it for yours.",
