@@ -205,6 +205,8 @@ def main() -> None:
             samples = random.normal(size=(SAMPLES, *graph.shape)).astype(np.float32)
         else:
             samples = random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape))
+            if n_masked := graph.n_masked:
+                samples[:, -n_masked:] %= graph.shape[0] - n_masked
         *positions, classes = graph.operators[-1].shape
         labels = random.integers(classes, size=(SAMPLES, *positions))
         logits, step, weights = LIBRARIES[library](graph, optimizer, rate)

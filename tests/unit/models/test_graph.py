@@ -19,8 +19,14 @@ from models.named import IMAGES, TEXTS, TOKENS, Model, graph, models
 MAX_DRAWN_PARAMETERS = 3e7  # larger models have no operators of their own, and take long to draw
 
 IMAGE = ((224, 224, 3), 1000)
-VOCABULARY = {"gpt-2": 50_257, "llama-2-7b": 32_000, "llama-3": 128_256}  # of models whose names begin so
-# As implemented by torchvision, GPT-2 by OpenAI, Llama as Hugging Face's weights of these names.
+VOCABULARY = {
+    "bert": 30_521,
+    "gpt-2": 50_257,
+    "llama-2-7b": 32_000,
+    "llama-3": 128_256,
+}  # of models whose names begin so
+# As implemented by torchvision, GPT-2 by OpenAI, Llama as Hugging Face's weights of these names; BERT as Hugging
+# Face's BertForMaskedLM, without the vectors of two segments.
 PUBLISHED = {
     "resnet-18": 11_689_512,
     "resnet-34": 21_797_672,
@@ -33,6 +39,8 @@ PUBLISHED = {
     "gpt-2-medium": 354_823_168,
     "gpt-2-large": 774_030_080,
     "gpt-2-xl": 1_557_611_200,
+    "bert-base": 109_514_298 - 2 * 768,
+    "bert-large": 335_174_458 - 2 * 1024,
     "llama-2-7b": 6_738_415_616,
     "llama-3-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
@@ -56,7 +64,8 @@ PUBLISHED_GMACS = {
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_the_number_of_parameters_is_the_published_one(name: str, parameters: int) -> None:
     sizes = [size for start, size in VOCABULARY.items() if name.startswith(start)]
-    samples = ((1024,), sizes[0], sizes[0], "next") if sizes else IMAGE
+    length = 512 if name.startswith("bert") else 1024
+    samples = ((length,), sizes[0], sizes[0], "next") if sizes else IMAGE
     assert graph(name, *samples).parameters == parameters
 
 
@@ -101,6 +110,7 @@ def test_every_weight_is_drawn(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "samples", "logits"),
     [
+        ("bert-nano", ((20,), 40, 40, "next"), (3, 41)),
         ("gpt-nano", ((6,), 40, 40, "next"), (6, 40)),
         ("rnn-lm", ((6,), 40, 40, "next"), (6, 40)),
         ("rnn-translation", ((7,), 40, 40, "next"), (4, 40)),
@@ -109,7 +119,9 @@ def test_every_weight_is_drawn(name: str) -> None:
 )
 def test_sequence_models_have_logits_for_each_label(name: str, samples: Any, logits: Any) -> None:
     model = graph(name, *samples)
-    assert (model.shape, model.vocabulary, model.operators[-1].shape) == (samples[0], 40, logits)
+    assert (model.n_masked, model.operators[-1].shape) == (3 if name == "bert-nano" else 0, logits)
+    assert model.shape == (samples[0][0] + model.n_masked,)
+    assert model.vocabulary == logits[-1] if len(logits) > 1 else 40
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,11 @@ CASES = {
         ("branches", branches, (9, 8, 3), 10, None),
     )
 }
+CASES["bert-nano"] = partial(graph, "bert-nano", (13,), 23, 23, "next")
 RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 amplifies the rounding of float32
 RATE = 0.1  # of narrow models, whose logits are small
 TOLERANCE = 1e-4  # relative to the largest logit
-CLOSE = dict.fromkeys(("llama-3-8b", "llama-3.2-1b"), 1e-6)
+CLOSE = dict.fromkeys(("bert-nano", "llama-3-8b", "llama-3.2-1b"), 1e-6)
 N_STEPS = dict.fromkeys(CLOSE, 3)
 DEEP = {
     "resnet-101.32": 5e-4,
@@ -115,6 +116,7 @@ REFERENCE = "pytorch"
 BY_JAX = {
     "lenet-5.28",
     "branches",
+    "bert-nano",
     "gpt-2",
     "llama-3-8b",
     "vit-b-16",

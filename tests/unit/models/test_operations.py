@@ -27,6 +27,7 @@ def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tm
         "wide-mlp": graph("wide-mlp", (8, 8, 1), 10),
         "resnet-18": graph("resnet-18", (32, 32, 3), 10),
         "gpt": narrow_transformer(gpt, (7,), 23, layers=2, heads=3, units=12),
+        "bert": graph("bert-nano", (13,), 23, 23, "next"),
         "llama": graph("llama-nano", (7,), 23, 23, "next"),
         "vit": narrow_transformer(vit, (8, 12, 3), None, layers=2, heads=2, units=16),
     }

@@ -269,6 +269,8 @@ def test_missing_operators_are_missing_on_that_device_only() -> None:
     assert unsupported_reason(site, levels | {"model": "resnet-18"}) is None
     llama = unsupported_reason(site, levels | {"model": "llama-nano", "dataset": "wikitext-2-small"})
     assert stated(llama)[1]["operators"] == ["key_heads", "rms_norm", "rotary"]
+    bert = unsupported_reason(site, levels | {"model": "bert-nano", "dataset": "wikitext-2-small"})
+    assert stated(bert)[1]["operators"] == ["add_vector", "gather"]
 
 
 def test_a_framework_trains_on_the_devices_that_it_names() -> None:

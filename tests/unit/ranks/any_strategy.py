@@ -36,6 +36,7 @@ MODELS: dict[
     "inception-v3": ("inception-v3", (80, 80, 3), 10),
     "wide-mlp": ("wide-mlp", (8, 8, 1), 10),
     "gpt-nano": ("gpt-nano", (12,), 20, 20, "next"),
+    "bert-nano": ("bert-nano", (12,), 20, 20, "next"),
     "llama-nano": ("llama-nano", (12,), 20, 20, "next"),
     "vit-b-16": ("vit-b-16", (32, 32, 3), 10),
     "rnn-nano": ("rnn-nano", (12,), 20, 20, "next"),
@@ -100,6 +101,8 @@ def _batch(model: Any, drawn: Any, sample_range: tuple[int, int]) -> tuple[torch
         samples = torch.from_numpy(drawn.standard_normal((BATCH, channels, height, width)))
     else:
         samples = torch.from_numpy(drawn.integers(0, model.vocabulary, (BATCH, *model.shape)))
+        if n_masked := model.n_masked:
+            samples[:, -n_masked:] %= model.shape[0] - n_masked
     *places, classes = model.operators[-1].shape
     return samples[slice(*sample_range)], torch.from_numpy(drawn.integers(0, classes, (BATCH, *places)))
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from models.graph import Graph, Operator, Shape
-from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Topics
+from models.named import graph
+from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Topics, mask_tokens
 from ranks.worker.context import Context
 from ranks.worker.group import Group
 
@@ -64,12 +65,12 @@ def test_last_positions_with_logits_have_labels(tmp_path: Path) -> None:
     job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
 
     def batches(logits: Shape) -> list[Batch]:
-        graph = Graph(
+        model = Graph(
             "m",
             "he",
             (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)),
         )
-        context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
+        context = Context(tmp_path, {**job, "model": model.to_json()}, 0, 0, cast(Group, None))
         assert context.positions == logits[0]
         return [*context.epoch(1), *context.validation()]
 
@@ -79,6 +80,37 @@ def test_last_positions_with_logits_have_labels(tmp_path: Path) -> None:
             and np.array_equal(tokens, same_tokens)
             and np.array_equal(all_values[:, 4:], last)
         )
+
+
+def test_masked_positions_have_labels_and_eight_of_ten_the_mask() -> None:
+    tokens, samples = np.random.default_rng(0).integers(50, size=(500, 40)), np.arange(500)
+    inputs, labels = mask_tokens(tokens, samples, 6, 50, [7, 1])
+    masked, positions = inputs[:, :40], inputs[:, 40:]
+    assert (labels.shape, labels.dtype, inputs.dtype) == ((500, 6), np.int64, np.int64)
+    assert (np.diff(positions) > 0).all() and positions.min() == 0 and positions.max() == 39
+    assert np.array_equal(labels, np.take_along_axis(tokens, positions, 1))
+    seen, is_masked = np.take_along_axis(masked, positions, 1), np.zeros(tokens.shape, bool)
+    np.put_along_axis(is_masked, positions, True, 1)
+    assert np.array_equal(masked[~is_masked], tokens[~is_masked]), "other tokens stay"
+    assert (seen == 50).mean() == pytest.approx(0.8, abs=0.02)
+    assert (seen == labels).mean() == pytest.approx(0.1 + 0.1 / 50, abs=0.02)
+    assert np.bincount(positions.ravel()) == pytest.approx(np.full(40, 75), abs=35)
+    last, _ = mask_tokens(tokens[400:], samples[400:], 6, 50, [7, 1])
+    assert np.array_equal(last, inputs[400:]), "a sequence's masks do not depend on those of its batch"
+    assert not np.array_equal(inputs, mask_tokens(tokens, samples, 6, 50, [7, 2])[0]), "nor repeat"
+
+
+def test_batches_of_a_model_that_masks_have_its_shapes(tmp_path: Path) -> None:
+    manifest = {"fresh": True, "shape": [20], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
+    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
+    model = graph("bert-nano", (20,), 9, 9, "next")
+    context = Context(tmp_path, {**job, "model": model.to_json()}, 0, 0, cast(Group, None))
+    assert context.positions == 3 and context.samples_in_memory() is None
+    batches = [*context.epoch(1), *context.validation()]
+    assert [(tokens.shape, labels.shape) for tokens, labels in batches] == [((8, 23), (8, 3))] * 5
+    assert max(tokens[:, :20].max() for tokens, _ in batches) == 9, "the mask is one more token"
 
 
 def test_validation_does_not_depend_on_epoch_or_partition(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: 
         ("small-cnn", 20),
         ("wide-mlp", 10),
         ("gpt-nano", 10),
+        ("bert-nano", 4),
         ("llama-nano", 10),
         ("rnn-nano", 10),
         ("rnn-text-nano", 10),

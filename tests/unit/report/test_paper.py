@@ -583,6 +583,13 @@ def test_methods_state_what_was_done() -> None:
     assert r"\cite{jain1991}" in section and r"\ref{tab:factors}" in section
 
 
+def test_methods_state_which_model_masks_tokens() -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    assert "masked-tokens" not in codes(notes_of(facts))
+    facts.runs["model"] = "bert-nano"
+    assert find_note(notes_of(facts), "masked-tokens").facts == {"model": "bert-nano"}
+
+
 def test_excluded_cells_that_train_the_same_say_so() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv")
     factors = {name: levels[:1] for name, levels in facts.study.factors.items()}

@@ -15,6 +15,7 @@ element of a sequence is a position. Weights are named `<operator>.<weight>` and
     embedding        table [vocabulary, units]
     positions        table [length, units]
     class_token      token [units]
+    add_vector       vector [units]
     attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], perhaps each with a
                      bias [out]; outputs of the first three, and inputs of the last one, are ordered by head
     lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units];
@@ -136,6 +137,12 @@ class Graph:
         return len(self.operators[-1].shape) > 1
 
     @property
+    def n_masked(self) -> int:
+        """Number of masked positions of a sample, which are its last elements; 0 if no token is masked."""
+        n_masked: int = self.operators[0].settings.get("masked", 0)
+        return n_masked
+
+    @property
     def head_sizes(self) -> set[int]:
         """Units of a head, of all attention operators; empty if the model has none."""
         return {operator.head_size for operator in self.operators if operator.kind == "attention"}
@@ -251,10 +258,14 @@ class Builder:
     if a sample is too small for the operator or if shapes do not match.
     """
 
-    def __init__(self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None) -> None:
-        self.model, self.initializer = model, initializer
+    def __init__(
+        self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None, n_masked: int = 0
+    ) -> None:
+        self.model, self.initializer, self.n_masked = model, initializer, n_masked
         self.input = "input"
         settings = {} if vocabulary is None else {"vocabulary": vocabulary}
+        if n_masked:
+            settings["masked"] = n_masked
         self._operators = {"input": Operator("input", "input", (), shape, settings)}
 
     def graph(self) -> Graph:
@@ -382,6 +393,10 @@ class Builder:
         shape, macs = (*self.shape(x)[:-1], vocabulary), math.prod(self.shape(x)) * vocabulary
         return self._add("tied_dense", (x,), shape, {"of": embedding}, macs=macs, name=name)
 
+    def add_vector(self, x: str, *, name: str = "") -> str:
+        """Add the sum of each position with a learned vector."""
+        return self._add("add_vector", (x,), self.shape(x), weights={"vector": self.shape(x)[-1:]}, name=name)
+
     def layer_norm(self, x: str, *, epsilon: float = 1e-5, name: str = "") -> str:
         """Add layer normalization of a vector or of each position of a sequence (Ba et al. 2016)."""
         weights = dict.fromkeys(("scale", "offset"), self.shape(x)[-1:])
@@ -503,6 +518,11 @@ class Builder:
         if not 0 <= start < stop <= length:
             raise ValueError(f"{x} has {length} positions; there is none from {start} up to {stop}")
         return self._add("steps", (x,), (stop - start, *units), {"start": start, "stop": stop}, name=name)
+
+    def gather(self, x: str, positions: str, *, name: str = "") -> str:
+        """Add the selection of the positions of a sequence that a sample's elements `positions` name."""
+        (_, units), (count,) = self._sequence(x), self.shape(positions)
+        return self._add("gather", (x, positions), (count, units), name=name)
 
     def sequence(self, x: str, *, name: str = "") -> str:
         """Add a reshape of an image into the sequence of its pixels, in row-major order."""

@@ -26,6 +26,8 @@ def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
                    attention, LSTMs) and tables as with glorot
         gpt-2      kernels and tables normal with standard deviation 0.02; for kernels whose output is added,
                    divided by the root of the number of additions (Radford et al. 2019, section 2.3)
+        bert       kernels and tables normal with standard deviation 0.02 (Devlin et al. 2019; their
+                   code draws again what lies beyond two deviations)
         vit        as glorot; convolutions normal with variance 1 / fan-in, the last operator 0, biases of
                    other dense operators normal with deviation 1e-6 (Dosovitskiy et al. 2021, their code)
         uniform    kernels and tables uniform within 1 / sqrt(n), where n is the number of units of an LSTM or
@@ -77,6 +79,13 @@ def _gpt_2(
     return normal(operator.weights[weight], 0.02 / math.sqrt(additions) if is_added else 0.02, generator)
 
 
+def _bert(
+    _graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+) -> np.ndarray | None:
+    is_drawn = weight == "table" or is_kernel(weight)
+    return normal(operator.weights[weight], 0.02, generator) if is_drawn else None
+
+
 def _vit(graph: Graph, operator: Operator, weight: str, generator: np.random.Generator) -> np.ndarray | None:
     shape = operator.weights[weight]
     if operator == graph.operators[-1]:
@@ -105,7 +114,14 @@ def _uniform(
     return generator.uniform(-limit, limit, shape).astype(np.float32)
 
 
-INITIALIZERS = {"glorot": _glorot, "he": _he, "gpt-2": _gpt_2, "vit": _vit, "uniform": _uniform}
+INITIALIZERS = {
+    "glorot": _glorot,
+    "he": _he,
+    "gpt-2": _gpt_2,
+    "bert": _bert,
+    "vit": _vit,
+    "uniform": _uniform,
+}
 
 
 def glorot_uniform(shape: Shape, fans: tuple[int, int], generator: np.random.Generator) -> np.ndarray:

@@ -11,6 +11,8 @@ from models.graph import Builder, Graph, Shape
 
 SMALL = 64  # pixels of the largest images that get the small stem
 
+MASKED_SHARE = 0.15  # of the tokens of a sequence (Devlin et al., NAACL 2019, section 3.1)
+
 IMAGES, TEXTS, TOKENS = "images", "texts", "tokens"  # kinds of samples
 
 
@@ -25,6 +27,8 @@ class Model:
         initializer: See models.initial.
         sample_kind: `images` or `texts` (sequences of tokens) that have a class, or sequences of `tokens`
             whose label at each position is the next token; `classes` is then the size of the vocabulary.
+        is_masked: Whether it predicts masked tokens in place of next ones. A sample is then the tokens, and
+            the positions of the masked ones; the mask is one more token of the vocabulary.
     """
 
     build: Callable[[Builder, int], None]
@@ -32,6 +36,7 @@ class Model:
     source: str
     initializer: str
     sample_kind: str = IMAGES
+    is_masked: bool = False
 
 
 def is_small(shape: Shape) -> bool:
@@ -78,9 +83,13 @@ def graph(
     """
     model = models()[name]
     kind = sample_kind(vocabulary, targets)
-    builder = Builder(name, shape, model.initializer, vocabulary)
     try:
         check_sample_kind(model.sample_kind, kind)
+        if model.is_masked:
+            classes, n_masked = classes + 1, max(1, round(MASKED_SHARE * shape[0]))
+            builder = Builder(name, (shape[0] + n_masked,), model.initializer, classes, n_masked)
+        else:
+            builder = Builder(name, shape, model.initializer, vocabulary)
         model.build(builder, classes)
         built = builder.graph()
         _check_logits(built, classes, model.sample_kind)
@@ -113,7 +122,7 @@ def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:
     if len(last.shape) != (2 if sample_kind == TOKENS else 1) or last.shape[-1] != classes:
         expected = f"{classes} logits{' at each position' * (sample_kind == TOKENS)}"
         raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {expected}")
-    if sample_kind == TOKENS:
+    if sample_kind == TOKENS and not model.n_masked:
         _check_labels_unseen(model)
 
 

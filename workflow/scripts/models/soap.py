@@ -371,6 +371,10 @@ class _SpaceBuilder:
             operator, range(3), [Needed(SAMPLES), Needed(POSITIONS, padding=shift), Needed(2)], divides=2
         )
 
+    def _gathered(self, operator: Operator) -> None:
+        x, positions = [Needed(SAMPLES), FULL_RANGE, Needed(2)], _identity(2)
+        self._plain(operator, range(3), x, positions, divides=2)
+
     def _as_sequence(self, operator: Operator) -> None:
         self._plain(operator, (0, 2), [Needed(SAMPLES), FULL_RANGE, FULL_RANGE, Needed(2)])
 
@@ -451,12 +455,13 @@ _ADD = {
     "flatten": _SpaceBuilder._flattened,
     "dense": _SpaceBuilder._dense,
     "tied_dense": _SpaceBuilder._tied,
-    **dict.fromkeys(("layer_norm", "rms_norm"), _SpaceBuilder._all_units),
+    **dict.fromkeys(("add_vector", "layer_norm", "rms_norm"), _SpaceBuilder._all_units),
     "embedding": _SpaceBuilder._embedding,
     "class_token": _SpaceBuilder._shifted,
     "lstm": _SpaceBuilder._lstm,
     "step": _SpaceBuilder._step,
     "steps": _SpaceBuilder._shifted,
+    "gather": _SpaceBuilder._gathered,
     "sequence": _SpaceBuilder._as_sequence,
     "concatenate": _SpaceBuilder._concatenated,
 }

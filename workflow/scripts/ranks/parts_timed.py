@@ -162,7 +162,9 @@ class Work:
 def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tensor:
     if graph.vocabulary is None:
         return torch.randn(size, device=device)
-    return torch.randint(graph.vocabulary, size, device=device)
+    # Samples of a model that masks tokens are numbers of positions, too.
+    limit = min(graph.vocabulary, graph.shape[0] - graph.n_masked) if graph.n_masked else graph.vocabulary
+    return torch.randint(limit, size, device=device)
 
 
 class Clock:

@@ -11,7 +11,7 @@ from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.collectives import titles
 from models.mesh import AXES
-from models.named import SMALL, models
+from models.named import MASKED_SHARE, SMALL, models
 from reference.markdown import code, escaped
 
 PINNED = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
@@ -44,6 +44,7 @@ def models_and_data() -> dict[str, Any]:
         "sized": sized,
         "refused": refused,
         "small": SMALL,
+        "masked_percent": round(100 * MASKED_SHARE),
         "images": _datasets(tokens=False),
         "texts": _datasets(tokens=True),
         "fresh_names": FRESH_NAMES,

@@ -52,7 +52,7 @@ from declared.responses import RESPONSES
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
-from models.named import models
+from models.named import MASKED_SHARE, models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import DuplicateCell, InfeasibleCell, distinct_geometry
@@ -665,6 +665,13 @@ def _models(facts: Facts) -> Iterator[str]:
             model=name,
             parameters=sorted(sizes),
         )
+        if description and description.is_masked:
+            yield Note(
+                "masked-tokens",
+                rf"It masks {100 * MASKED_SHARE:.0f}~\% of the tokens of each sequence, drawn anew in every "
+                "epoch, and predicts those in place of the next ones; loss and accuracy are means over them.",
+                model=name,
+            )
 
 
 def _workload(facts: Facts) -> Iterator[str]:

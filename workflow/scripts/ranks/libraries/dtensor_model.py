@@ -84,6 +84,10 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             return tf.gather(own["table"], x)
         case "positions":
             return x + own["table"]
+        case "add_vector":
+            return x + own["vector"]
+        case "gather":
+            return tf.einsum("nkp,npu->nku", tf.one_hot(inputs[1], x.shape[1]), x)
         case "class_token":
             return tf.concat([tf.zeros_like(x[:, :1]) + own["token"], x], 1)
         case "layer_norm":

@@ -94,6 +94,8 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, 
             return own["table"].astype(dtype)[x]
         case "positions":
             return x + own["table"].astype(x.dtype)
+        case "add_vector":
+            return x + own["vector"].astype(x.dtype)
         case "class_token":
             return jnp.concatenate(
                 [jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1
@@ -250,6 +252,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
     "concatenate": lambda _, *inputs: jnp.concatenate(inputs, -1),
     "step": lambda operator, x: x[:, operator["index"]],
     "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
+    "gather": lambda _, x, positions: jnp.take_along_axis(x, positions[..., None], 1),
     "flatten": lambda _, x: x.reshape(len(x), -1),
     "sequence": lambda operator, x: x.reshape(len(x), *operator.shape),
 }

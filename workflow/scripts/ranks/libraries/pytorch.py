@@ -22,7 +22,15 @@ from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
-from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions, attention_kernel
+from ranks.libraries.pytorch_layers import (
+    LSTM,
+    AddVector,
+    Attention,
+    ClassToken,
+    Positions,
+    attention_kernel,
+    gather_positions,
+)
 from ranks.libraries.pytorch_own import (
     build_own,
     count_own_parameters,
@@ -61,6 +69,7 @@ WEIGHTS = {
     "mean": "running_mean",
     "variance": "running_var",
     "table": "weight",
+    "vector": "vector",
     "token": "weight",
     **{
         f"{part}_{weight}": f"{part}.{name}"
@@ -198,6 +207,8 @@ def _called(
             return calls.call_function(
                 nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight"))
             )
+        case "gather":
+            return calls.call_function(gather_positions, inputs)
         case "final_state":
             (outputs,) = inputs
             return calls.call_function(getitem, (outputs.args[0], 1))
@@ -254,6 +265,8 @@ def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
             return nn.RMSNorm(units, operator["epsilon"])
         case "embedding":
             return nn.Embedding(*operator.weights["table"])
+        case "add_vector":
+            return AddVector(units)
         case "positions":
             return Positions(*operator.shape)
         case "class_token":

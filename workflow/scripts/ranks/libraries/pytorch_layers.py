@@ -20,6 +20,18 @@ class Positions(nn.Module):
         return x + self.weight
 
 
+class AddVector(nn.Module):
+    """Vectors [..., units] plus a learned one."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(units))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return x + self.vector
+
+
 class ClassToken(nn.Module):
     """A learned vector before a sequence [N, length, units]."""
 
@@ -30,6 +42,11 @@ class ClassToken(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """See the class."""
         return torch.cat([self.weight.to(x.dtype).expand(len(x), 1, -1), x], 1)
+
+
+def gather_positions(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the positions [N, count] of sequences [N, length, units]."""
+    return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def rotated(x: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:

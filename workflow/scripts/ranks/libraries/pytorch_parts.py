@@ -14,7 +14,7 @@ from models.initial import rotary_tables
 from models.layout import Region
 from models.soap import Layer, Space
 from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
-from ranks.libraries.pytorch_layers import LSTM, rotated
+from ranks.libraries.pytorch_layers import LSTM, gather_positions, rotated
 
 IMAGE = 3  # dimensions of an image
 HEADS = "_heads"  # suffix of the layer of an attention's heads
@@ -156,6 +156,8 @@ class Part:
                 return lambda x: nn.functional.dropout(x, operator["rate"], self.training)
             case "positions":
                 return lambda x: x + weight("table")[slice(*self.region[1])]
+            case "add_vector":
+                return lambda x: x + weight("vector")
             case "batch_norm":
                 names = ("mean", "variance", "scale", "offset")
                 settings = 1 - operator["momentum"], operator["epsilon"]
@@ -215,15 +217,15 @@ class Part:
                 return lambda x: torch.cat([weight("token").expand(len(x), 1, -1), x], 1)
             case "class_token" | "steps":
                 return lambda x: x
-            case "add":
-                return torch.add
-            case "multiply":
-                return torch.mul
+            case "add" | "multiply":
+                return torch.add if operator.kind == "add" else torch.mul
             case "multiply_channels":
                 return lambda x, gates: x * gates[:, :, None, None]
             case "concatenate":
                 along = 1 if len(operator.shape) == IMAGE else -1
                 return lambda *inputs: torch.cat(inputs, along)
+            case "gather":  # Samples, which are read, come before outputs of other layers.
+                return lambda positions, x: gather_positions(x, positions)
             case "step":
                 return lambda x: x[:, 0]
             case "sequence":

@@ -22,7 +22,15 @@ import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
 from ranks.libraries import xla
-from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, RMSNorm, TiedDense
+from ranks.libraries.tensorflow_layers import (
+    AddVector,
+    Attention,
+    ClassToken,
+    Embedding,
+    Positions,
+    RMSNorm,
+    TiedDense,
+)
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
 from ranks.worker.devices import device_indices
@@ -129,6 +137,8 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
             return Embedding(*operator.weights["table"], name=name)(x)
         case "tied_dense":
             return TiedDense(outputs[operator["of"]].node.layer, name=name)(x)
+        case "add_vector":
+            return AddVector(x.shape[-1], name=name)(x)
         case "positions":
             return Positions(*operator.shape, name=name)(x)
         case "class_token":
@@ -140,13 +150,21 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
             return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
         case "final_state":
             return x.node.outputs[1:]
+        case "step" | "steps" | "gather":
+            return _selected(operator, x, *inputs[1:])
+        case "sequence":
+            return layers.Reshape(operator.shape, name=name)(x)
+    raise ValueError(f"TensorFlow has no operator {operator.kind}")
+
+
+def _selected(operator: Operator, x: Any, positions: Any = None) -> Any:
+    """Return the selected positions of sequences."""
+    match operator.kind:
         case "step":
             return x[:, operator["index"]]
         case "steps":
             return x[:, operator["start"] : operator["stop"]]
-        case "sequence":
-            return layers.Reshape(operator.shape, name=name)(x)
-    raise ValueError(f"TensorFlow has no operator {operator.kind}")
+    return tf.gather(x, positions, axis=1, batch_dims=1)
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:

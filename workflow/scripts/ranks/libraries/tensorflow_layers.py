@@ -65,6 +65,18 @@ class Positions(tf.keras.layers.Layer):
         return x + self.table
 
 
+class AddVector(tf.keras.layers.Layer):
+    """Vectors [..., units] plus a learned one."""
+
+    def __init__(self, units: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.vector = self.add_weight("vector", (units,))
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        return x + self.vector
+
+
 class ClassToken(tf.keras.layers.Layer):
     """A learned vector before a sequence [N, length, units]."""
 

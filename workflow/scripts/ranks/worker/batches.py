@@ -16,7 +16,9 @@ import numpy as np
 
 Batch = tuple[np.ndarray, np.ndarray]
 
-AUGMENTATION_STREAM = 1  # separates the random numbers of augmentation from those of the order
+# Separate the random numbers of augmentation and of masks from those of the order.
+AUGMENTATION_STREAM, MASKING_STREAM = 1, 2
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of masked positions: those with the mask, and with a random token
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
 
 
@@ -171,3 +173,35 @@ class Augmentation:
             flips = self.flips[samples]
             images[flips] = images[flips, :, ::-1]
         return images
+
+
+def mask_tokens(tokens: np.ndarray, samples: np.ndarray, n_masked: int, mask: int, seed: list[int]) -> Batch:
+    """Return tokens with masks followed by the masked positions, and the tokens that were there.
+
+    Positions are drawn for each sequence. The token of most becomes the mask, that of some a random one, and
+    that of others stays (Devlin et al., NAACL 2019, section 3.1).
+
+    Args:
+        tokens: Sequences, int64 [N, length].
+        samples: Numbers of the sequences, from which their random numbers are drawn.
+        n_masked: Masked positions of a sequence.
+        mask: The mask, a token larger than those of the data set.
+        seed: The run's seed and the epoch.
+
+    Returns:
+        Arrays [N, length + n_masked] and [N, n_masked].
+    """
+    length = tokens.shape[1]
+    streams = (np.random.default_rng([*seed, MASKING_STREAM, sample]) for sample in samples)
+    drawn = np.stack([stream.random(length + 2 * n_masked) for stream in streams])
+    order, kinds, random_tokens = np.split(drawn, [length, length + n_masked], axis=1)
+    positions = np.sort(np.argsort(order, axis=1)[:, :n_masked], axis=1)
+    labels = np.take_along_axis(tokens, positions, axis=1)
+    masked = np.select(
+        [kinds < MASK_SHARE, kinds < MASK_SHARE + RANDOM_SHARE],
+        [np.int64(mask), (random_tokens * mask).astype(np.int64)],
+        labels,
+    )
+    tokens = tokens.copy()
+    np.put_along_axis(tokens, positions, masked, axis=1)
+    return np.concatenate([tokens, positions], axis=1), labels

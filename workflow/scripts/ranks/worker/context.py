@@ -15,7 +15,7 @@ from models.graph import Graph, from_json
 from models.initial import draw_weights, initial_weights
 from models.mesh import Mesh, mesh_from_spec
 from ranks.worker import sampling
-from ranks.worker.batches import Augmentation, Batch, Prepared, Split, split_of
+from ranks.worker.batches import Augmentation, Batch, Prepared, Split, mask_tokens, split_of
 from ranks.worker.group import Group
 from ranks.worker.phases import Untraced, make_phases
 
@@ -211,15 +211,16 @@ class Context:
             step, replica = divmod(place, len(parts))
             first = step * block + parts[replica].start
             inputs, labels = self._train.read(epoch, slice(first, first + len(samples)), samples)
-            yield augment(inputs, samples), self._labels_with_logits(labels)
+            yield self._with_labels(augment(inputs, samples), labels, samples, epoch)
 
     def samples_in_memory(self) -> Batch | None:
         """Return all training samples and labels, for a library that gathers the batches of `order` itself.
 
-        None if samples are drawn or augmented, or larger than MAX_SAMPLES_IN_MEMORY_BYTES. Tokens have the
-        data type of the file.
+        None if samples are drawn, augmented or masked, or larger than MAX_SAMPLES_IN_MEMORY_BYTES. Tokens
+        have the data type of the file.
         """
-        if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
+        is_unchanged = self.levels["augmentation"] == "none" and not self.graph.n_masked
+        if isinstance(self._train, Prepared) and is_unchanged:
             inputs, labels = self._train.inputs, self._train.labels
             return (
                 (inputs, self._labels_with_logits(labels))
@@ -230,7 +231,14 @@ class Context:
 
     def _labels_with_logits(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels that have logits, [N] or [N, length]: the last ones of a sequence."""
-        return labels if labels.ndim == 1 else labels[:, -self.positions :]
+        return labels[:, -self.positions :] if labels.ndim == 2 else labels
+
+    def _with_labels(self, inputs: np.ndarray, labels: np.ndarray, samples: np.ndarray, epoch: int) -> Batch:
+        """Return inputs, masked if the model predicts masked tokens, and the labels that have logits."""
+        if labels.ndim == 2 and (n_masked := self.graph.n_masked):
+            mask = self.graph.operators[0]["vocabulary"] - 1
+            return mask_tokens(inputs, samples, n_masked, mask, [self.spec["seed"], epoch])
+        return inputs, self._labels_with_logits(labels)
 
     @cached_property
     def _validation(self) -> Split:
@@ -264,8 +272,8 @@ class Context:
         size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
-            inputs, labels = split.read(0, places, np.arange(places.start, places.stop))
-            yield inputs, self._labels_with_logits(labels)
+            samples = np.arange(places.start, places.stop)
+            yield self._with_labels(*split.read(0, places, samples), samples, epoch=0)
 
 
 def interfaces(spec: Mapping[str, Any]) -> list[str]:
