@@ -1155,9 +1155,7 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
     excess = excess_bytes(problem, state.used_bytes, state.memory_change)
     if count and excess < state.excess[0]:
         limit = NEVER - 1
-    if count and (
-        excess > state.excess[0] or not can_finish(state, index, NEVER if full else limit)
-    ):
+    if count and (excess > state.excess[0] or not can_finish(state, index, NEVER if full else limit)):
         state.end_counts[BEFORE] += 1
         return NEVER
     copy(state.saved_local, state.local)

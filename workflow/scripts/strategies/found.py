@@ -160,8 +160,8 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
         strategy_name(method, start) for method, start in zip(data["method"], data["start"], strict=True)
     ]
     words = [*map(title_with_unit, ("framework", "model", "dataset", "device", "optimizer")), "found by"]
-    how = SEARCH_NOTE.format(proposals=f"{PROPOSALS:,}", restarts=RESTARTS)
-    searched = Note("searches", how, proposals=PROPOSALS, restarts=RESTARTS)
+    method = SEARCH_NOTE.format(proposals=f"{PROPOSALS:,}", restarts=RESTARTS)
+    searched = Note("searches", method, proposals=PROPOSALS, restarts=RESTARTS)
     return tables.Table(TITLE, data, pd.DataFrame(columns), [METHOD, searched, *unanswered], words)
 
 
