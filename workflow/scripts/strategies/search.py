@@ -172,7 +172,8 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         answers = list(pool.map(Restart.run, restarts))
     for first in range(0, len(answers), job["restarts"]):
         group = answers[first : first + job["restarts"]]
-        yield {**min(group, key=rank), "restarts": [answer["seconds"] for answer in group]}
+        best = min(group, key=rank)
+        yield best | {"restarts": [answer["seconds"] for answer in group]}
 
 
 if __name__ == "__main__":
