@@ -156,6 +156,45 @@ def test_strategy_beyond_memory_is_infeasible() -> None:
     assert search.step_seconds(posed, by_units) < math.inf, "each half of the units is on one device alone"
 
 
+def two_layers() -> Graph:
+    """Return a model of two dense layers with 4,160 parameters each."""
+    builder = Builder("two-layers", (8, 8, 1), "glorot")
+    builder.dense(builder.dense(builder.flatten(builder.input), 64), 64)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("method", search.SCHEDULES)
+def test_search_leaves_strategies_without_memory(method: str) -> None:
+    roomy = pose(divide(two_layers(), BATCH), PAIR, two_second_cost)
+    needed = search.describe_strategy(roomy, starts.data_parallel(roomy))["memory_bytes"]
+    for share, fits in ((0.75, True), (0.1, False)):
+        device = replace(DEVICE, memory_bytes=share * needed)
+        posed = pose(divide(two_layers(), BATCH), replace(PAIR, device=device), two_second_cost)
+        strategy, facts = search.run_search(posed, starts.data_parallel(posed), method, 200, 1)
+        least = search.describe_strategy(posed, strategy)
+        assert least["memory_bytes"] < 0.8 * needed and (least["seconds"] is not None) == fits
+        assert [seconds for _, seconds in facts["progress"]][-1] == least["seconds"]
+
+
+def test_starts_that_need_little_memory_are_added() -> None:
+    topology = replace(PAIR, device=replace(DEVICE, memory_bytes=BYTES * 4 * 6000))
+    job = {
+        "graph": two_layers().to_json(), "batch": BATCH, "topology": topology.to_json(), "costs": None,
+        "numbers_of_parameter": 4, "gradients": RING, "proposals": 5, "restarts": 3, "seed": 1,
+        "whole": False,
+    }  # fmt: skip
+    answers = list(search.run_job({**job, "starts": ["data"]}))
+    begun = {answer["start"]: answer["seconds"] for answer in answers if answer["method"] is None}
+    assert [*begun] == ["data", *starts.SMALL] and begun["data"] is None
+    assert begun["stages"] and begun["units"]
+    for answer in answers[len(begun) :]:
+        assert len(answer["restarts"]) == 3
+        assert answer["seconds"] == min(filter(None, answer["restarts"]), default=None)
+    assert len({tuple(answer["restarts"]) for answer in answers[len(begun) :]}) > 2, "seeds are their own"
+    fitting = list(search.run_job({**job, "topology": PAIR.to_json(), "starts": ["data"]}))
+    assert {answer["start"] for answer in fitting} == {"data"}
+
+
 def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     """Return the time of a step in ps, from regions and messages one by one."""
     space, topology, problem = posed.space, posed.topology, posed.arrays

@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from common.errors import InputError
@@ -96,23 +97,29 @@ def test_incremental_simulation_equals_full_one_on_all_models(planner):
 
 def test_model_beyond_memory_is_refused(planner):
     assert planner.exists()
+    options = ["--devices", "1", "--proposals", "20", "--restarts", "1"]
     with pytest.raises(InputError) as refused:
-        find.search(
-            parse_question("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20")
-        )
-    assert (refused.value.code, refused.value.file, refused.value.got) == (
-        "too-little-memory",
-        "vgg-16",
-        16e9,
-    )
-    assert "16.0 GB" in refused.value.problem and "--batch-size" in refused.value.hint
+        find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", *options))
+    assert (refused.value.code, refused.value.file) == ("too-little-memory", "vgg-16")
+    assert refused.value.got > 16e9 and "16.0 GB" in refused.value.expected
 
 
 def test_search_writes_table_answers_and_figures(planner, tmp_path, capsys):
     assert planner.exists()
     stem = tmp_path / "found"
     find.search(
-        parse_question("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"),
+        parse_question(
+            "--model",
+            "alexnet",
+            "--image",
+            "64x64x3",
+            "--devices",
+            "4",
+            "--proposals",
+            "2000",
+            "--restarts",
+            "2",
+        ),
         stem,
     )
     content = json.loads(stem.with_suffix(".json").read_text())
@@ -122,9 +129,13 @@ def test_search_writes_table_answers_and_figures(planner, tmp_path, capsys):
         assert (
             by_name[method, "data"]["seconds"] <= data and by_name[method, "data"]["progress"][-1][1] <= data
         )
+        assert len(by_name[method, "data"]["restarts"]) == 2
+        assert min(by_name[method, "data"]["restarts"]) == by_name[method, "data"]["seconds"]
     assert min(answer["seconds"] for answer in content["answers"]) < 0.9 * data, (
         "dense layers need not be copied"
     )
+    rows = pd.read_csv(stem.with_suffix(".csv")).query("method == 'annealing' and start == 'data'")
+    assert rows.iloc[0][["step_s", "median_restart_s", "slowest_restart_s"]].is_monotonic_increasing
     table = stem.with_suffix(".md").read_text()
     assert all(
         find.strategy_name(method, start) in table for method, start in (("", "data"), ("metropolis", "data"))

@@ -53,7 +53,7 @@ def check_strategy(strategy: Strategy, space: Space, devices: int) -> Strategy:
 
 def data_parallel(space: Space, devices: int) -> dict[str, Part]:
     """Return the strategy that partitions the samples of each layer over as many devices as divide them."""
-    return {layer.name: _cut_along(layer, SAMPLES, devices) for layer in space.layers}
+    return {layer.name: cut_along(layer, SAMPLES, devices) for layer in space.layers}
 
 
 def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
@@ -75,9 +75,9 @@ def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
             )
             strategy[layer.name] = _on_stage(layer, stage, n_stages, devices)
         elif layer.divides == 1 and 1 in layer.cut and layer.macs:
-            strategy[layer.name] = _cut_along(layer, 1, devices)
+            strategy[layer.name] = cut_along(layer, 1, devices)
         else:
-            strategy[layer.name] = _cut_along(layer, SAMPLES, devices)
+            strategy[layer.name] = cut_along(layer, SAMPLES, devices)
     return strategy
 
 
@@ -93,7 +93,7 @@ def random_strategy(space: Space, devices: int, seed: int) -> dict[str, Part]:
     return strategy
 
 
-def _cut_along(layer: Layer, dimension: int, devices: int) -> Part:
+def cut_along(layer: Layer, dimension: int, devices: int) -> Part:
     """Cut a layer along one dimension, into one part per device if its size allows that, else into fewer."""
     degree = math.gcd(layer.shape[dimension], devices)
     return Part(

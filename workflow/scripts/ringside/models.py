@@ -153,9 +153,15 @@ def strategies(
         int | None, option("Numbers kept for each parameter (default 4: Adam).")
     ] = None,
     gradients: Annotated[str | None, option("How gradients are summed: ring (default) or messages.")] = None,
-    proposals: Annotated[int | None, option("Proposals of each search (default 20000).", metavar="N")] = None,
+    proposals: Annotated[
+        int | None, option("Proposals of each restart (default 20000).", metavar="N")
+    ] = None,
+    restarts: Annotated[
+        int | None, option("Restarts of each search, with seeds of their own (default 8).", metavar="N")
+    ] = None,
     starts: Annotated[
-        list[str] | None, option("Where searches start: data, expert, random (default: all).")
+        list[str] | None,
+        option("Where searches start: data, expert, random (default: these), stages, units."),
     ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
     out: Stem = None,
@@ -179,6 +185,7 @@ def strategies(
             "optimizer_numbers": optimizer_numbers,
             "gradients": gradients,
             "proposals": proposals,
+            "restarts": restarts,
             "starts": starts,
             "seed": seed,
         }.items()

@@ -23,7 +23,7 @@ try:
     from numba import njit
 
     # Nothing here allocates. Without numba's runtime, access to an array counts no references.
-    OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+    OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "nogil": True, "_nrt": False}
     compiled: Callable[[Any], Any] = njit(**OPTIONS)
     inlined: Callable[[Any], Any] = njit(inline="always", **OPTIONS)
     # Compiled separately, then inlined by LLVM: compiling one function of all pieces takes a minute.
@@ -129,6 +129,7 @@ class State(NamedTuple):
     device_set: Ints  # [L] token of the devices that sum its gradients; 0: no sum, negative: several sets
     used_bytes: Ints  # [D] of the accepted strategy
     strategy_bytes: Ints  # [D] of a strategy that is simulated completely
+    excess: Ints  # [1] bytes by which all devices together exceed their memory
     tail: Ints  # [L] least time from the layer's first forward end to the end of the step
     tail_back: Ints  # [L] the same from any end of its backward pass
     cached: Ints  # [E] whether the overlaps of the edge are cached
@@ -205,6 +206,7 @@ def allocate_state(problem: Problem) -> State:
         **dict.fromkeys(device_arrays.split(), (n_devices,)),
         "crosses_level": (n_levels,),
         "bucket": (6,),
+        "excess": (1,),
         "random": (2,),
         "end_counts": (4,),
     }
@@ -1099,11 +1101,9 @@ def estimate_change(problem: Problem, state: State, count: int) -> int:
 
 
 @inlined
-def can_finish(problem: Problem, state: State, index: int, limit: int) -> bool:
-    """Return whether all devices have the memory, and can finish their work by `limit`."""
+def can_finish(state: State, index: int, limit: int) -> bool:
+    """Return whether all devices can finish their work by `limit`."""
     for device in range(len(state.used_bytes)):
-        if state.used_bytes[device] + state.memory_change[device] > problem.memory_limit[0]:
-            return False
         if (
             state.checkpoint_free_at[0, index, device]
             + state.checkpoint_work[0, index, device]
@@ -1112,6 +1112,15 @@ def can_finish(problem: Problem, state: State, index: int, limit: int) -> bool:
         ):
             return False
     return True
+
+
+@inlined
+def excess_bytes(problem: Problem, used_bytes: Ints, change: Ints) -> int:
+    """Return by how many bytes devices [D] together exceed their memory after a change of their use."""
+    excess = 0
+    for device in range(len(used_bytes)):
+        excess += max(0, used_bytes[device] + change[device] - problem.memory_limit[0])
+    return excess
 
 
 @inlined
@@ -1135,15 +1144,18 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
         state: The accepted strategy, with the proposal in `changed`, `chosen` and `proposed`.
         count: Number of changed layers.
         full: Simulate the whole strategy, regardless of the limit.
-        limit: Time in ps above which the proposal is rejected.
+        limit: Time in ps above which the proposal is rejected, unless devices lack less memory after it.
 
     Returns:
-        The time of a step if it is at most `limit`, and the proposal is accepted; else NEVER, and the state
-        is restored.
+        The time of a step if it is at most `limit` and devices lack no more memory than before, or if they
+        lack less, and the proposal is accepted; else NEVER, and the state is restored.
     """
     slack = estimate_change(problem, state, count)
     index = 0 if full else find_checkpoint(state, count)
-    if count and not can_finish(problem, state, index, NEVER if full else limit):
+    excess = excess_bytes(problem, state.used_bytes, state.memory_change)
+    if count and excess < state.excess[0]:
+        limit = NEVER - 1
+    if count and (excess > state.excess[0] or not can_finish(state, index, NEVER if full else limit)):
         state.end_counts[BEFORE] += 1
         return NEVER
     copy(state.saved_local, state.local)
@@ -1176,6 +1188,7 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
         cache_all_overlaps(problem, state)
     for device in range(len(state.used_bytes)):
         state.used_bytes[device] += state.memory_change[device]
+    state.excess[0] = excess
     for place in range(index):
         for device in range(len(state.used_bytes) if state.checkpoint[0, place] >= 0 else 0):
             state.checkpoint_work[0, place, device] += state.work_change[device]
@@ -1183,12 +1196,13 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
 
 
 def simulate_strategy(problem: Problem, state: State) -> int:
-    """Simulate and accept the strategy in `state`; return its time, NEVER if its devices lack the memory."""
+    """Simulate and accept the strategy in `state`, and set its `excess`; return its time in ps."""
     state.checkpoint_free_at[0, 0] = state.checkpoint_link_time[0, 0] = state.checkpoint[0, 0] = 0
     state.cursor[1] = state.cursor[2] = 0
     time = try_change(problem, state, 0, True, NEVER)
     state.used_bytes[:] = state.strategy_bytes
-    return time if state.used_bytes.max() <= problem.memory_limit[0] else NEVER
+    state.excess[0] = np.maximum(state.used_bytes - problem.memory_limit[0], 0).sum()
+    return time
 
 
 @inlined
@@ -1317,7 +1331,8 @@ def search(
     """Search by Metropolis-Hastings from the accepted strategy in `state`; return the least time in ps.
 
     Each proposal gives a random layer a random configuration and devices. It is accepted with probability
-    min(1, exp((before - after) / temperature)). The temperature falls geometrically.
+    min(1, exp((before - after) / temperature)). The temperature falls geometrically. As long as devices lack
+    memory, a proposal by which they lack less is always accepted, and one by which they lack more never is.
 
     Args:
         problem: The problem.
@@ -1328,14 +1343,15 @@ def search(
         seed: Of random numbers.
         full: As in `try_change`.
         cost: Time of the accepted strategy in ps.
-        best: Set to configurations [L] and devices [L, P] of the fastest strategy.
-        costs: [proposals] set to the least time after each proposal.
+        best: Set to configurations [L] and devices [L, P] of the fastest strategy among those that lack the
+            least memory.
+        costs: [proposals] set to its time after each proposal, NEVER as long as it lacks memory.
     """
     proposals, layers = len(costs), len(problem.shape)
     state.random[0] = state.random[1] = 1 + seed % 2147483398
     for _ in range(4):
         draw_integer(state.random, 2)
-    best_cost, temperature = cost, schedule[0]
+    best_cost, best_excess, temperature = cost, state.excess[0], schedule[0]
     fill(state.end_counts, 0)
     for layer in range(layers):
         best[0][layer] = state.config[layer]
@@ -1343,19 +1359,17 @@ def search(
     ratio = (schedule[1] / schedule[0]) ** (1 / max(1, proposals - 1))
     for step in range(proposals):
         count = propose(problem, state, group, structured)
-        limit = NEVER - 1
-        if cost < NEVER:
-            uniform = (draw_integer(state.random, 1 << 30) + 1) / (1 << 30)
-            limit = int(cost - temperature * np.log(uniform))
+        uniform = (draw_integer(state.random, 1 << 30) + 1) / (1 << 30)
+        limit = int(cost - temperature * np.log(uniform))
         time = try_change(problem, state, count, full, limit)
         if time < NEVER:
             cost = time
-            if cost < best_cost:
-                best_cost = cost
+            if cost < best_cost or state.excess[0] < best_excess:
+                best_cost, best_excess = cost, state.excess[0]
                 for layer in range(layers):
                     best[0][layer] = state.config[layer]
                     copy(best[1][layer], state.device[layer])
-        costs[step] = best_cost
+        costs[step] = NEVER if best_excess else best_cost
         temperature *= ratio
     return best_cost
 

@@ -9,8 +9,9 @@ come from a roofline of the devices, not from measurements.
 import json
 import math
 import os
+import statistics
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ MAX_DEVICES = 1024
 MAX_SAMPLES = 10**7  # of samples and classes
 MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
+MAX_RESTARTS = 1000
+RESTARTS = 8
 MAX_RATE = 1e6  # Gbit/s
 TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
@@ -54,9 +57,20 @@ METHOD = Note(
     "free.",
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
-SEARCHED = "Searches: {proposals} proposals from each start."
+SEARCHED = (
+    "Searches: the fastest of {restarts} from each start with {proposals} proposals each, and seeds of their "
+    "own. Restarts: the fastest and the slowest of them."
+)
+GAP = "The median restart of the fastest search is {gap:.1f} % slower than the best of its {restarts}."
 TOO_LITTLE_MEMORY = "too little memory"
-NAMES = {"data": "data parallelism", "expert": "an expert's rule", "random": "a random strategy"}
+NAMES = {
+    "data": "data parallelism",
+    "expert": "an expert's rule",
+    "random": "a random strategy",
+    "stages": "stages of equal memory",
+    "units": "partitioned weights",
+}
+DEFAULT_STARTS = ("data", "expert", "random")  # with `starts.SMALL` if none of them fits into memory
 METHODS = {"metropolis": "Metropolis-Hastings", "annealing": "annealing of groups"}
 WORDS = ["strategy"]
 
@@ -77,7 +91,8 @@ class Question:
     seed: int
     numbers_of_parameter: int
     gradients: str = RING
-    starts: tuple[str, ...] = tuple(NAMES)
+    starts: tuple[str, ...] = DEFAULT_STARTS
+    restarts: int = RESTARTS
     full: bool = False
     costs: Sequence[Measured] | None = None
 
@@ -93,6 +108,7 @@ class Question:
             "starts": self.starts,
             "whole": self.full,
             "proposals": self.proposals,
+            "restarts": self.restarts,
             "seed": self.seed,
         }
 
@@ -111,7 +127,8 @@ def build_question(
     optimizer_numbers: int = 4,
     gradients: str = RING,
     proposals: int = 20_000,
-    starts: Sequence[str] = tuple(NAMES),
+    restarts: int = RESTARTS,
+    starts: Sequence[str] = DEFAULT_STARTS,
     seed: int = 1,
 ) -> Question:
     """Return the question about a model on some devices.
@@ -128,7 +145,8 @@ def build_question(
         links: Rates of links in Gbit/s: within a node, between nodes.
         optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
         gradients: How gradients of weights that several devices have are summed.
-        proposals: Proposals of each search.
+        proposals: Proposals of each restart.
+        restarts: Searches by each method from each start, with seeds of their own.
         starts: Where searches start; data and expert are always among them.
         seed: Of random numbers.
 
@@ -142,6 +160,7 @@ def build_question(
         "node": (node, MAX_DEVICES),
         "optimizer-numbers": (optimizer_numbers, MAX_OPTIMIZER_NUMBERS),
         "proposals": (proposals, MAX_PROPOSALS),
+        "restarts": (restarts, MAX_RESTARTS),
     }
     for name, (number, maximum) in numbers.items():
         if number is not None and not 1 <= number <= maximum:
@@ -160,6 +179,7 @@ def build_question(
         optimizer_numbers,
         gradients,
         tuple(dict.fromkeys(["data", "expert", *starts])),
+        restarts,
     )
     if remainder := question.batch % (n_devices := question.topology.devices):
         next_size = question.batch + n_devices - remainder
@@ -319,6 +339,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 "sent_activation_bytes": answer["sent_activation_bytes"],
                 "gradient_bytes": answer["gradient_bytes"],
                 "memory_bytes": answer["memory_bytes"],
+                **restart_times(answer),
                 "accepted": answer["ended"]["accepted"] if "ended" in answer else None,
                 "proposals_s": question.proposals / answer["wall_s"] if answer.get("wall_s") else None,
             }
@@ -333,6 +354,12 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 for value in rows["step_s"]
             ],
             "speed-up": [tables.DASH if pd.isna(value) else f"{value:.2f}" for value in rows["speedup"]],
+            "restarts (ms)": [
+                tables.DASH
+                if pd.isna(slowest)
+                else f"{tables.number(1e3 * fastest)} to {tables.number(1e3 * slowest)}"
+                for fastest, slowest in zip(rows["step_s"], rows["slowest_restart_s"], strict=True)
+            ],
             "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["sent_activation_bytes"]],
             "gradients sent (MB)": [tables.number(value / 1e6) for value in rows["gradient_bytes"]],
             "memory (GB)": [tables.number(value / 1e9) for value in rows["memory_bytes"]],
@@ -340,12 +367,31 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
     )
     devices = number_of(question.topology.devices, "device")
     searched = Note(
-        "searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals
+        "searches",
+        SEARCHED.format(proposals=f"{question.proposals:,}", restarts=question.restarts),
+        proposals=question.proposals,
+        restarts=question.restarts,
     )
     notes = [METHOD, SPEED_UP, searched]
+    fastest = rows[rows["method"] != ""].iloc[0]
+    if pd.notna(fastest["step_s"]) and question.restarts > 1:
+        gap = 100 * (fastest["median_restart_s"] / fastest["step_s"] - 1)
+        notes.append(Note("restart-gap", GAP.format(gap=gap, restarts=question.restarts), gap_percent=gap))
     return tables.Table(
         TITLE.format(model=question.graph.model, devices=devices), rows, columns, notes, WORDS
     )
+
+
+def restart_times(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return number, median and slowest step time of a search's restarts, {} of a start."""
+    if "restarts" not in answer:
+        return {}
+    seconds = [value for value in answer["restarts"] if value] or [math.nan]
+    return {
+        "n_restarts": len(answer["restarts"]),
+        "median_restart_s": statistics.median(seconds),
+        "slowest_restart_s": max(seconds),
+    }
 
 
 def strategy_name(method: str, start: str) -> str:
@@ -363,19 +409,15 @@ def search(question: Question, out: Path | None = None) -> None:
     """
     answers = run_planner(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
-        least_bytes, available = (
-            min(answer["memory_bytes"] for answer in answers),
-            question.topology.device.memory_bytes,
-        )
+        least_bytes = min(answer["memory_bytes"] for answer in answers)
+        available = question.topology.device.memory_bytes
         raise InputError(
             "too-little-memory",
-            (
-                f"no strategy fits in memory: the best needs {size(least_bytes)} on a device with "
-                f"{size(available)}"
-            ),
+            f"no strategy was found that fits in memory: the least that one needs is {size(least_bytes)}",
             file=question.graph.model,
-            got=available,
-            hint="give more devices, or a smaller --batch-size",
+            got=least_bytes,
+            expected=f"at most {size(available)} on a device",
+            hint="search longer (--proposals, --restarts), or give a smaller --batch-size",
         )
     result = table(question, answers)
     if not out:

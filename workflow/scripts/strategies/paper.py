@@ -89,7 +89,7 @@ class Point:
             gradients=self.gradients,
             proposals=proposals,
         )
-        return replace(question, starts=STARTS, full=self.full)
+        return replace(question, starts=STARTS, full=self.full, restarts=1)
 
 
 def list_points(clusters: Sequence[str]) -> Iterator[Point]:

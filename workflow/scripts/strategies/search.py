@@ -2,22 +2,29 @@
 
 stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "topology"
 (`strategies.topology.Topology.to_json`), "numbers_of_parameter", "gradients" (one of `problem.GRADIENTS`),
-"costs" (null, or `strategies.costs.Measured` of all parts), "proposals" (of each search), "seed", "starts"
-(names of `starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
+"costs" (null, or `strategies.costs.Measured` of all parts), "proposals" (of each restart), "restarts" (of
+each method from each start), "seed", "starts" (names of `starts.all_strategies`; if none of them fits into
+the memory of the devices, those of `starts.SMALL` are added), and "whole" (whether each proposal is simulated
+completely).
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
 "devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
-step, "memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
-END_NAMES), "wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest
-strategy so far.
+step, "memory_bytes" of the device that needs most. A search is its fastest restart, or the one that lacks the
+least memory. It also has "ended" (how many proposals ended where: END_NAMES), "wall_s", "progress": at most
+MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far, and "restarts": the seconds
+that each restart ended with. Every restart of every search has a seed of its own; as many restarts run at
+once as there are processors.
 """
 
+import itertools
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -54,8 +61,9 @@ def build_problem(job: Mapping[str, Any]) -> Posed:
 
 def step_seconds(posed: Posed, strategy: Strategy) -> float:
     """Return the time of a step, infinite if the devices lack the memory."""
-    time = engine.simulate_strategy(posed.arrays, posed.state(strategy))
-    return math.inf if time == engine.NEVER else time / PICOSECONDS
+    state = posed.state(strategy)
+    time = engine.simulate_strategy(posed.arrays, state)
+    return math.inf if state.excess[0] else time / PICOSECONDS
 
 
 def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
@@ -65,7 +73,7 @@ def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
     sent_activation_bytes, gradient_bytes = engine.sent_bytes(posed.arrays, state)
     return {
         "parts": {name: asdict(part) for name, part in strategy.items()},
-        "seconds": None if time == engine.NEVER else time / PICOSECONDS,
+        "seconds": None if state.excess[0] else time / PICOSECONDS,
         "sent_activation_bytes": int(sent_activation_bytes),
         "gradient_bytes": int(gradient_bytes),
         "memory_bytes": int(state.used_bytes.max()),
@@ -75,7 +83,9 @@ def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
 def run_search(
     posed: Posed, strategy: Strategy, method: str, proposals: int, seed: int, full: bool = False
 ) -> tuple[Strategy, dict[str, Any]]:
-    """Search from one strategy; return the fastest one seen, and the facts of the search.
+    """Search from one strategy; return the fastest one that fits into memory, and the facts of the search.
+
+    If none fits, it is the one that lacks the least memory.
 
     Args:
         posed: The problem.
@@ -85,9 +95,8 @@ def run_search(
         seed: Of random numbers.
         full: Simulate each proposal completely.
     """
-    base_s = step_seconds(posed, starts.data_parallel(posed))
-    scale = PICOSECONDS * (base_s if math.isfinite(base_s) else 1.0)
-    hot, cold = (share * scale for share in SCHEDULES[method])
+    base = engine.simulate_strategy(posed.arrays, posed.state(starts.data_parallel(posed)))
+    hot, cold = (share * base for share in SCHEDULES[method])
     state = posed.state(strategy)
     best, device, costs = (
         np.zeros_like(state.config),
@@ -116,23 +125,55 @@ def run_search(
     return posed.strategy(best, device), {"ended": end_counts, "wall_s": wall, "progress": progress}
 
 
+@dataclass(frozen=True)
+class Restart:
+    """One run of a method from a start, with a seed of its own."""
+
+    posed: Posed
+    method: str
+    start: str
+    strategy: Strategy
+    proposals: int
+    seed: int
+    full: bool
+
+    def run(self) -> dict[str, Any]:
+        """Return the answer of this restart alone."""
+        fastest, facts = run_search(
+            self.posed, self.strategy, self.method, self.proposals, self.seed, self.full
+        )
+        answer = describe_strategy(self.posed, fastest)
+        return {"method": self.method, "start": self.start, **answer, **facts}
+
+
+def rank(answer: Mapping[str, Any]) -> tuple[float, int]:
+    """Return what is least for the best answer: seconds, then memory."""
+    return answer["seconds"] or math.inf, answer["memory_bytes"]
+
+
 def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the starts, and the fastest strategy of each method from each start."""
     posed, proposals, seed = build_problem(job), job["proposals"], job["seed"]
-    start_strategies = {
-        name: strategy
-        for name, strategy in starts.all_strategies(posed, seed).items()
-        if name in job["starts"]
-    }
-    for name, strategy in start_strategies.items():
-        yield {"method": None, "start": name, **describe_strategy(posed, strategy)}
-    run_search(
-        posed, next(iter(start_strategies.values())), METROPOLIS, 1, seed
-    )  # Compile everything before time is measured.
-    for method in SCHEDULES:
-        for name, strategy in start_strategies.items():
-            fastest, facts = run_search(posed, strategy, method, proposals, seed, job["whole"])
-            yield {"method": method, "start": name, **describe_strategy(posed, fastest), **facts}
+    strategies = starts.all_strategies(posed, seed)
+    names = list(job["starts"])
+    if all(math.isinf(step_seconds(posed, strategies[name])) for name in names):
+        names += [name for name in starts.SMALL if name not in names]
+    for name in names:
+        yield {"method": None, "start": name, **describe_strategy(posed, strategies[name])}
+    searches = list(itertools.product(SCHEDULES, names))
+    seeds = np.random.SeedSequence(seed).generate_state(len(searches) * job["restarts"]).tolist()
+    restarts = [
+        Restart(posed, method, name, strategies[name], proposals, seeds.pop(0), job["whole"])
+        for method, name in searches
+        for _ in range(job["restarts"])
+    ]
+    replace(restarts[0], proposals=1).run()  # Compile everything before time is measured.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # compiled searches run without the GIL
+        answers = list(pool.map(Restart.run, restarts))
+    for first in range(0, len(answers), job["restarts"]):
+        group = answers[first : first + job["restarts"]]
+        best = min(group, key=rank)
+        yield best | {"restarts": [answer["seconds"] for answer in group]}
 
 
 if __name__ == "__main__":

@@ -1,13 +1,24 @@
 """Strategies of a problem that need no search (`models.strategy`): starts of searches, and baselines."""
 
+import itertools
+
 from models import strategy
-from models.strategy import Strategy
+from models.soap import SAMPLES
+from models.strategy import Part, Strategy
 from strategies.problem import Posed
+
+SMALL = ("stages", "units")  # starts that need little memory
 
 
 def all_strategies(posed: Posed, seed: int) -> dict[str, Strategy]:
     """Return all of them by name."""
-    return {"data": data_parallel(posed), "expert": expert(posed), "random": random_strategy(posed, seed)}
+    return {
+        "data": data_parallel(posed),
+        "expert": expert(posed),
+        "random": random_strategy(posed, seed),
+        "stages": stages(posed),
+        "units": units(posed),
+    }
 
 
 def data_parallel(posed: Posed) -> Strategy:
@@ -24,3 +35,25 @@ def expert(posed: Posed) -> Strategy:
 def random_strategy(posed: Posed, seed: int) -> Strategy:
     """Return a random strategy (`models.strategy`)."""
     return strategy.random_strategy(posed.space, posed.topology.devices, seed)
+
+
+def stages(posed: Posed) -> Strategy:
+    """Return whole layers on one device after the other, each with about the same memory."""
+    unpartitioned = [choices.index((1, 1, 1, 1)) for choices in posed.configurations]
+    memory = posed.arrays.memory[posed.arrays.first_config[:-1] + unpartitioned].tolist()
+    total, devices = sum(memory), posed.topology.devices
+    ends = itertools.accumulate(memory)
+    return {
+        layer.name: Part((1, 1, 1, 1), (int(devices * (end - own / 2) / total),))
+        for layer, own, end in zip(posed.space.layers, memory, ends, strict=True)
+    }
+
+
+def units(posed: Posed) -> Strategy:
+    """Return weights partitioned over all devices where possible, and samples elsewhere."""
+    return {
+        layer.name: strategy.cut_along(
+            layer, layer.divides if layer.divides in layer.cut else SAMPLES, posed.topology.devices
+        )
+        for layer in posed.space.layers
+    }
