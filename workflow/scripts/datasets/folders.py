@@ -100,8 +100,8 @@ def list_folder(path: Path, entry: Entry) -> Folder:
         part: tuple(name for name in names if _matches(name, pattern)) for part, pattern in patterns.items()
     }
     listed = Folder(path, parts, {part: len(pattern) for part, pattern in patterns.items()})
-    for part, files in parts.items():
-        if not files:
+    for part, members in parts.items():
+        if not members:
             problem = f"has no file of the part {part}"
             raise listed.error(
                 "missing-file", problem, f"{part_pattern(entry, part)} ({part}_files)", got=part

@@ -67,7 +67,9 @@ class Measured:
         grouped = rows.groupby(["run_id", "cell", "scope", "phase"], sort=False)
         by_phase = grouped[["step_s", "seconds", "count"]].sum(min_count=1).reset_index()
         ranks = rows.groupby("run_id")["rank"].nunique()
-        n_ranks = by_phase["run_id"].map(ranks).astype(float).where(by_phase["scope"] != "path", 1).clip(lower=1)
+        n_ranks = (
+            by_phase["run_id"].map(ranks).astype(float).where(by_phase["scope"] != "path", 1).clip(lower=1)
+        )
         for name in ("step_s", "seconds", "count"):
             by_phase[name] = (by_phase[name] / n_ranks).astype(float)
         of_steps = (
