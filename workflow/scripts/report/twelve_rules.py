@@ -4,8 +4,9 @@ The names of rules are ours. Whether a rule is met is computed from runs, tables
 computed is not met, with the reason; a rule that has no object in the study does not apply.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,41 +65,56 @@ class Verdict:
     links: Links = ()
 
 
+def met(code: str, text: str, **facts: Any) -> Verdict:
+    """Return that a rule is met, with a note of this code, text and facts."""
+    return Verdict(MET, Note(code, text, **facts))
+
+
+def not_met(code: str, text: str, **facts: Any) -> Verdict:
+    """Return that a rule is not met, and why."""
+    return Verdict(NOT_MET, Note(code, text, **facts))
+
+
+def not_applicable(code: str, text: str) -> Verdict:
+    """Return that a rule has no object in the study, and why."""
+    return Verdict(NOT_APPLICABLE, Note(code, text))
+
+
 @dataclass(frozen=True)
 class Rule:
-    """A rule with its number, its name in our words, and its check."""
+    """A rule.
+
+    Attributes:
+        number: Its number.
+        name: Its name in our words.
+        judge: Its check.
+        links: Links to the evidence.
+        figures: Kinds of figures that are evidence, too, and words for a link to the first of each.
+    """
 
     number: int
     name: str
     judge: Callable[[Material], Verdict]
+    links: Links = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_speedup_baselines(material: Material) -> Verdict:
     """Check rule 1: speed-ups state their baseline."""
-    links: Links = (("table-speedup", "table of speed-up"),)
     data = material.data("speedup")
     if (material.runs["replicas"] <= 1).all():
-        return Verdict(
-            NOT_APPLICABLE, Note("one-replica", "no cell has more than one replica, so there is no speed-up.")
-        )
+        return not_applicable("one-replica", "no cell has more than one replica, so there is no speed-up.")
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
-        note = Note("no-speedup", "no cell with several replicas has a successful run and a baseline.")
-        return Verdict(NOT_MET, note, links)
+        return not_met("no-speedup", "no cell with several replicas has a successful run and a baseline.")
     n_without_baseline = int(parallel["baseline_cell"].isna().sum())
     if n_without_baseline:
-        return Verdict(
-            NOT_MET,
-            Note(
-                "baselines-missing",
-                (
-                    f"{n_without_baseline} of {number_of(len(parallel), 'cell')} with several replicas have "
-                    "no successful baseline."
-                ),
-                without=n_without_baseline,
-                cells=len(parallel),
-            ),
-            links,
+        return not_met(
+            "baselines-missing",
+            f"{n_without_baseline} of {number_of(len(parallel), 'cell')} with several replicas have "
+            "no successful baseline.",
+            without=n_without_baseline,
+            cells=len(parallel),
         )
     n_own = int((parallel["baseline_framework"] == parallel["framework"]).sum())
     single_device = sorted(set(parallel["baseline_framework"]) & set(baseline_frameworks(material.runs)))
@@ -110,34 +126,28 @@ def check_speedup_baselines(material: Material) -> Verdict:
         f"{n_own} the same framework on {smallest}" if n_own else "",
     ]
     seconds = column(parallel, "baseline_epoch_time_s")
-    return Verdict(
-        MET,
-        Note(
-            "speedups-have-baselines",
-            f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: "
-            f"{', '.join(kind for kind in kinds if kind)}. Each baseline is in the same row, in seconds "
-            f"({number_range(seconds)} s per epoch).",
-            cells=len(parallel),
-            single_device=single_device,
-            own=n_own,
-            least_s=seconds.min(),
-            greatest_s=seconds.max(),
-        ),
-        links,
+    return met(
+        "speedups-have-baselines",
+        f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: "
+        f"{', '.join(kind for kind in kinds if kind)}. Each baseline is in the same row, in seconds "
+        f"({number_range(seconds)} s per epoch).",
+        cells=len(parallel),
+        single_device=single_device,
+        own=n_own,
+        least_s=seconds.min(),
+        greatest_s=seconds.max(),
     )
 
 
 def check_subsets(material: Material) -> Verdict:
     """Check rule 2: what was left out is explained."""
     study, site = material.study, material.site
-    links: Links = (("design", "design"), ("failures", "failures"), ("data", "data sets"))
     excluded, failed = exclusions(study), unsuccessful(material.runs)
     failed = failed[failed["status"] != OUT_OF_MEMORY]
     silent = sum(entry.reason is None for entry in excluded)
     unexplained = int((failed["reason"].map(one_line) == "").sum())
     if study.imported:
-        text = "what the source measured and left out is not known."
-        return Verdict(NOT_MET, Note("subset-unknown", text), links)
+        return not_met("subset-unknown", "what the source measured and left out is not known.")
     max_nodes = max(study.factors["nodes"])
     reasons = [
         f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}"
@@ -170,8 +180,9 @@ def check_subsets(material: Material) -> Verdict:
         "generated_datasets": made_up,
     }
     if any(reasons):
-        note = Note("unexplained-subset", f"{'; '.join(part for part in reasons if part)}.{noted}", **counts)
-        return Verdict(NOT_MET, note, links)
+        return not_met(
+            "unexplained-subset", f"{'; '.join(part for part in reasons if part)}.{noted}", **counts
+        )
     exclusions_text = (
         f"{number_of(len(excluded), 'exclusion')}, none without a reason"
         if excluded
@@ -185,17 +196,16 @@ def check_subsets(material: Material) -> Verdict:
     text = (
         f"{exclusions_text}; {missing_text}; all {number_of(max_nodes, 'node')} of the site are used.{noted}"
     )
-    return Verdict(MET, Note("subset-explained", text, **counts), links)
+    return met("subset-explained", text, **counts)
 
 
 def check_means(material: Material) -> Verdict:
     """Check rule 3: recompute the means in the table of cells from the runs."""
-    links: Links = (("table-cells", "table of cells"),)
     data, ok = material.data("cells"), material.ok
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no mean."))
+        return not_applicable("no-success", "no run succeeded, so there is no mean.")
     if "cell" not in data:
-        return Verdict(NOT_MET, Note("no-table", "there is no table of cells."))
+        return not_met("no-table", "there is no table of cells.")
     rows = data.set_index("cell")
     times = ok.groupby("cell")["epoch_time_s"].mean()
     rates = 1 / (1 / ok["throughput_samples_s"].astype(float)).groupby(ok["cell"]).mean()
@@ -204,34 +214,23 @@ def check_means(material: Material) -> Verdict:
         _largest_difference(column(rows, "throughput_samples_s_mean"), rates.dropna()),
     )
     if not difference < EQUALITY_TOLERANCE:
-        return Verdict(
-            NOT_MET,
-            Note(
-                "means-differ",
-                (
-                    f"means in the table of cells differ by up to {_share(difference)} from means that are "
-                    "computed here from the runs."
-                ),
-                share=difference,
-            ),
-            links,
+        return not_met(
+            "means-differ",
+            f"means in the table of cells differ by up to {_share(difference)} from means that are "
+            "computed here from the runs.",
+            share=difference,
         )
-    return Verdict(
-        MET,
-        Note(
-            "means-agree",
-            f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of "
-            "throughput were computed again from the runs and agree with the table of cells.",
-            times=len(times),
-            rates=len(rates.dropna()),
-        ),
-        links,
+    return met(
+        "means-agree",
+        f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of "
+        "throughput were computed again from the runs and agree with the table of cells.",
+        times=len(times),
+        rates=len(rates.dropna()),
     )
 
 
 def check_ratios(material: Material) -> Verdict:
     """Check rule 4: every ratio in tables is the quotient of two means."""
-    links: Links = (("table-speedup", "table of speed-up"), ("table-effects", "table of effects"))
     speedup, effects = material.data("speedup"), material.data("effects")
     pairs = [
         (
@@ -242,20 +241,13 @@ def check_ratios(material: Material) -> Verdict:
     ]
     count = sum(int(in_table.notna().sum()) for in_table, _ in pairs)
     if not count:
-        return Verdict(NOT_APPLICABLE, Note("no-ratio", "the study has no ratio of two measured times."))
+        return not_applicable("no-ratio", "the study has no ratio of two measured times.")
     difference = max(_largest_difference(in_table, recomputed) for in_table, recomputed in pairs)
     if not difference < EQUALITY_TOLERANCE:
-        return Verdict(
-            NOT_MET,
-            Note(
-                "ratios-differ",
-                (
-                    f"ratios in tables differ by up to {_share(difference)} from the quotients of their two "
-                    "means."
-                ),
-                share=difference,
-            ),
-            links,
+        return not_met(
+            "ratios-differ",
+            f"ratios in tables differ by up to {_share(difference)} from the quotients of their two means.",
+            share=difference,
         )
     tables = [
         words
@@ -271,32 +263,22 @@ def check_ratios(material: Material) -> Verdict:
         else ""
     )
     text = f"each of {count} ratios is the quotient of the two mean times in its row.{errors}"
-    return Verdict(MET, Note("ratios-of-means", text, ratios=count), links)
+    return met("ratios-of-means", text, ratios=count)
 
 
 def check_intervals(material: Material) -> Verdict:
     """Check rule 5: results have intervals."""
-    links: Links = (("table-cells", "table of cells"),)
     cells = material.pooling.cell_statistics
     if cells.empty:
-        return Verdict(
-            NOT_APPLICABLE,
-            Note("no-success", "no run succeeded, so there is no result that needs an interval."),
-        )
+        return not_applicable("no-success", "no run succeeded, so there is no result that needs an interval.")
     n_without_interval = int(cells["low"].isna().sum())
     if n_without_interval:
-        return Verdict(
-            NOT_MET,
-            Note(
-                "intervals-missing",
-                (
-                    f"{n_without_interval} of {number_of(len(cells), 'cell')} have no interval, because they "
-                    "have too few runs."
-                ),
-                without=n_without_interval,
-                cells=len(cells),
-            ),
-            links,
+        return not_met(
+            "intervals-missing",
+            f"{n_without_interval} of {number_of(len(cells), 'cell')} have no interval, because they "
+            "have too few runs.",
+            without=n_without_interval,
+            cells=len(cells),
         )
     spread = cells["cv"].dropna()
     spread_text = (
@@ -306,87 +288,68 @@ def check_intervals(material: Material) -> Verdict:
     )
     is_constant = bool(len(spread)) and bool((spread == 0).all())
     variation = "runs of a cell do not differ at all" if is_constant else spread_text
-    return Verdict(
-        MET,
-        Note(
-            "cells-have-intervals",
-            f"{variation}; all {number_of(len(cells), 'cell')} have a 95 % interval, {_counts(cells['n'])}.",
-            cells=len(cells),
-            least_cv=spread.min(),
-            greatest_cv=spread.max(),
-            least_n=cells["n"].min(),
-            most_n=cells["n"].max(),
-        ),
-        links,
+    return met(
+        "cells-have-intervals",
+        f"{variation}; all {number_of(len(cells), 'cell')} have a 95 % interval, {_counts(cells['n'])}.",
+        cells=len(cells),
+        least_cv=spread.min(),
+        greatest_cv=spread.max(),
+        least_n=cells["n"].min(),
+        most_n=cells["n"].max(),
     )
 
 
 def check_normality(material: Material) -> Verdict:
     """Check rule 6: normality was tested."""
-    links: Links = (("table-checks", "table of checks"), *_pictures(material, {"residuals": "residuals"}))
     data = material.data("checks")
     rows = data[data["assumption"] == "normal residuals"] if "assumption" in data else data
     if rows.empty or rows["test"].iloc[0] == "none":
         cause = rows["verdict"].iloc[0] if len(rows) else "nothing can be checked"
-        note = Note(
+        return not_met(
             "normality-unchecked", f"{cause}; intervals assume that logarithms of epoch times are normal."
         )
-        return Verdict(NOT_MET, note, links)
     row = rows.iloc[0]
     p = "p < 0.001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
-    note = Note("normality-checked", f"{row['test']}: {p}; {row['verdict']}.", test=row["test"], p=row["p"])
-    return Verdict(MET, note, links)
+    return met("normality-checked", f"{row['test']}: {p}; {row['verdict']}.", test=row["test"], p=row["p"])
 
 
 def check_comparisons(material: Material) -> Verdict:
     """Check rule 7: differences are tested."""
-    links: Links = (("table-effects", "table of effects"), ("table-anova", "analysis of variance"))
     if not varying(material.runs):
-        return Verdict(NOT_APPLICABLE, Note("no-factor", "no factor varies, so nothing is compared."))
+        return not_applicable("no-factor", "no factor varies, so nothing is compared.")
     effects, anova = material.data("effects"), material.data("anova")
     tested, terms = int(column(effects, "p").notna().sum()), int(column(anova, "p").notna().sum())
     if not tested and not terms:
-        note = Note("no-test", "no comparison has a test: a test needs two runs of a cell.")
-        return Verdict(NOT_MET, note, links)
+        return not_met("no-test", "no comparison has a test: a test needs two runs of a cell.")
     significant = int((column(effects, "p_holm") < 0.05).sum())
-    return Verdict(
-        MET,
-        Note(
-            "differences-tested",
-            f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log "
-            f"scale); {significant} of them differ with p < 0.05 after Holm's correction. The analysis of "
-            f"variance has {number_of(terms, 'tested term')}.",
-            pairs=tested,
-            significant=significant,
-            terms=terms,
-        ),
-        links,
+    return met(
+        "differences-tested",
+        f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log "
+        f"scale); {significant} of them differ with p < 0.05 after Holm's correction. The analysis of "
+        f"variance has {number_of(terms, 'tested term')}.",
+        pairs=tested,
+        significant=significant,
+        terms=terms,
     )
 
 
 def check_centre(material: Material) -> Verdict:
     """Check rule 8: means are compared with medians."""
-    links: Links = (
-        ("table-cells", "table of cells"),
-        *_pictures(material, {"epoch_time": "every run", "overview": "every run"}),
-    )
     data = material.data("cells")
     replicated = data[column(data, "n") > 2] if len(data) else data
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no mean."))
+        return not_applicable("no-success", "no run succeeded, so there is no mean.")
     if replicated.empty:
-        note = Note("too-few-for-median", "no cell has three runs; with two, the median is the mean.")
-        return Verdict(NOT_MET, note, links)
+        return not_met("too-few-for-median", "no cell has three runs; with two, the median is the mean.")
     mean, median = column(replicated, "epoch_time_s_mean"), column(replicated, "epoch_time_s_median")
     if median.isna().any():
         n_without_median = int(median.isna().sum())
-        note = Note(
+        return not_met(
             "medians-missing",
             f"{n_without_median} of {number_of(len(replicated), 'cell')} have no median.",
             without=n_without_median,
             cells=len(replicated),
         )
-        return Verdict(NOT_MET, note, links)
     low, high = column(replicated, "epoch_time_s_low"), column(replicated, "epoch_time_s_high")
     outside = replicated["cell"][(median < low) | (median > high)].tolist()
     ok = material.ok
@@ -402,36 +365,22 @@ def check_centre(material: Material) -> Verdict:
         if has_several_epochs and within_runs >= 0
         else ""
     )
-    return Verdict(
-        MET,
-        Note(
-            "medians-compared",
-            (
-                f"medians of {number_of(len(replicated), 'cell')} differ from the means by at most "
-                f"{_share(_largest_difference(median, mean))}{location}{epochs}."
-            ),
-            cells=len(replicated),
-            share=_largest_difference(median, mean),
-            outside=outside,
-            within_runs=float(within_runs),
-        ),
-        links,
+    return met(
+        "medians-compared",
+        f"medians of {number_of(len(replicated), 'cell')} differ from the means by at most "
+        f"{_share(_largest_difference(median, mean))}{location}{epochs}.",
+        cells=len(replicated),
+        share=_largest_difference(median, mean),
+        outside=outside,
+        within_runs=float(within_runs),
     )
 
 
 def check_setup(material: Material) -> Verdict:
     """Check rule 9: records describe the setup."""
-    links: Links = (
-        ("design", "design"),
-        ("environment", "environment and site"),
-        ("data", "data sets"),
-        ("reproduce", "how to reproduce"),
-    )
     runs, ok = material.runs, material.ok
     if ok.empty:
-        return Verdict(
-            NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links
-        )
+        return not_met("no-success", "no run succeeded, so no record describes the setup.")
     factors = f"{len(varying(runs))} factors vary"
     if not material.study.imported:
         factors += f", and every level of all {len(material.study.factors)} is listed"
@@ -444,21 +393,18 @@ def check_setup(material: Material) -> Verdict:
     ]
     if any(reasons):
         text = f"{'; '.join(part for part in reasons if part)}. {factors}."
-        note = Note("setup-incomplete", text, without=missing, runs=len(ok), is_processor_named=not unnamed)
-        return Verdict(NOT_MET, note, links)
+        return not_met(
+            "setup-incomplete", text, without=missing, runs=len(ok), is_processor_named=not unnamed
+        )
     text = f"{factors}; all {len(ok)} runs name {', '.join(SETUP.values())}. {kept_order(runs)}"
-    return Verdict(MET, Note("setup-listed", text, runs=len(ok), varying=len(varying(runs))), links)
+    return met("setup-listed", text, runs=len(ok), varying=len(varying(runs)))
 
 
 def check_timing(material: Material) -> Verdict:
     """Check rule 10: recompute the times of runs from their epochs."""
-    links: Links = (
-        ("environment", "timing scope"),
-        *_pictures(material, {"epoch_time": "epoch times", "overview": "epoch times"}),
-    )
     ok, epochs = material.ok, material.epochs
     if ok.empty:
-        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so nothing was timed."))
+        return not_applicable("no-success", "no run succeeded, so nothing was timed.")
     timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
     recomputed = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
     difference = _largest_difference(ok.set_index("run_id")["epoch_time_s"].astype(float), recomputed)
@@ -473,10 +419,9 @@ def check_timing(material: Material) -> Verdict:
     ]
     if any(reasons):
         text = f"{'; '.join(part for part in reasons if part)}."
-        note = Note(
+        return not_met(
             "timing-unsound", text, untimed=untimed, share=difference, unscoped=unscoped, runs=len(ok)
         )
-        return Verdict(NOT_MET, note, links)
     ranks, master = (int((ok["timing_scope"] == scope).sum()) for scope in ("ranks", "master"))
     clocks = [
         f"the slowest rank's in {ranks} runs" if ranks else "",
@@ -489,38 +434,29 @@ def check_timing(material: Material) -> Verdict:
         else ""
     )
     warm_up = sorted(set(material.runs["warmup_epochs"]))
-    return Verdict(
-        MET,
-        Note(
-            "timing-agrees",
-            "an epoch lasts from one barrier of all ranks to the next; its time is "
-            f"{' and '.join(part for part in clocks if part)}. A run's time is the arithmetic mean of its "
-            f"epochs after {' or '.join(map(str, warm_up))} of warm-up: computed again from {len(timed)} "
-            f"epochs, all {len(ok)} agree.{imbalance_text}",
-            by_ranks=ranks,
-            by_master=master,
-            epochs=len(timed),
-            runs=len(ok),
-            imbalance_share=float(imbalance.max()),
-        ),
-        links,
+    return met(
+        "timing-agrees",
+        "an epoch lasts from one barrier of all ranks to the next; its time is "
+        f"{' and '.join(part for part in clocks if part)}. A run's time is the arithmetic mean of its "
+        f"epochs after {' or '.join(map(str, warm_up))} of warm-up: computed again from {len(timed)} "
+        f"epochs, all {len(ok)} agree.{imbalance_text}",
+        by_ranks=ranks,
+        by_master=master,
+        epochs=len(timed),
+        runs=len(ok),
+        imbalance_share=float(imbalance.max()),
     )
 
 
 def check_bounds(material: Material) -> Verdict:
     """Check rule 11: upper bounds are shown."""
-    links: Links = (("table-speedup", "table of speed-up"), *_pictures(material, BOUNDED))
     speedup, network = material.data("speedup"), material.data("network")
     ideal = column(speedup, "efficiency")[column(speedup, "replicas") > 1].dropna()
     shares = column(network, "share").dropna()
     collectives = "collectives" if "collective" in network else "all-reduce"
     if (material.runs["replicas"] <= 1).all():
-        return Verdict(
-            NOT_APPLICABLE,
-            Note(
-                "one-replica",
-                "no cell has more than one replica, so there is no ideal speed-up to compare with.",
-            ),
+        return not_applicable(
+            "one-replica", "no cell has more than one replica, so there is no ideal speed-up to compare with."
         )
     parts = [
         (
@@ -537,25 +473,19 @@ def check_bounds(material: Material) -> Verdict:
         else "",
     ]
     if not any(parts):
-        note = Note(
+        return not_met(
             "no-bound",
-            (
-                "no speed-up has a baseline, and no collective benchmark has a known link rate, so there is "
-                "no bound."
-            ),
+            "no speed-up has a baseline, and no collective benchmark has a known link rate, so there is "
+            "no bound.",
         )
-        return Verdict(NOT_MET, note, links)
     text = f"{'; '.join(part for part in parts if part)}."
-    return Verdict(MET, Note("bounds-shown", text, cells=len(ideal), benchmarks=len(shares)), links)
+    return met("bounds-shown", text, cells=len(ideal), benchmarks=len(shares))
 
 
 def check_plots(material: Material) -> Verdict:
     """Check rule 12: captions state n, and lines join numeric levels only."""
-    links: Links = (("figures", "figures"), ("runs", "every run"))
     if material.ok.empty:
-        return Verdict(
-            NOT_APPLICABLE, Note("no-success", "no run succeeded, so figures have nothing to show.")
-        )
+        return not_applicable("no-success", "no run succeeded, so figures have nothing to show.")
     silent = [picture.name for picture in material.pictures if not _states_n(picture)]
     if not material.pictures or silent:
         cause = (
@@ -563,47 +493,84 @@ def check_plots(material: Material) -> Verdict:
             if silent
             else "there is no figure"
         )
-        note = Note("captions-without-n", f"{cause}.", figures=len(material.pictures), without=silent)
-        return Verdict(NOT_MET, note, links)
+        return not_met("captions-without-n", f"{cause}.", figures=len(material.pictures), without=silent)
     numeric = [title(name) for name in varying(material.runs) if is_treated_as_number(material.runs, name)]
     joined = (
         f"lines join cells only along numeric factors ({', '.join(numeric)})"
         if numeric
         else "no factor is numeric, so no line joins cells"
     )
-    return Verdict(
-        MET,
-        Note(
-            "captions-have-n",
-            f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; "
-            f"{joined}. Each of the {len(material.ok)} successful runs is a point in the chart of runs.",
-            figures=len(material.pictures),
-            along=numeric,
-            runs=len(material.ok),
-        ),
-        links,
+    return met(
+        "captions-have-n",
+        f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; "
+        f"{joined}. Each of the {len(material.ok)} successful runs is a point in the chart of runs.",
+        figures=len(material.pictures),
+        along=numeric,
+        runs=len(material.ok),
     )
 
 
+SPEEDUP, CELLS = ("table-speedup", "table of speed-up"), ("table-cells", "table of cells")
+EFFECTS = ("table-effects", "table of effects")
+DESIGN, DATA = ("design", "design"), ("data", "data sets")
 RULES = [
-    Rule(1, "Speed-ups state their baseline and its time", check_speedup_baselines),
-    Rule(2, "The report says what was left out, and why", check_subsets),
-    Rule(3, "Times are averaged arithmetically, rates harmonically", check_means),
-    Rule(4, "Ratios are computed from means, and are not averaged", check_ratios),
-    Rule(5, "Results that vary between runs have intervals", check_intervals),
-    Rule(6, "Normality is checked before it is assumed", check_normality),
-    Rule(7, "Differences are tested", check_comparisons),
-    Rule(8, "The mean is compared with the median", check_centre),
-    Rule(9, "Factors, levels and the whole setup are listed", check_setup),
-    Rule(10, "The report says how epochs are timed and summarized, and the data agree", check_timing),
-    Rule(11, "Upper bounds show what was possible", check_bounds),
-    Rule(12, "Figures say how many runs they show, and join points only along numbers", check_plots),
+    Rule(1, "Speed-ups state their baseline and its time", check_speedup_baselines, (SPEEDUP,)),
+    Rule(
+        2,
+        "The report says what was left out, and why",
+        check_subsets,
+        (DESIGN, ("failures", "failures"), DATA),
+    ),
+    Rule(3, "Times are averaged arithmetically, rates harmonically", check_means, (CELLS,)),
+    Rule(4, "Ratios are computed from means, and are not averaged", check_ratios, (SPEEDUP, EFFECTS)),
+    Rule(5, "Results that vary between runs have intervals", check_intervals, (CELLS,)),
+    Rule(
+        6,
+        "Normality is checked before it is assumed",
+        check_normality,
+        (("table-checks", "table of checks"),),
+        {"residuals": "residuals"},
+    ),
+    Rule(7, "Differences are tested", check_comparisons, (EFFECTS, ("table-anova", "analysis of variance"))),
+    Rule(
+        8,
+        "The mean is compared with the median",
+        check_centre,
+        (CELLS,),
+        {"epoch_time": "every run", "overview": "every run"},
+    ),
+    Rule(
+        9,
+        "Factors, levels and the whole setup are listed",
+        check_setup,
+        (DESIGN, ("environment", "environment and site"), DATA, ("reproduce", "how to reproduce")),
+    ),
+    Rule(
+        10,
+        "The report says how epochs are timed and summarized, and the data agree",
+        check_timing,
+        (("environment", "timing scope"),),
+        {"epoch_time": "epoch times", "overview": "epoch times"},
+    ),
+    Rule(11, "Upper bounds show what was possible", check_bounds, (SPEEDUP,), BOUNDED),
+    Rule(
+        12,
+        "Figures say how many runs they show, and join points only along numbers",
+        check_plots,
+        (("figures", "figures"), ("runs", "every run")),
+    ),
 ]
 
 
 def judge_all(material: Material) -> list[tuple[Rule, Verdict]]:
-    """Return the verdicts on all twelve rules, in order."""
-    return [(rule, rule.judge(material)) for rule in RULES]
+    """Return the verdicts on all twelve rules, in order, with links to the evidence of those that apply."""
+    verdicts = [(rule, rule.judge(material)) for rule in RULES]
+    return [
+        (rule, verdict)
+        if verdict.outcome == NOT_APPLICABLE
+        else (rule, replace(verdict, links=(*rule.links, *_pictures(material, rule.figures))))
+        for rule, verdict in verdicts
+    ]
 
 
 def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
@@ -619,7 +586,7 @@ def _states_n(picture: Picture) -> bool:
     return any(conditions.states_run_counts(text) for text in (picture.caption, picture.notes))
 
 
-def _pictures(material: Material, words_by_kind: dict[str, str]) -> Links:
+def _pictures(material: Material, words_by_kind: Mapping[str, str]) -> Links:
     """Return links to the first figure of each kind that the page has."""
     pictures = ((material.picture_of(kind), words) for kind, words in words_by_kind.items())
     return tuple((f"figure-{name}", f"figure: {words}") for name, words in pictures if name)
