@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from common.files import CHECKOUT, display_path, write_text
 from common.options import run_program
+from common.templates import render
 from declared.products.tables import TABLES
 from declared.records import RECORD_TABLES
 from reference import commands, machinery, products, settings
@@ -33,14 +32,8 @@ PAGES: Mapping[str, Callable[[], dict[str, Any]]] = {
 
 def text(name: str) -> str:
     """Return the text of a page, with the comment that it is generated."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701 - the text becomes Markdown
-    )
-    environment.globals |= {"block": block, "codes": codes, "escaped": escaped, "read": read, "table": table}
-    page = environment.get_template(f"{name}.md.jinja").render(PAGES[name]()).rstrip()
+    markdown = {"block": block, "codes": codes, "escaped": escaped, "read": read, "table": table}
+    page = render(Path(__file__).with_name(f"{name}.md.jinja"), **markdown, **PAGES[name]()).rstrip()
     return (
         f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{page}\n"
     )

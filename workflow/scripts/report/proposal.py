@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
@@ -32,6 +31,7 @@ from analysis.tables import Table
 from common.errors import InputError
 from common.files import display_path, write_text
 from common.tables import stored_file
+from common.templates import render
 from common.text import end_sentence, join_words, number_of, size
 from declared.datasets import TOKENS, find_dataset, kind, token_bytes
 from declared.devices import find_device
@@ -272,18 +272,12 @@ def _hours_text(estimate: Estimate) -> str:
 
 def render_blocks(facts: Mapping[str, Any], tables_by_name: Mapping[str, Table]) -> list[str | Table]:
     """Return the blocks of the proposal: headings, paragraphs, tables with rows, and FIGURE."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701 - the text becomes Markdown and LaTeX, whose writers escape it
-    )
-    environment.globals |= {
+    words = {
         "interval": tables.interval, "number": tables.number, "hours": _hours_text, "count": number_of,
         "size": size, "sentence": end_sentence, "join": join_words,
     }  # fmt: skip
     blocks: list[str | Table] = []
-    for text in environment.get_template(TEMPLATE).render(facts).split("\n\n"):
+    for text in render(Path(__file__).with_name(TEMPLATE), **words, **facts).split("\n\n"):
         word, _, name = text.strip().partition(" ")
         if word == "TABLE":
             blocks += [tables_by_name[name]] if len(tables_by_name[name].display) else []

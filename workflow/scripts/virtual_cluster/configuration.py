@@ -6,13 +6,22 @@ import socket
 from pathlib import Path
 
 from common.errors import InputError
+from common.templates import render
 from declared.virtual import LOGIN, Settings, address
 
+FOLDER = Path(__file__).parent  # of the templates
 MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
 #: default location, which Slurm's commands in Snakemake's jobs use
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 GRES_CONF = Path("/etc/slurm/gres.conf")
 CGROUP_CONF = Path("/etc/slurm/cgroup.conf")
+CGROUP_SETTINGS = f"""{MARK}
+CgroupPlugin=cgroup/v1
+CgroupAutomount=no
+ConstrainDevices=yes
+ConstrainCores=no
+ConstrainRAMSpace=no
+"""  # cores and memory are constrained by virtual_cluster.limits
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
 OAR_DATABASE_PORT = 54326
@@ -21,56 +30,22 @@ CLUSTER = "ringside"
 
 def slurm_conf(settings: Settings, state: Path) -> str:
     """Return the text of slurm.conf; daemons write to the folder `state`."""
-    accounting = [
-        f"AccountingStorageType=accounting_storage/{'slurmdbd' if settings.accounting else 'none'}",
-    ]
-    if settings.accounting:
-        # slurmctld hands over jobs' starts every 5 s: until then sacct finds a job by --jobs only (22.05).
-        accounting += [
-            f"AccountingStorageHost={LOGIN}",  # nodes ask it, too: a run's supervisor, by sacct
-            f"AccountingStoragePass={state}/munge.socket",
-            "AccountingStorageEnforce=associations",  # an unknown account is refused, as on real clusters
-            "JobAcctGatherType=jobacct_gather/linux",
-        ]
     memory_mb = (settings.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
-    lines = [
-        MARK,
-        f"ClusterName={CLUSTER}",
-        f"SlurmctldHost={_host()}({LOGIN})",
-        "SlurmUser=root",
-        "SlurmdUser=root",
-        "AuthType=auth/munge",
-        "CredType=cred/munge",
-        f"AuthInfo=socket={state}/munge.socket",
-        f"StateSaveLocation={state}/slurmctld",
-        f"SlurmctldPidFile={state}/slurmctld.pid",
-        f"SlurmctldLogFile={state}/slurmctld.log",
-        f"SlurmdSpoolDir={state}/%n",
-        f"SlurmdPidFile={state}/%n.pid",
-        f"SlurmdLogFile={state}/%n.log",
-        "ProctrackType=proctrack/linuxproc",
-        f"TaskPlugin=task/{'cgroup' if settings.constrain_devices else 'none'}",
-        "MpiDefault=none",
-        "SelectType=select/cons_tres",
-        "SelectTypeParameters=CR_Core",
-        "SlurmdParameters=config_overrides",
-        "SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5",
-        "ReturnToService=2",
-        "SlurmdTimeout=120",
-        "KillWait=5",
-        "UnkillableStepTimeout=60",
-        "MinJobAge=3600",
-        "JobRequeue=0",
-        *accounting,
-        *(["GresTypes=gpu"] if settings.gpus_per_node else []),
-        *(
-            f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} "
-            f"{_gpu_words(settings, i)}RealMemory={memory_mb} State=UNKNOWN"
-            for i, name in enumerate(settings.names, start=1)
-        ),
-        f"PartitionName=virtual Nodes={','.join(settings.names)} Default=YES MaxTime=1-00:00:00 State=UP",
+    nodes = [
+        f"NodeName={name} NodeAddr={address(i)} CPUs={_cores(settings.share_of(i))} "
+        f"{_gpu_words(settings, i)}RealMemory={memory_mb} State=UNKNOWN"
+        for i, name in enumerate(settings.names, start=1)
     ]
-    return "\n".join(lines) + "\n"
+    return render(
+        FOLDER / "slurm.conf.jinja",
+        mark=MARK,
+        cluster=CLUSTER,
+        settings=settings,
+        state=state,
+        nodes=nodes,
+        host=_host(),
+        login=LOGIN,
+    )
 
 
 def gres_conf(settings: Settings, state: Path) -> str:
@@ -91,19 +66,6 @@ def gres_conf(settings: Settings, state: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cgroup_conf() -> str:
-    """Return the text of cgroup.conf: GPUs are constrained, and nothing else, which Limits does."""
-    lines = [
-        MARK,
-        "CgroupPlugin=cgroup/v1",
-        "CgroupAutomount=no",
-        "ConstrainDevices=yes",
-        "ConstrainCores=no",
-        "ConstrainRAMSpace=no",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def gpu_folder(state: Path) -> Path:
     """Return the folder of a node's GPUs, as the node sees it."""
     return state / "gpus"
@@ -111,21 +73,9 @@ def gpu_folder(state: Path) -> Path:
 
 def slurmdbd_conf(state: Path, password: str) -> str:
     """Return the accounting daemon's configuration."""
-    lines = [
-        MARK,
-        "AuthType=auth/munge",
-        f"AuthInfo=socket={state}/munge.socket",
-        "DbdHost=localhost",
-        "SlurmUser=root",
-        f"LogFile={state}/slurmdbd.log",
-        f"PidFile={state}/slurmdbd.pid",
-        "StorageType=accounting_storage/mysql",
-        "StorageHost=127.0.0.1",
-        f"StoragePort={DATABASE_PORT}",
-        "StorageUser=slurm",
-        f"StoragePass={password}",
-    ]
-    return "\n".join(lines) + "\n"
+    return render(
+        FOLDER / "slurmdbd.conf.jinja", mark=MARK, state=state, password=password, port=DATABASE_PORT
+    )
 
 
 def oar_conf(packaged: str, state: Path, password: str) -> str:

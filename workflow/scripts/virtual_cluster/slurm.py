@@ -13,13 +13,13 @@ from sites.virtual import STATE, read_state, run, succeeds
 from virtual_cluster import daemons, limits, nodes
 from virtual_cluster.configuration import (
     CGROUP_CONF,
+    CGROUP_SETTINGS,
     CLUSTER,
     DATABASE_PORT,
     GRES_CONF,
     MARK,
     SLURM_CONF,
     SLURMDBD_CONF,
-    cgroup_conf,
     gpu_folder,
     gres_conf,
     slurm_conf,
@@ -65,7 +65,7 @@ def start(settings: Settings) -> None:
         write_text(GRES_CONF, gres_conf(settings, STATE))
     if settings.constrain_devices:
         _refuse_without_device_groups()
-        write_text(CGROUP_CONF, cgroup_conf())
+        write_text(CGROUP_CONF, CGROUP_SETTINGS)
     _munge()
     if settings.accounting:
         _accounting()
