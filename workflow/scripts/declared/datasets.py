@@ -20,7 +20,7 @@ from declared.factors import level_type
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
-CLASS, NEXT = "class", "next"  # what the labels of samples are
+CLASS, PIXEL, NEXT = "class", "pixel", "next"  # what the labels of samples are
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 TOKENS_FORMAT, PARQUET = "token-files", "parquet"
@@ -43,6 +43,7 @@ TEXT8_VOCABULARY = 27  # a to z and the blank
 FRESH = "fresh"  # the format of data sets that have no files: the worker draws every batch
 FRESH_NAMES = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
+    "regions": "synthetic-regions-<height>x<width>x<channels>-<classes>[-<samples>]",
     "tokens": "synthetic-tokens-<vocabulary>-<length>[-<samples>]",
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
@@ -53,6 +54,7 @@ _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\
 _TOKENS = r"(?P<vocabulary>[1-9]\d{0,6})-(?P<length>[1-9]\d{0,5})"
 _FRESH = [
     re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
+    re.compile(rf"synthetic-regions-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
     re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
     re.compile(rf"synthetic-text-{_TOKENS}-{_CLASSES}{_SAMPLES}"),
 ]
@@ -345,8 +347,11 @@ def kind(entry: Mapping[str, Any]) -> str:
 
 
 def targets(entry: Mapping[str, Any]) -> str:
-    """Return what labels are: CLASS, one per sample, or NEXT, the token after each token of a sample."""
-    return CLASS if "classes" in entry else NEXT
+    """Return what labels are.
+
+    CLASS is one per sample, PIXEL one per pixel, NEXT the token after each token of a sample.
+    """
+    return str(entry.get("targets", CLASS if "classes" in entry else NEXT))
 
 
 def class_count(entry: Mapping[str, Any]) -> int:
@@ -390,7 +395,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
                 raise InputError(
                     "out-of-range", f"'{name}' is too small", file=file, key=key, got=name, expected=too_small
                 )
-            return _fresh(numbers)
+            return _fresh(numbers) | ({"targets": PIXEL} if name.startswith("synthetic-regions-") else {})
     raise InputError(
         "unknown-name", f"'{name}' is unknown", file=file, key=key, got=name, **_alternatives(name)
     )
