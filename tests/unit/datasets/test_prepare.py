@@ -285,6 +285,9 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     assert (manifest["train_samples"], manifest["validation_samples"]) == (200, 20)
     assert manifest["mean"] == [127.5] * 3 and manifest["std"] == pytest.approx([np.arange(256).std()] * 3)
     check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
+    prepare("synthetic-regions-4x6x3-5-200", tmp_path / "b")
+    regions = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    assert (regions["targets"], len(regions["mean"])) == ("pixel", 3) and "targets" not in manifest
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,9 @@ def test_a_name_says_what_is_drawn() -> None:
     assert load_dataset("synthetic-8x8x1-2-50")["validation_samples"] == 5
     assert load_dataset("synthetic")["format"] == "patterns", "published campaigns name it"
     assert (kind(entry), targets(entry), class_count(entry)) == ("images", "class", 10)
+    regions = load_dataset("synthetic-regions-32x16x3-4-50")
+    assert (kind(regions), targets(regions), class_count(regions)) == ("images", "pixel", 4)
+    assert (regions["shape"], regions["train_samples"]) == ([32, 16, 3], 50)
 
 
 @pytest.mark.parametrize(
@@ -354,6 +357,7 @@ def test_tokens_have_a_next_token_or_a_class(name: str, expected: object) -> Non
         ("mnist", "unknown-name", ["cifar-10", "digits", *FRESH_NAMES.values()]),
         ("synthetic-8x8x1-1", "out-of-range", [2, 10]),
         ("synthetic-token-100-8", "unknown-name", FRESH_NAMES.values()),
+        ("synthetic-regions-8x8x1", "unknown-name", [FRESH_NAMES["regions"]]),
         ("synthetic-tokens-100", "unknown-name", [FRESH_NAMES["tokens"]]),
         ("synthetic-text-100-8", "unknown-name", [FRESH_NAMES["text"]]),
         ("synthetic-tokens-1-8", "out-of-range", [2]),

@@ -7,9 +7,13 @@ import pytest
 from declared.models import model_graph, model_names
 from models.division import divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import SHARED, Graph
-from models.named import IMAGES, TOKENS, models
+from models.named import IMAGES, PIXELS, TOKENS, models
 
-SAMPLES = {IMAGES: "synthetic-64x64x3-10", TOKENS: "synthetic-tokens-100-40"}
+SAMPLES = {
+    IMAGES: "synthetic-64x64x3-10",
+    PIXELS: "synthetic-regions-64x64x3-4",
+    TOKENS: "synthetic-tokens-100-40",
+}
 UNCUT = {
     **dict.fromkeys(("bert-base", "bert-large", "bert-nano"), 4),  # masked positions reach behind the blocks
     "rnn-nano": 3,

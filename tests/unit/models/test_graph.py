@@ -14,7 +14,7 @@ from models.families.recurrent import text_classifier
 from models.families.transformers import vit
 from models.graph import Builder, Graph, from_json, is_decayed, is_trained
 from models.initial import initial_weights
-from models.named import IMAGES, TEXTS, TOKENS, Model, graph, models
+from models.named import IMAGES, PIXELS, TEXTS, TOKENS, Model, graph, models
 
 MAX_DRAWN_PARAMETERS = 3e7  # larger models have no operators of their own, and take long to draw
 
@@ -26,7 +26,7 @@ VOCABULARY = {
     "llama-3": 128_256,
 }  # of models whose names begin so
 # As implemented by torchvision, GPT-2 by OpenAI, Llama as Hugging Face's weights of these names; BERT as Hugging
-# Face's BertForMaskedLM, without the vectors of two segments.
+# Face's BertForMaskedLM, without the vectors of two segments; U-Net as milesial's with two classes.
 PUBLISHED = {
     "resnet-18": 11_689_512,
     "resnet-34": 21_797_672,
@@ -35,6 +35,7 @@ PUBLISHED = {
     "inception-v3": 23_834_568,
     "vit-b-16": 86_567_656,
     "vit-l-16": 304_326_632,
+    "unet": 31_037_698,
     "gpt-2": 124_439_808,
     "gpt-2-medium": 354_823_168,
     "gpt-2-large": 774_030_080,
@@ -66,6 +67,8 @@ def test_the_number_of_parameters_is_the_published_one(name: str, parameters: in
     sizes = [size for start, size in VOCABULARY.items() if name.startswith(start)]
     length = 512 if name.startswith("bert") else 1024
     samples = ((length,), sizes[0], sizes[0], "next") if sizes else IMAGE
+    if name == "unet":
+        samples = ((64, 64, 3), 2, None, "pixel")
     assert graph(name, *samples).parameters == parameters
 
 
@@ -94,9 +97,12 @@ def test_image_models_fit_the_images_of_studies(name: str, shape: tuple[int, int
 
 @pytest.mark.parametrize("name", sorted(models()))
 def test_every_weight_is_drawn(name: str) -> None:
-    samples = {IMAGES: ((32, 32, 3), 10), TEXTS: ((6,), 3, 40), TOKENS: ((6,), 40, 40, "next")}[
-        models()[name].sample_kind
-    ]
+    samples = {
+        IMAGES: ((32, 32, 3), 10),
+        PIXELS: ((16, 32, 3), 4, None, "pixel"),
+        TEXTS: ((6,), 3, 40),
+        TOKENS: ((6,), 40, 40, "next"),
+    }[models()[name].sample_kind]
     model = graph(name, *samples)
     assert from_json(json.loads(json.dumps(model.to_json()))) == model
     assert model.gradient_bytes == 4 * model.parameters

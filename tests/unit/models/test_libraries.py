@@ -91,10 +91,12 @@ CASES = {
     )
 }
 CASES["bert-nano"] = partial(graph, "bert-nano", (13,), 23, 23, "next")
+CASES["unet-nano"] = partial(graph, "unet-nano", (8, 12, 3), 3, None, "pixel")
 RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 amplifies the rounding of float32
 RATE = 0.1  # of narrow models, whose logits are small
+SMALL_RATE = {"unet-nano": 1e-2}  # of a model in which a relu's kink lies close to many pixels
 TOLERANCE = 1e-4  # relative to the largest logit
-CLOSE = dict.fromkeys(("bert-nano", "llama-3-8b", "llama-3.2-1b"), 1e-6)
+CLOSE = dict.fromkeys(("bert-nano", "llama-3-8b", "llama-3.2-1b", "unet-nano"), 1e-6)
 N_STEPS = dict.fromkeys(CLOSE, 3)
 DEEP = {
     "resnet-101.32": 5e-4,
@@ -122,6 +124,7 @@ BY_JAX = {
     "vit-b-16",
     "rnn-translation",
     "all-kinds",
+    "unet-nano",
 }  # every kind of operator but one
 OTHER_LIBRARIES = {  # with the cases that only `make frameworks-test` runs
     "tensorflow": LARGE_CASES,
@@ -167,7 +170,7 @@ def logits(
             key: (
                 without_dropout(make()).to_json(),
                 "sgd",
-                RATES["sgd"] if key.rpartition(".")[2].isdigit() else RATE,
+                RATES["sgd"] if key.rpartition(".")[2].isdigit() else SMALL_RATE.get(key, RATE),
                 N_STEPS.get(key, 1),
             )
             for key, make in CASES.items()

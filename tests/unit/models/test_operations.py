@@ -29,6 +29,7 @@ def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tm
         "gpt": narrow_transformer(gpt, (7,), 23, layers=2, heads=3, units=12),
         "bert": graph("bert-nano", (13,), 23, 23, "next"),
         "llama": graph("llama-nano", (7,), 23, 23, "next"),
+        "unet": graph("unet-nano", (8, 12, 3), 3, None, "pixel"),
         "vit": narrow_transformer(vit, (8, 12, 3), None, layers=2, heads=2, units=16),
     }
     (tmp_path / "graphs.json").write_text(

@@ -10,7 +10,7 @@ import pytest
 
 from models.graph import Graph, Operator, Shape
 from models.named import graph
-from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Topics, mask_tokens
+from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Regions, Topics, mask_tokens
 from ranks.worker.context import Context
 from ranks.worker.group import Group
 
@@ -20,7 +20,13 @@ def images(number: int, side: int = 16) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)]
+    "split",
+    [
+        Noise(7, 64, (5, 5, 3), 10),
+        Regions(7, 64, (5, 9, 3), 3),
+        Counting(7, 64, 12, 50),
+        Topics(7, 64, 12, 50, 4),
+    ],
 )
 def test_drawn_sample_depends_on_its_index_not_its_rank(split: Fresh) -> None:
     samples, labels = split.read(2, slice(0, 64), np.arange(64))
@@ -37,6 +43,17 @@ def test_fresh_pixels_and_labels_are_uniform() -> None:
     assert drawn.shape == (4096, 8, 8, 1) and drawn.dtype == np.uint8
     assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
     assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
+
+
+def test_the_class_of_each_pixel_can_be_learnt() -> None:
+    images, labels = Regions(7, 200, (20, 9, 2), 3).read(1, slice(0, 200), np.arange(200))
+    assert (images.shape, images.dtype) == ((200, 20, 9, 2), np.uint8)
+    assert (labels.shape, labels.dtype) == ((200, 180), np.int64)
+    assert np.bincount(labels.ravel()) == pytest.approx(np.full(3, 12_000), rel=0.15)
+    pixels = labels.reshape(200, 20, 9)
+    assert (pixels[:, :8, :8] == pixels[:, :1, :1]).all() and (pixels[:, 7] != pixels[:, 8]).any()
+    means = [images[pixels == label].mean() for label in range(3)]
+    assert means == pytest.approx([0.75 * 127.5 + level / 4 - 0.4 for level in (0, 127, 255)], abs=1.5)
 
 
 def test_what_follows_a_token_can_be_learnt() -> None:

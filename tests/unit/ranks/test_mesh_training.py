@@ -44,6 +44,7 @@ TOKENS = {
     "learning_rate": 1e-3,
 }
 LLAMA = {**TOKENS, "model": "llama-nano"}
+BERT = {**TOKENS, "model": "bert-nano"}
 TRANSFORMERS = [
     ("tensor2", TOKENS),
     ("pipeline2", {**TOKENS, "microbatches": 2}),
@@ -53,6 +54,8 @@ TRANSFORMERS = [
     ("tensor2", LLAMA),
     ("pipeline2-tensor2", {**LLAMA, "microbatches": 4}),
     ("sharded2-tensor2", LLAMA),
+    ("sharded2-tensor2", BERT),
+    ("pipeline2", {**BERT, "microbatches": 2}),
 ]
 
 OF_JAX: list[tuple[str, dict[str, Any]]] = [

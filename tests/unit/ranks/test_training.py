@@ -120,7 +120,15 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
             {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-64", "epochs": 2},
             marks=pytest.mark.every_framework,
         ),
-        ("tensorflow-single", {"model": "bert-nano", "dataset": "synthetic-tokens-32-16-64", "epochs": 2}),
+        *(
+            pytest.param(
+                framework,
+                {"model": model, "dataset": f"synthetic-{dataset}-64", "epochs": 2},
+                marks=pytest.mark.every_framework,
+            )
+            for framework in ("tensorflow-single", "jax-single")
+            for model, dataset in (("bert-nano", "tokens-32-16"), ("unet-nano", "regions-16x8x3-3"))
+        ),
         ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
         pytest.param(
             "tensorflow-single", {**TOKENS, "training_loop": "fit"}, marks=pytest.mark.every_framework

@@ -97,8 +97,12 @@ def _fresh_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest entries of samples that the worker draws."""
     if kind(entry) == TOKENS:
         return _token_keys(entry)
-    channels = entry["shape"][2]
-    return {"classes": entry["classes"], "mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
+    channels, targets = entry["shape"][2], {key: entry[key] for key in ("targets",) if key in entry}
+    return targets | {
+        "classes": entry["classes"],
+        "mean": [UNIFORM_MEAN] * channels,
+        "std": [UNIFORM_STD] * channels,
+    }
 
 
 def _token_keys(entry: Mapping[str, Any]) -> dict[str, Any]:

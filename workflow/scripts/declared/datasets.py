@@ -20,7 +20,7 @@ from declared.factors import level_type
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
 IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
-CLASS, NEXT = "class", "next"  # what the labels of samples are
+CLASS, PIXEL, NEXT = "class", "pixel", "next"  # what the labels of samples are
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 TOKENS_FORMAT, PARQUET = "token-files", "parquet"
@@ -43,6 +43,7 @@ TEXT8_VOCABULARY = 27  # a to z and the blank
 FRESH = "fresh"  # the format of data sets that have no files: the worker draws every batch
 FRESH_NAMES = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
+    "regions": "synthetic-regions-<height>x<width>x<channels>-<classes>[-<samples>]",
     "tokens": "synthetic-tokens-<vocabulary>-<length>[-<samples>]",
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
@@ -51,11 +52,12 @@ _SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
 _CLASSES = r"(?P<classes>[1-9]\d{0,4})"
 _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"
 _TOKENS = r"(?P<vocabulary>[1-9]\d{0,6})-(?P<length>[1-9]\d{0,5})"
-_FRESH = [
-    re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
-    re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
-    re.compile(rf"synthetic-text-{_TOKENS}-{_CLASSES}{_SAMPLES}"),
-]
+_FRESH = {
+    "images": re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
+    "regions": re.compile(rf"synthetic-regions-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
+    "tokens": re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
+    "text": re.compile(rf"synthetic-text-{_TOKENS}-{_CLASSES}{_SAMPLES}"),
+}
 
 
 Address = Annotated[
@@ -205,7 +207,7 @@ def _lower_digests(entry: Any) -> None:
 
 def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """Raise InputError for the first mistake in an entry; ``own`` entries come from config/datasets.yaml."""
-    if any(pattern.fullmatch(name) for pattern in _FRESH):
+    if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
         problem = "such a name is drawn, not read"
         raise InputError(
             "reserved-name", problem, file=display_path(file), key=name, got=name, hint="give it another name"
@@ -345,8 +347,11 @@ def kind(entry: Mapping[str, Any]) -> str:
 
 
 def targets(entry: Mapping[str, Any]) -> str:
-    """Return what labels are: CLASS, one per sample, or NEXT, the token after each token of a sample."""
-    return CLASS if "classes" in entry else NEXT
+    """Return what labels are.
+
+    CLASS is one per sample, PIXEL one per pixel, NEXT the token after each token of a sample.
+    """
+    return str(entry.get("targets", CLASS if "classes" in entry else NEXT))
 
 
 def class_count(entry: Mapping[str, Any]) -> int:
@@ -382,7 +387,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
             _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
         return datasets()[name]
-    for pattern in _FRESH:
+    for drawn, pattern in _FRESH.items():
         if match := pattern.fullmatch(name):
             numbers = {key: int(number) for key, number in match.groupdict().items() if number}
             numbers |= {"samples": numbers.get("samples", FRESH_SAMPLES)}
@@ -390,7 +395,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
                 raise InputError(
                     "out-of-range", f"'{name}' is too small", file=file, key=key, got=name, expected=too_small
                 )
-            return _fresh(numbers)
+            return _fresh(drawn, numbers)
     raise InputError(
         "unknown-name", f"'{name}' is unknown", file=file, key=key, got=name, **_alternatives(name)
     )
@@ -427,8 +432,13 @@ def _too_small(numbers: Mapping[str, int]) -> str:
     )
 
 
-def _fresh(numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return the entry of a data set whose batches are drawn anew; a tenth of `samples` is for validation."""
+def _fresh(name: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return the entry of a data set whose batches are drawn anew; a tenth of `samples` is for validation.
+
+    Args:
+        name: What is drawn, a key of FRESH_NAMES.
+        numbers: The numbers in the name of the data set.
+    """
     samples, classes = numbers["samples"], numbers.get("classes", 0)
     drawn: dict[str, Any]
     if "vocabulary" in numbers:
@@ -442,7 +452,10 @@ def _fresh(numbers: Mapping[str, int]) -> dict[str, Any]:
         )
     else:
         shape = [numbers["height"], numbers["width"], numbers["channels"]]
-        title, drawn = f"Noise of {shape[0]} x {shape[1]} pixels, {shape[2]} channels", {"shape": shape}
+        content = "Squares under noise" if name == "regions" else "Noise"
+        title, drawn = f"{content} of {shape[0]} x {shape[1]} pixels, {shape[2]} channels", {"shape": shape}
+        if name == "regions":
+            drawn["targets"] = PIXEL
     if classes:
         drawn["classes"] = [str(number) for number in range(classes)]
     return {

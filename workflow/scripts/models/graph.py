@@ -6,6 +6,7 @@ element of a sequence is a position. Weights are named `<operator>.<weight>` and
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
+    up_conv          kernel [height, width, in, out], bias [out]
     dense            kernel [in, out], perhaps bias [out]; flattened inputs are in row-major order, channels
                      last
     tied_dense       none: uses the transposed table of the embedding that its setting `of` names
@@ -94,8 +95,8 @@ class Operator:
 class Graph:
     """A model for samples of one shape.
 
-    Operators follow their inputs. The last one returns logits: (classes,), or (length, vocabulary) if each
-    position has a label, the next token.
+    Operators follow their inputs. The last one returns logits: (classes,), or (length, classes) if each
+    position or pixel has a label, such as the next token.
     """
 
     model: str
@@ -134,7 +135,7 @@ class Graph:
     @property
     def is_language_model(self) -> bool:
         """Whether it predicts a token at each position: its logits are (length, vocabulary)."""
-        return len(self.operators[-1].shape) > 1
+        return self.vocabulary is not None and len(self.operators[-1].shape) > 1
 
     @property
     def n_masked(self) -> int:
@@ -155,7 +156,7 @@ class Graph:
     @property
     def has_convolutions(self) -> bool:
         """Whether an operator is a convolution."""
-        return any(operator.kind in ("conv", "depthwise_conv") for operator in self.operators)
+        return any(operator.kind in ("conv", "depthwise_conv", "up_conv") for operator in self.operators)
 
     @property
     def statistics(self) -> list[str]:
@@ -301,6 +302,16 @@ class Builder:
         return self._convolution(
             "depthwise_conv", x, (channels, weights), kernel, stride, padding, bias, name
         )
+
+    def up_conv(self, x: str, filters: int, factor: int, *, name: str = "") -> str:
+        """Add a transposed convolution whose kernel and stride are `factor`: windows do not overlap."""
+        height, width, channels = self._image(x)
+        weights: dict[str, Shape] = {"kernel": (factor, factor, channels, filters), "bias": (filters,)}
+        shape, macs = (
+            (height * factor, width * factor, filters),
+            height * width * math.prod(weights["kernel"]),
+        )
+        return self._add("up_conv", (x,), shape, {"stride": factor}, weights, macs, name)
 
     def batch_norm(self, x: str, *, epsilon: float = 1e-5, momentum: float = 0.9, name: str = "") -> str:
         """Add batch normalization over the samples of one replica (Ioffe & Szegedy 2015).

@@ -146,6 +146,8 @@ def fans(operator: Operator, weight: str = "kernel") -> tuple[int, int]:
     window = math.prod(shape[:-2])
     if operator.kind == "depthwise_conv":
         return window, window
+    if operator.kind == "up_conv":  # Every output is of one pixel.
+        return shape[-2], window * shape[-1]
     return window * shape[-2], window * shape[-1]
 
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from common.errors import InputError
 from common.text import aligned, alternatives
 from models.graph import Graph, Shape
-from models.named import IMAGES, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
+from models.named import IMAGES, PIXELS, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
 
-Samples = tuple[Shape, int] | tuple[Shape, int, int, str]  # arguments of models.named.graph
+Samples = tuple[Shape, int] | tuple[Shape, int, int | None, str]  # arguments of models.named.graph
 
 INPUTS: dict[str, tuple[Samples, ...]] = {
     IMAGES: (
         ((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000),
     ),
+    PIXELS: (((64, 64, 3), 4, None, "pixel"), ((256, 256, 3), 2, None, "pixel")),
     TEXTS: (((40,), 2, 10_000, "class"),),
     TOKENS: (((40,), 10_000, 10_000, "next"), ((64,), 256, 256, "next"), ((1024,), 50_257, 50_257, "next")),
 }  # fmt: skip
@@ -82,8 +83,8 @@ def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPU
 
 def _describe(name: str, samples: Samples) -> tuple[str, str, str]:
     """Return the first three columns of a row: model, sample, classes."""
-    shape, classes, *tokens = samples
-    return name, f"{shape[0]}:{tokens[0]}" if tokens else "x".join(map(str, shape)), str(classes)
+    shape, classes, *rest = samples
+    return name, f"{shape[0]}:{rest[0]}" if rest and rest[0] else "x".join(map(str, shape)), str(classes)
 
 
 def parse_image(text: str) -> Shape:
@@ -109,6 +110,7 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
     chosen: dict[str, Sequence[Samples]] = {}
     if image:
         chosen[IMAGES] = [(parse_image(image), classes)]
+        chosen[PIXELS] = [(parse_image(image), classes, None, "pixel")]
     if tokens:
         length, vocabulary = parse_tokens(tokens)
         chosen[TEXTS] = [((length,), classes, vocabulary, "class")]

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import itertools
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ SMALL = 64  # pixels of the largest images that get the small stem
 
 MASKED_SHARE = 0.15  # of the tokens of a sequence (Devlin et al., NAACL 2019, section 3.1)
 
-IMAGES, TEXTS, TOKENS = "images", "texts", "tokens"  # kinds of samples
+IMAGES, PIXELS, TEXTS, TOKENS = "images", "pixels", "texts", "tokens"  # kinds of samples
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Model:
         title: Name for people.
         source: Where the model was published.
         initializer: See models.initial.
-        sample_kind: `images` or `texts` (sequences of tokens) that have a class, or sequences of `tokens`
-            whose label at each position is the next token; `classes` is then the size of the vocabulary.
+        sample_kind: `images` or `texts` (sequences of tokens) that have a class, images whose `pixels` have
+            one each, or sequences of `tokens` whose label at each position is the next token; `classes` is
+            then the size of the vocabulary.
         is_masked: Whether it predicts masked tokens in place of next ones. A sample is then the tokens, and
             the positions of the masked ones; the mask is one more token of the vocabulary.
     """
@@ -76,7 +78,8 @@ def graph(
         shape: (height, width, channels) of images, (length,) of sequences of tokens.
         classes: Number of classes; for `next` the size of the vocabulary.
         vocabulary: Number of different tokens, None for images.
-        targets: What labels are: `class`, one for each sample, or `next`, the next token at each position.
+        targets: What labels are: `class`, one for each sample; `pixel`, a class of each pixel; or `next`, the
+            next token at each position.
 
     Raises:
         ValueError: If the model is made for other samples, if they are too small, or if shapes do not match.
@@ -94,15 +97,17 @@ def graph(
         built = builder.graph()
         _check_logits(built, classes, model.sample_kind)
     except ValueError as error:
-        size = f"{shape[0]} x {shape[1]} pixels" if kind == IMAGES else f"{shape[0]} tokens"
-        samples = "images" if kind == IMAGES else "sequences"
+        size = f"{shape[0]} x {shape[1]} pixels" if vocabulary is None else f"{shape[0]} tokens"
+        samples = "images" if vocabulary is None else "sequences"
         raise ValueError(f"model {name} cannot be built for {samples} of {size}: {error}") from None
     return built
 
 
 def sample_kind(vocabulary: int | None, targets: str) -> str:
     """Return the kind of samples with this vocabulary (None: images) and these labels (see `graph`)."""
-    return IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
+    if targets == "class":
+        return IMAGES if vocabulary is None else TEXTS
+    return {"pixel": PIXELS, "next": TOKENS}[targets]
 
 
 def check_sample_kind(expected: str, kind: str) -> None:
@@ -118,9 +123,10 @@ def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:
             length, index = model.by_name[operator.inputs[0]].shape[0], operator["index"]
             if not -length <= index < length:
                 raise ValueError(f"{operator.inputs[0]} has {length} positions; there is none at {index}")
-    last = model.operators[-1]
-    if len(last.shape) != (2 if sample_kind == TOKENS else 1) or last.shape[-1] != classes:
-        expected = f"{classes} logits{' at each position' * (sample_kind == TOKENS)}"
+    last, place = model.operators[-1], {TOKENS: "position", PIXELS: "pixel"}.get(sample_kind, "")
+    is_short = sample_kind == PIXELS and last.shape[0] != math.prod(model.shape[:2])
+    if len(last.shape) != (2 if place else 1) or last.shape[-1] != classes or is_short:
+        expected = f"{classes} logits" + f" at each {place}" * bool(place)
         raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {expected}")
     if sample_kind == TOKENS and not model.n_masked:
         _check_labels_unseen(model)
@@ -170,4 +176,9 @@ def _last_seen(model: Graph) -> dict[str, list[int]]:
     return seen
 
 
-_KIND_TITLES = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}
+_KIND_TITLES = {
+    IMAGES: "images",
+    PIXELS: "images with a class of each pixel",
+    TEXTS: "texts with a class",
+    TOKENS: "tokens that predict the next one",
+}

@@ -452,7 +452,7 @@ _ADD = {
     ),
     "multiply_channels": _SpaceBuilder._gates,
     "global_average_pool": _SpaceBuilder._pooled,
-    "flatten": _SpaceBuilder._flattened,
+    **dict.fromkeys(("flatten", "up_conv"), _SpaceBuilder._flattened),
     "dense": _SpaceBuilder._dense,
     "tied_dense": _SpaceBuilder._tied,
     **dict.fromkeys(("add_vector", "layer_norm", "rms_norm"), _SpaceBuilder._all_units),

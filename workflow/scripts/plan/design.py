@@ -23,7 +23,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from declared.commands import Command
-from declared.datasets import IMAGES, find_dataset, kind, load_dataset
+from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
     LARGEST,
@@ -578,8 +578,14 @@ def _check_epochs(levels: Levels) -> None:
 
 
 def _check_image_factors(levels: Levels) -> None:
-    """Raise InfeasibleCell if a factor of images is set for a data set of tokens."""
-    if kind(load_dataset(levels["dataset"])) == IMAGES:
+    """Raise InfeasibleCell if a factor of images is set for tokens, or augmentation for labels of pixels."""
+    entry = load_dataset(levels["dataset"])
+    if targets(entry) == PIXEL and levels["augmentation"] != "none":
+        reason = f"augmentation={levels['augmentation']} moves pixels, but not their labels"
+        raise InfeasibleCell(
+            "pixels-have-labels", reason, ("augmentation", "dataset"), "set augmentation: none"
+        )
+    if kind(entry) == IMAGES:
         return
     for name, neutral, effect in IMAGE_FACTORS:
         if levels[name] != neutral:

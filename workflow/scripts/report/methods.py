@@ -39,7 +39,7 @@ from common.errors import InputError
 from common.files import load_yaml
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of
-from declared.datasets import NEXT, TOKENS, class_count, kind, load_dataset, targets
+from declared.datasets import NEXT, PIXEL, TOKENS, class_count, kind, load_dataset, targets
 from declared.factors import UNTRACED, Levels, matches
 from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
@@ -740,7 +740,10 @@ def _dataset(name: str) -> str:
         )
     else:
         height, width, channels = entry["shape"]
-        shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
+        place = ", one for each pixel" * (targets(entry) == PIXEL)
+        shape = (
+            rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes{place}"
+        )
     return Note(
         "dataset",
         f"The data set {to_latex(name)} ({to_latex(entry['title'])}{citation}){origin} has "

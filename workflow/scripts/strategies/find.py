@@ -32,7 +32,7 @@ from environments.build import build
 from figures import style
 from models.graph import Graph
 from models.listing import inputs_of, parse_image, parse_tokens
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from models.named import IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
@@ -219,16 +219,17 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
     image_shape = parse_image(image) if image else None
     asked_tokens = parse_tokens(tokens) if tokens else None
     shape, default_classes, *rest = inputs_of(model)[-1]
-    if (tokens and sample_kind == IMAGES) or (image and sample_kind != IMAGES):
-        wrong_option, option = ("--tokens", "--image") if sample_kind == IMAGES else ("--image", "--tokens")
+    takes_images = sample_kind in (IMAGES, PIXELS)
+    if tokens if takes_images else image:
+        wrong_option, option = ("--tokens", "--image") if takes_images else ("--image", "--tokens")
         raise InputError(
             "conflicting-keys",
             f"--model {model} takes {sample_kind}: give {option}, not {wrong_option}",
             got=wrong_option,
         )
     classes = n_classes or default_classes
-    if sample_kind == IMAGES:
-        samples: tuple[Any, ...] = (image_shape or shape, classes)
+    if takes_images:
+        samples: tuple[Any, ...] = (image_shape or shape, classes, *rest)
     else:
         length, vocabulary = asked_tokens or (shape[0], rest[0])
         samples = (

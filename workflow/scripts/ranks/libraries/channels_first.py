@@ -4,16 +4,18 @@ import numpy as np
 
 from models.graph import Graph, Operator
 
+KEPT_ORDER = ("depthwise_conv", "up_conv")  # whose kernels keep the order of channels
+
 
 def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
     """Return a canonical weight of `operator` in channels-first layout, a copy in row-major order.
 
     Kernels of convolutions become [out, in, height, width], depthwise ones [channels, 1, height, width],
-    those of dense operators, attention and LSTMs [out, in]. Inputs of a dense operator behind `flatten` are
-    reordered to channels first. Vectors and tables are unchanged.
+    transposed ones [in, out, height, width], those of dense operators, attention and LSTMs [out, in]. Inputs
+    of a dense operator behind `flatten` are reordered to channels first. Vectors and tables are unchanged.
     """
     if weight.ndim == 4:
-        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (3, 2, 0, 1))
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind in KEPT_ORDER else (3, 2, 0, 1))
     elif weight.ndim == 2 and "table" not in operator.weights:
         if shape := graph.flattened(operator):
             weight = weight.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
@@ -24,7 +26,7 @@ def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.n
 def canonical(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
     """Return the canonical weight; the inverse of `channels_first`."""
     if weight.ndim == 4:
-        weight = weight.transpose((2, 3, 0, 1) if operator.kind == "depthwise_conv" else (2, 3, 1, 0))
+        weight = weight.transpose((2, 3, 0, 1) if operator.kind in KEPT_ORDER else (2, 3, 1, 0))
     elif weight.ndim == 2 and "table" not in operator.weights:
         weight = weight.T
         if shape := graph.flattened(operator):

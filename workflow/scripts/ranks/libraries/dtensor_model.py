@@ -75,6 +75,9 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             kernel = tf.reshape(own["kernel"], (-1, x.shape[-1]))
             x = tf.add_n([window * kernel[place] for place, window in enumerate(_windows(operator, x))])
             return x + own["bias"] if operator["bias"] else x
+        case "up_conv":
+            product = tf.einsum("nhwi,abio->nhawbo", x, own["kernel"])
+            return tf.reshape(product, (x.shape[0], *operator.shape)) + own["bias"]
         case "dense":
             product = _product(x, own["kernel"])
             return product + own["bias"] if "bias" in own else product
@@ -86,8 +89,6 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             return x + own["table"]
         case "add_vector":
             return x + own["vector"]
-        case "gather":
-            return tf.einsum("nkp,npu->nku", tf.one_hot(inputs[1], x.shape[1]), x)
         case "class_token":
             return tf.concat([tf.zeros_like(x[:, :1]) + own["token"], x], 1)
         case "layer_norm":
@@ -216,6 +217,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
     "concatenate": lambda _, *inputs: tf.concat(inputs, -1),
     "step": lambda operator, x: x[:, operator["index"]],
     "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
+    "gather": lambda _, x, positions: tf.einsum("nkp,npu->nku", tf.one_hot(positions, x.shape[1]), x),
     "flatten": lambda _, x: tf.reshape(x, (x.shape[0], -1)),
     "sequence": lambda operator, x: tf.reshape(x, (x.shape[0], *operator.shape)),
 }

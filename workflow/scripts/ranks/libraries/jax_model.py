@@ -86,6 +86,8 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, 
     match operator.kind:
         case "conv" | "depthwise_conv":
             return _convolution(operator, x, own, dtype)
+        case "up_conv":
+            return _up_convolution(operator, x, own, dtype)
         case "dense":
             return _dense(x, own["kernel"], own.get("bias"), dtype)
         case "attention":
@@ -148,6 +150,12 @@ def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array
             else:
                 pixels.append(seen.reshape(len(x), -1) @ own.reshape(-1, own.shape[-1]))
     return jnp.stack(pixels, 1).reshape(len(x), height, width, -1)
+
+
+def _up_convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Array:
+    """Return a transposed convolution by a product: no windows overlap."""
+    product = jnp.einsum("nhwi,abio->nhawbo", x.astype(dtype), own["kernel"].astype(dtype))
+    return product.reshape(len(x), *operator.shape) + own["bias"].astype(dtype)
 
 
 def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:

@@ -235,6 +235,8 @@ def _module(operator: Operator, graph: Graph) -> nn.Module:
                 groups=channels if operator.kind == "depthwise_conv" else 1,
                 bias=operator["bias"],
             )
+        case "up_conv":
+            return nn.ConvTranspose2d(channels, operator.shape[-1], operator["stride"], operator["stride"])
         case "batch_norm":
             return nn.BatchNorm2d(channels, operator["epsilon"], 1 - operator["momentum"])
         case "activation" if operator["function"] == "relu":

@@ -180,6 +180,9 @@ class Part:
                     operator["stride"],
                     groups=x.shape[1] if is_depthwise else 1,
                 )
+            case "up_conv":
+                kernel, bias = weight("kernel"), weight("bias")
+                return lambda x: call.conv_transpose2d(x, kernel, bias, operator["stride"])
             case "max_pool":
                 return lambda x: call.max_pool2d(pad(x), operator["kernel"], operator["stride"])
             case "average_pool":

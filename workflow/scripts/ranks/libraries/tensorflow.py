@@ -30,6 +30,7 @@ from ranks.libraries.tensorflow_layers import (
     Positions,
     RMSNorm,
     TiedDense,
+    UpConv,
 )
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
@@ -95,6 +96,8 @@ def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
             if operator.kind == "conv":
                 return layers.Conv2D(operator["filters"], operator["kernel"], **window)(x)
             return layers.DepthwiseConv2D(operator["kernel"], **window)(x)
+        case "up_conv":
+            return UpConv(operator, name=name)(x)
         case "batch_norm":
             norm = layers.BatchNormalization(
                 epsilon=operator["epsilon"], momentum=operator["momentum"], name=name
@@ -104,12 +107,10 @@ def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
             return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(
                 x
             )
-        case "max_pool":
+        case "max_pool" | "average_pool":
             x, padding = _padded(operator, x)
-            return layers.MaxPooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
-        case "average_pool":
-            x, padding = _padded(operator, x)
-            return layers.AveragePooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
+            pool = layers.MaxPooling2D if operator.kind == "max_pool" else layers.AveragePooling2D
+            return pool(operator["kernel"], operator["stride"], padding, name=name)(x)
         case "global_average_pool":
             return layers.GlobalAveragePooling2D(name=name)(x)
         case "add" | "multiply" | "concatenate":

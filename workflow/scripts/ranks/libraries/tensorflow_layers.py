@@ -89,6 +89,22 @@ class ClassToken(tf.keras.layers.Layer):
         return tf.concat([tf.broadcast_to(self.token, (tf.shape(x)[0], 1, self.token.shape[0])), x], 1)
 
 
+class UpConv(tf.keras.layers.Layer):
+    """A transposed convolution of images [N, H, W, C] whose windows do not overlap (Builder.up_conv)."""
+
+    def __init__(self, operator: Operator, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.stride, self.output_size = operator["stride"], operator.shape
+        for weight, shape in operator.weights.items():
+            setattr(self, weight, self.add_weight(weight, shape))
+
+    def call(self, x: Any) -> Any:
+        """See the class."""
+        kernel = tf.transpose(tf.convert_to_tensor(self.kernel), (0, 1, 3, 2))
+        size = (tf.shape(x)[0], *self.output_size)
+        return tf.nn.conv2d_transpose(x, kernel, size, self.stride, "VALID") + self.bias
+
+
 class Attention(tf.keras.layers.Layer):
     """Multi-head attention of sequences [N, length, units]."""
 

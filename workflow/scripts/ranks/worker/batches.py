@@ -1,7 +1,7 @@
 """Batches of a rank, the same in every framework.
 
-Images are uint8 [N, H, W, C] with int64 labels [N]. Tokens are int64 [N, length] with int64 labels: [N], or
-[N, length], where the label of each token is the one that follows.
+Images are uint8 [N, H, W, C] with int64 labels [N], or [N, H W], one for each pixel. Tokens are int64 [N,
+length] with int64 labels: [N], or [N, length], where the label of each token is the one that follows.
 
 Prepared samples are read from the memory-mapped file. Samples of a `fresh` data set are drawn, each from the
 seed, the epoch and its place in the epoch's order; so is the augmentation of an image. Neither depends on the
@@ -19,6 +19,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 # Separate the random numbers of augmentation and of masks from those of the order.
 AUGMENTATION_STREAM, MASKING_STREAM = 1, 2
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of masked positions: those with the mask, and with a random token
+SQUARE = 8  # pixels of a side
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
 
 
@@ -90,6 +91,27 @@ class Noise(Fresh):
         return images, (drawn[:, 0] % self.classes).astype(np.int64)
 
 
+class Regions(Fresh):
+    """Images of squares under noise: the label of each pixel is the class of its square."""
+
+    def __init__(self, seed: int, samples: int, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(seed, samples)
+        self.shape, self.classes, self.n_pixels = shape, classes, int(np.prod(shape))
+        self.grid = [-(-side // SQUARE) for side in shape[:2]]
+        self.n_squares = int(np.prod(self.grid))
+        self.words = self.n_squares + -(-self.n_pixels // 8)
+
+    def draw(self, drawn: np.ndarray) -> Batch:
+        """See Fresh. A pixel's value is three parts of noise and one part of the level of its class."""
+        height, width, _ = self.shape
+        squares = (drawn[:, : self.n_squares] % self.classes).astype(np.int64).reshape(-1, *self.grid)
+        labels = squares.repeat(SQUARE, 1).repeat(SQUARE, 2)[:, :height, :width]
+        noise = np.ascontiguousarray(drawn[:, self.n_squares :]).view(np.uint8)[:, : self.n_pixels]
+        levels = labels[..., None] * 255 // (self.classes - 1)
+        images = ((3 * noise.reshape(-1, *self.shape).astype(np.int64) + levels) // 4).astype(np.uint8)
+        return images, labels.reshape(len(drawn), -1)
+
+
 class Counting(Fresh):
     """Sequences with structure to learn: a token is the previous one plus 1, or, in 1 of 4 cases, random."""
 
@@ -141,7 +163,7 @@ def split_of(data: Path, name: str, manifest: dict[str, Any], seed: int) -> Spli
     drawn = seed + (name == "validation"), manifest[f"{name}_samples"]
     shape, classes = tuple(manifest["shape"]), len(manifest.get("classes", []))
     if not tokens:
-        return Noise(*drawn, shape, classes)
+        return (Regions if manifest.get("targets") == "pixel" else Noise)(*drawn, shape, classes)
     if classes:
         return Topics(*drawn, shape[0], manifest["vocabulary"], classes)
     return Counting(*drawn, shape[0], manifest["vocabulary"])
