@@ -37,6 +37,7 @@ TOKENS = {
 WIDE = {"model": "wide-mlp", "dataset": "digits", "batch_size": 32, "optimizer": "adam"}
 COMMON = {"nodes": 1, "sync_every": 1, "learning_rate": 0.01, "epochs": 2}
 MESH = {"framework": "pytorch-mesh"}
+PIPELINE = {**MESH, "nodes": 2, "parallelism": "pipeline", "microbatches": 4}
 STRATEGY = {"framework": "pytorch-strategy", "batch_scope": "global", "nodes": 2, "parallelism": "expert"}
 ZERO = {"framework": "deepspeed", "nodes": 2, "parallelism": "sharded"}
 #: levels of each case; nodes have one rank
@@ -56,8 +57,10 @@ CASES: tuple[dict[str, Any], ...] = (
     {**MESH, "nodes": 4, "parallelism": "sharded", **WIDE},
     {**MESH, "nodes": 2, "parallelism": "tensor", **TOKENS},
     {**MESH, "nodes": 4, "parallelism": "data2-tensor2", **WIDE},
-    {**MESH, "nodes": 2, "parallelism": "pipeline", "microbatches": 4, **TOKENS},
-    {**MESH, "nodes": 4, "parallelism": "pipeline", "microbatches": 4, "schedule": "1f1b", **WIDE},
+    {**PIPELINE, **TOKENS},
+    {**PIPELINE, "nodes": 4, "schedule": "1f1b", **WIDE},
+    {**PIPELINE, "schedule": "interleaved-1f1b", **TOKENS},
+    {**PIPELINE, "schedule": "zero-bubble", **TOKENS},
     {**MESH, "nodes": 4, "parallelism": "sharded2-tensor2", **TOKENS},
     {**STRATEGY, "model": "alexnet", "dataset": "digits", "batch_size": 16},
     {**STRATEGY, **TOKENS},

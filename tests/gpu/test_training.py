@@ -277,9 +277,17 @@ def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
     return [rank for rank, queue in enumerate(queues) if queue]
 
 
-def test_messages_of_a_pipeline_meet(trained: Callable[..., Any]) -> None:
-    levels = {**GPT, "batch_size": 32, "parallelism": "pipeline4", "microbatches": 4, "schedule": "1f1b"}
-    ranks = [trained("pytorch-mesh", rank, 4, **levels) for rank in range(4)]
+@pytest.mark.parametrize(
+    ("schedule", "n_ranks"),
+    [
+        ("1f1b", 4),
+        pytest.param("interleaved-1f1b", 2, marks=pytest.mark.every_framework),
+        pytest.param("zero-bubble", 4, marks=pytest.mark.every_framework),
+    ],
+)
+def test_messages_of_a_pipeline_meet(trained: Callable[..., Any], schedule: str, n_ranks: int) -> None:
+    levels = {**GPT, "batch_size": 32, "parallelism": "pipeline", "microbatches": 4, "schedule": schedule}
+    ranks = [trained("pytorch-mesh", rank, n_ranks, **levels) for rank in range(n_ranks)]
     messages = [
         [(call[1], call[3], call[4]) for call in rank.calls if call[0] == "message"] for rank in ranks
     ]

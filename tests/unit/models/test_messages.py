@@ -6,7 +6,7 @@ import pytest
 
 from declared.models import model_graph
 from models.mesh import Mesh
-from models.messages import bubble, needs
+from models.messages import needs
 
 SGD: dict[str, Any] = {
     "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b",
@@ -74,7 +74,18 @@ def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
     assert gpipe[0].activations + gpipe[1].activations == 64 * CNN.activation_bytes + boundary, (
         "both have the boundary"
     )
-    assert bubble(Mesh(pipeline=2), 4) == 1 / 5 and bubble(Mesh(data=4), 1) == 0
+
+
+def test_interleaved_stages_hand_on_three_times_on_two_ranks() -> None:
+    levels = {**SGD, "microbatches": 2}
+    gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
+    plain = needs(gpt, Mesh(pipeline=2), 8, levels)
+    interleaved = needs(gpt, Mesh(pipeline=2), 8, {**levels, "schedule": "interleaved-1f1b"})
+    boundary = 8 * 4 * 16 * 64
+    assert [need.sent["point_to_point"] for need in plain] == [boundary, boundary]
+    assert [need.sent["point_to_point"] for need in interleaved] == [3 * boundary, 3 * boundary]
+    assert sum(need.parameters for need in interleaved) == sum(need.parameters for need in plain)
+    assert sum(need.work for need in interleaved) == pytest.approx(1)
 
 
 def test_first_and_last_stage_all_reduce_a_tied_table() -> None:

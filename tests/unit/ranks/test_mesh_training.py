@@ -36,6 +36,10 @@ FURTHER_MESHES = [
     ("pipeline2-data2", {"microbatches": 2}),
     ("pipeline2-sharded2", {"microbatches": 2, "schedule": "gpipe"}),
     ("pipeline2-tensor2", {"microbatches": 2}),
+    ("pipeline2", {"microbatches": 4, "schedule": "interleaved-1f1b", "sync_every": 2}),
+    ("pipeline2-data2", {"microbatches": 2, "schedule": "interleaved-1f1b"}),
+    ("pipeline2", {"microbatches": 4, "schedule": "zero-bubble", "sync_every": 2}),
+    ("pipeline2-data2", {"microbatches": 2, "schedule": "zero-bubble"}),
 ]
 TOKENS = {
     "model": "gpt-nano",
@@ -53,6 +57,12 @@ TRANSFORMERS = [
     ("sharded2", TOKENS),
     ("tensor2", LLAMA),
     ("pipeline2-tensor2", {**LLAMA, "microbatches": 4}),
+    ("pipeline2", {**LLAMA, "microbatches": 4, "schedule": "interleaved-1f1b"}),
+    ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "interleaved-1f1b"}),
+    ("pipeline2-sharded2", {**LLAMA, "microbatches": 2, "schedule": "interleaved-1f1b"}),
+    ("pipeline2", {**LLAMA, "microbatches": 4, "schedule": "zero-bubble"}),
+    ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble"}),
+    ("pipeline2-sharded2", {**TOKENS, "microbatches": 2, "schedule": "zero-bubble"}),
     ("sharded2-tensor2", LLAMA),
     ("sharded2-tensor2", BERT),
     ("pipeline2", {**BERT, "microbatches": 2}),
@@ -169,8 +179,15 @@ def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str,
 
 
 @pytest.mark.every_framework
-def test_traced_stage_waits_between_its_microbatches(trainings: Trainings) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "n_forward", "n_backward"),
+    [("1f1b", 2, 2), ("interleaved-1f1b", 4, 4), ("zero-bubble", 2, 4)],
+)
+def test_traced_stage_waits_between_its_microbatches(
+    trainings: Trainings, schedule: str, n_forward: int, n_backward: int
+) -> None:
     levels = {"parallelism": "pipeline2", "nodes": 2, "batch_size": BATCH, "microbatches": 2}
+    levels |= {"schedule": schedule}
     folder, plain = (
         trainings.train("pytorch-mesh", **levels, **traced) for traced in ({"trace": "phases"}, {})
     )
@@ -180,9 +197,8 @@ def test_traced_stage_waits_between_its_microbatches(trainings: Trainings) -> No
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby(["rank", "step"]):
         parts = own["phase"].value_counts()
-        assert (parts["forward"], parts["backward"]) == (2, 2) and parts["communication"] == parts[
-            "wait"
-        ] == 5
+        assert (parts["forward"], parts["backward"]) == (n_forward, n_backward)
+        assert parts["communication"] == parts["wait"] == n_forward + n_backward + 1
 
 
 CLIPPED = {
@@ -203,6 +219,7 @@ CLIPPED = {
                 ("pytorch-mesh", "tensor2", {}),
                 ("pytorch-mesh", "pipeline2-tensor2", {"microbatches": 2}),  # which share a table
                 ("pytorch-mesh", "pipeline2-sharded2", {"microbatches": 2}),
+                ("pytorch-mesh", "pipeline2-data2", {"microbatches": 2, "schedule": "interleaved-1f1b"}),
                 ("pytorch-mesh", "data2-sharded2", {}),
                 ("jax", "sharded2-tensor2", {}),
                 ("jax", "sharded2", {"sharding": "optimizer"}),
@@ -229,7 +246,7 @@ from torch import nn
 from models.mesh import Mesh
 from ranks.libraries import pytorch_mesh
 
-for name in ("join", "init_device_mesh", "hand_on", "Stage", "shared_tables"):  # what needs other ranks
+for name in ("join", "init_device_mesh", "hand_on", "Pipeline", "shared_tables"):  # what needs other ranks
     setattr(pytorch_mesh, name, MagicMock())
 
 class Trainer(pytorch_mesh.MeshTrainer):
@@ -239,7 +256,8 @@ class Trainer(pytorch_mesh.MeshTrainer):
             rank=rank, replica=mesh.replica(rank), mesh=mesh, graph=None, spec={"seed": 7},
             levels={"microbatches": 4, "sharding": "none"}, phases=SimpleNamespace(is_traced=False),
         )
-        self.module, self.parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), []
+        self.module, self.own_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
+        self.parts = [None, None]
         self.graph, self.torch_device = None, torch.device("cpu")
 
     def shard(self, mesh): pass

@@ -17,7 +17,8 @@ from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import find_graph
 from models.collectives import MESH_COLLECTIVES
-from models.messages import bubble, needs
+from models.messages import needs
+from models.pipelines import bubble
 
 TITLE = "Memory and bytes of each strategy per rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
@@ -111,7 +112,7 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
         **{f"{name}_bytes": getattr(largest, name) for name in NEEDS},
         "needed_bytes": largest.memory,
         **{f"{kind}_bytes": largest_sender.sent[kind] for kind in MESH_COLLECTIVES},
-        "bubble": bubble(mesh, mesh_levels["microbatches"]),
+        "bubble": bubble(mesh, mesh_levels["microbatches"], str(levels["schedule"])),
         "sent_formula_bytes": interface,
     }
 

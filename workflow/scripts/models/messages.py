@@ -1,17 +1,19 @@
-"""Compute memory and messages of a rank in one step of training on a mesh, and the idle share of a pipeline.
+"""Compute memory and messages of a rank in one step of training on a mesh.
 
 A ring all-reduce among n ranks sends 2 (n - 1) / n of its payload, an all-gather or reduce-scatter (n - 1) /
 n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis, ranks gather parameters and
 reduce-scatter gradients once a step; if parameters are sharded, ranks gather them in the forward and the
-backward pass of each batch (Rajbhandari et al., SC'20, section 7). Along a tensor axis, ranks all-reduce
-outputs of divided operators in the forward pass and gradients of their inputs in the backward pass (Shoeybi
-et al., arXiv:1909.08053, section 3). Numbers are float32; libraries need more memory, and may send more.
+backward pass of each batch (Rajbhandari et al., SC'20, section 7). PyTorch's pipelines gather and reduce once
+for each batch. Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and
+gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3). Numbers are
+float32; libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 from models.collectives import (
@@ -25,6 +27,7 @@ from models.collectives import (
 from models.division import COLUMNS, HEADS, ROWS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
+from models.pipelines import in_flight, stages_per_rank
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
 # Numbers of optimizer state per parameter; that of sgd is the momentum.
@@ -90,15 +93,10 @@ class Need:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def bubble(mesh: Mesh, microbatches: int) -> float:
-    """Return the idle share of a stage in a balanced pipeline (Huang et al., NeurIPS 2019, section 2.3)."""
-    return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
-
-
 def needs(
     graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf
 ) -> list[Need]:
-    """Return the needs of a rank of each pipeline stage.
+    """Return the needs of each rank along the pipeline.
 
     Args:
         graph: The model.
@@ -111,32 +109,38 @@ def needs(
         ValueError: If the mesh cannot divide the model.
     """
     parts = tensor_parts(graph, mesh.tensor) if mesh.tensor > 1 else {}
-    cut = stages(graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
+    n_local = stages_per_rank(levels["schedule"]) if mesh.pipeline > 1 else 1
+    cut = stages(graph, n_local * mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
     shared = {operator.name for stage in cut for operator in stage.operators if operator.kind == SHARED}
     microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
     batches = levels["sync_every"] * microbatches
     on_ranks = [
-        _Stage(stage, number, mesh, batch / microbatches, batches, levels, parts)
+        _Stage(stage, number, len(cut), mesh, batch / microbatches, batches, levels, parts)
         for number, stage in enumerate(cut)
     ]
-    return [
-        Need(
-            **stage.memory(microbatches),
-            messages=(
-                *stage.parameter_messages(unit_bytes),
-                *stage.layer_messages(),
-                *stage.table_messages(shared),
-            ),
-            work=stage.macs / max(graph.macs, 1),
-            calls=len(stage.graph.operators) / len(graph.operators),
+    all_needs = []
+    for rank in range(mesh.pipeline):
+        own = on_ranks[rank :: mesh.pipeline]
+        moments: list[tuple[int, ...]] = [(1,)]
+        if mesh.pipeline > 1:
+            moments = in_flight(levels["schedule"], mesh.pipeline, rank, microbatches)
+        sizes = [stage.activation_bytes for stage in own]
+        weights = [stage.memory() for stage in own]
+        all_needs.append(
+            Need(
+                **{name: sum(stage[name] for stage in weights) for name in weights[0]},
+                activations=max(sum(map(mul, counts, sizes)) for counts in moments),
+                messages=tuple(message for stage in own for message in stage.messages(unit_bytes, shared)),
+                work=sum(stage.macs for stage in own) / max(graph.macs, 1),
+                calls=sum(len(stage.graph.operators) for stage in own) / len(graph.operators),
+            )
         )
-        for stage in on_ranks
-    ]
+    return all_needs
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A rank's part of pipeline stage `number`.
+    """A rank's part of pipeline stage `number`, one of `n_stages`.
 
     A step has `batches` batches or microbatches of `samples` samples each; `parts` says how a tensor axis
     divides operators.
@@ -144,6 +148,7 @@ class _Stage:
 
     graph: Graph
     number: int
+    n_stages: int
     mesh: Mesh
     samples: float
     batches: int
@@ -164,39 +169,47 @@ class _Stage:
         tensor = self.mesh.tensor
         return sum(node.macs / (tensor if node.name in self.parts else 1) for node in self.graph.operators)
 
-    def memory(self, microbatches: int) -> dict[str, float]:
-        """Return bytes of memory, by the attributes of Need."""
+    def memory(self) -> dict[str, float]:
+        """Return bytes of memory besides activations, by the attributes of Need."""
         mesh, levels, weights = self.mesh, self.levels, sum(self.layers)
         sharding = levels["sharding"]
         states = N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
-        divided = divided_outputs(self.graph, self.parts)
-        outputs = sum(
-            _output_bytes(node) / (mesh.tensor if node.name in divided else 1)
-            for node in self.graph.operators
-        )
-        in_flight = (
-            min(microbatches, mesh.pipeline - self.number) if levels["schedule"] == "1f1b" else microbatches
-        )
         return {
             "parameters": weights / (mesh.sharded if sharding == "parameters" else 1),
             "gradients": weights / (mesh.sharded if sharding != "optimizer" else 1),
             "optimizer": states * weights / mesh.sharded,
-            "activations": outputs * self.samples * in_flight,
         }
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of all outputs for a batch or microbatch."""
+        divided = divided_outputs(self.graph, self.parts)
+        return self.samples * sum(
+            _output_bytes(node) / (self.mesh.tensor if node.name in divided else 1)
+            for node in self.graph.operators
+        )
+
+    def messages(self, unit_bytes: float, shared: Collection[str]) -> Iterator[Message]:
+        """Yield all messages; `shared` are the tables that two stages have."""
+        yield from self.parameter_messages(unit_bytes)
+        yield from self.layer_messages()
+        yield from self.table_messages(shared)
 
     def parameter_messages(self, unit_bytes: float) -> Iterator[Message]:
         """Yield the messages that carry gradients and parameters of units."""
         mesh, layers = self.mesh, self.layers
-        gathered = 2 * self.levels["sync_every"] if self.levels["sharding"] == "parameters" else 1
+        n_batches = self.levels["sync_every"]
+        gathered, reduced = (2 * n_batches if self.levels["sharding"] == "parameters" else 1), 1
+        if mesh.pipeline > 1:
+            gathered = reduced = n_batches
         for unit in units(layers, unit_bytes):
             size = sum(layers[i] for i in unit)
             if mesh.sharded > 1:
                 yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
-                yield Message(REDUCE_SCATTER, "sharded", size, 1, mesh.sharded, mesh.tensor)
+                yield Message(REDUCE_SCATTER, "sharded", size, reduced, mesh.sharded, mesh.tensor)
             if mesh.data > 1:
-                yield Message(
-                    ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor
-                )
+                stride = mesh.sharded * mesh.tensor
+                yield Message(ALL_REDUCE, "data", size / mesh.sharded, reduced, mesh.data, stride)
 
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
@@ -218,7 +231,7 @@ class _Stage:
                 yield Message(
                     ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1
                 )
-        boundaries = [operators[-1]] * (self.number < mesh.pipeline - 1) + [operators[0]] * (self.number > 0)
+        boundaries = [operators[-1]] * (self.number < self.n_stages - 1) + [operators[0]] * (self.number > 0)
         for output in boundaries:
             size, stride = _output_bytes(output) * self.samples, mesh.ranks // mesh.pipeline
             yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)

@@ -44,6 +44,7 @@ from declared.study import Study, load_study
 from models import division
 from models.graph import Graph
 from models.mesh import Mesh
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
 from models.strategy import Strategy
 from plan.batch_sizes import (
     batch_size_file,
@@ -177,6 +178,12 @@ IRRELEVANT_FACTORS = (
     ),
     IrrelevantFactor(
         "schedule", ("parallelism",), "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
+    ),
+    IrrelevantFactor(
+        "sharding",
+        ("parallelism",),
+        "a pipeline gathers parameters once for all microbatches",
+        lambda _, mesh: mesh.pipeline > 1,
     ),
     IrrelevantFactor(
         "sharding", ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
@@ -503,11 +510,12 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
     try:
         if mesh.pipeline > 1:
-            division.stages(graph, mesh.pipeline, mesh.tensor)
+            n_stages = mesh.pipeline * stages_per_rank(levels["schedule"])
+            division.stages(graph, n_stages, mesh.tensor)
         elif mesh.tensor > 1:
             division.tensor_parts(graph, mesh.tensor)
     except ValueError as error:
-        factors = ("parallelism", "model", "nodes", "devices_per_node")
+        factors = ("parallelism", "schedule", "model", "nodes", "devices_per_node")
         reason = f"parallelism={levels['parallelism']}: {error}"
         raise InfeasibleCell(
             "model-not-divisible", reason, factors, "use another size, or another model"
@@ -524,6 +532,17 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
             reason,
             ("schedule", "microbatches", "parallelism"),
             f"set microbatches to {mesh.pipeline} or more, or use schedule: gpipe",
+        )
+    if levels["schedule"] in (INTERLEAVED, ZERO_BUBBLE) and microbatches % mesh.pipeline:
+        reason = (
+            f"schedule={levels['schedule']} needs a multiple of {mesh.pipeline} microbatches, as many as "
+            f"ranks, microbatches={microbatches}"
+        )
+        raise InfeasibleCell(
+            "microbatches-not-multiple",
+            reason,
+            ("schedule", "microbatches", "parallelism"),
+            f"set microbatches to a multiple of {mesh.pipeline}, or use schedule: 1f1b",
         )
     if local_batch % microbatches:
         reason = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"

@@ -3,7 +3,8 @@
 Of a pipeline stage, w is its share of the multiplications, some of which a tensor axis partitions
 (models.division), q its share of the operators, and v its share of the parameters that a rank updates. m
 microbatches pass through p stages: equal stages take m + p - 1 turns (Huang et al., NeurIPS 2019, section
-2.3), and a mesh without a pipeline takes one. The law of prediction multiplies these by alpha, beta and u of
+2.3; of the p - 1, interleaved stages save a half, and zero-bubble two thirds), and a mesh without a pipeline
+takes one. The law of prediction multiplies these by alpha, beta and u of
 one device. Messages (models.messages) take the time of their collective among the ranks of their group:
 
     layers       of a tensor axis, for every microbatch: later layers wait for each
@@ -24,6 +25,7 @@ import numpy as np
 from models.graph import Graph
 from models.mesh import Mesh
 from models.messages import Message, Need, needs
+from models.pipelines import IDLE_TURNS, stages_per_rank
 
 BLOCKING_AXES = ("tensor", "pipeline")
 # From a collective, spanned nodes, ranks, link rate in bytes/s and bytes to seconds; None: not known.
@@ -99,13 +101,20 @@ def describe_step(
         )
     calls, work = ([getattr(need, name) for need in stages] for name in ("calls", "work"))
     slowest = int(np.argmax(work))
-    turns_s = sum(layers) + (n_microbatches - 1) * layers[slowest]
+    is_pipeline = mesh.pipeline > 1
+    idle_turns = IDLE_TURNS[levels["schedule"]] if is_pipeline else 1.0
+    n_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
+
+    def turns(values: list[float]) -> float:
+        """Return the sum over all turns of what each rank needs for a microbatch."""
+        return n_microbatches * values[slowest] + idle_turns * (sum(values) - values[slowest])
+
     return MeshStep(
-        calls=sum(calls) + (n_microbatches - 1) * calls[slowest],
-        work=(sum(work) + (n_microbatches - 1) * work[slowest]) / n_microbatches,
+        calls=turns(calls),
+        work=turns(work) / n_microbatches,
         updated=max(_updated_bytes(need, mesh, levels) for need in stages) / graph.gradient_bytes,
-        n_blocking=n_batches * (sum(counts) + (n_microbatches - 1) * counts[slowest]),
-        message_s=n_batches * (turns_s + 2 * (n_microbatches + mesh.pipeline - 2) * max(handed))
+        n_blocking=n_batches * turns(counts),
+        message_s=n_batches * (turns(layers) + 2 * (n_passes + mesh.pipeline - 2) * max(handed))
         + max(parameters),
     )
 

@@ -53,6 +53,7 @@ from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.named import MASKED_SHARE, models
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE
 from network import fit
 from plan.cost import fraction_line
 from plan.design import DuplicateCell, InfeasibleCell, distinct_geometry
@@ -133,6 +134,8 @@ LAYER_STRATEGIES = {  # meaning of a level with strategies per layer
 SCHEDULES = {
     "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
     "1f1b": f"1F1B{cite('narayanan2019')} (backward passes as early as possible)",
+    INTERLEAVED: f"interleaved 1F1B{cite('narayanan2021')} (two stages on each rank)",
+    ZERO_BUBBLE: f"ZB-H1{cite('qi2024')} (gradients of weights where a rank would idle)",
 }
 _LEVEL = re.compile(r"\b(?P<factor>[a-z_]+)=(?P<level>[\w./-]+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")

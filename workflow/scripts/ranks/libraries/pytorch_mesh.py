@@ -2,8 +2,8 @@
 
 tensor          DTensor's columnwise and rowwise styles, for the operators that models.division lists
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along `sharded`, and replicated along `data`
-pipeline        a stage of the model on each rank (torch.distributed.pipelining): GPipe (Huang et al. 2019),
-                or 1F1B (Narayanan et al., SOSP 2019)
+pipeline        stages of the model on each rank (torch.distributed.pipelining), by the schedules of
+                models.pipelines
 """
 
 import inspect
@@ -15,7 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -29,12 +36,18 @@ from torch.distributed.tensor.parallel import (
 from models.division import COLUMNS, HEADS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import SHARED, Graph
 from models.mesh import AXES
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
 from ranks.libraries.channels_first import canonical
 from ranks.libraries.pytorch import cross_entropy, join, tensors
 from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
 from ranks.worker.context import Context
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    INTERLEAVED: ScheduleInterleaved1F1B,
+    ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+}
 
 
 def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
@@ -123,47 +136,65 @@ def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, d
                 for i, stage in enumerate(parts)
                 if operator.name in stage.by_name and stage.by_name[operator.name].kind != SHARED
             )
-            for ranks in mesh.mesh[[first, number]].flatten(1).T.tolist():
+            n_ranks = len(mesh.mesh)
+            for ranks in mesh.mesh[[first % n_ranks, number % n_ranks]].flatten(1).T.tolist():
                 group = dist.new_group(ranks)
                 if dist.get_rank() in ranks:
                     yield f"{operator.name}.table", group
 
 
-class Stage:
+class StageList(nn.ModuleList):
+    """Several stages of a rank, whose layers are found by their own names."""
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return a layer of the stage that has it."""
+        layer = target.partition(".")[0]
+        return next(stage.get_submodule(target) for stage in self if layer in dict(stage.named_children()))
+
+
+class Pipeline:
     """The work of a pipeline's rank for a batch, and its neighbours."""
 
     def __init__(
-        self, context: Context, module: nn.Module, parts: list[Graph], mesh: DeviceMesh, device: torch.device
+        self,
+        context: Context,
+        stages_by_number: dict[int, tuple[nn.Module, Graph]],
+        n_stages: int,
+        mesh: DeviceMesh,
+        device: torch.device,
     ) -> None:
-        self.group, self.number, self.device = (
-            mesh.get_group("pipeline"),
-            mesh.get_local_rank("pipeline"),
-            device,
-        )
-        self.first, self.last = self.number == 0, self.number == len(parts) - 1
-        self.module, self.graph = module, parts[self.number]
+        self.group, self.device = mesh.get_group("pipeline"), device
+        self.stages_by_number, self.n_stages = stages_by_number, n_stages
+        self.first, self.last = 0 in stages_by_number, n_stages - 1 in stages_by_number
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         size = context.spec["local_batch"] // self.microbatches
-        stage = PipelineStage(
-            module,
-            self.number,
-            len(parts),
-            device,
-            input_args=self.input(size).requires_grad_(not self.first),
-            output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
-            group=self.group,
-        )
+        own = [
+            PipelineStage(
+                module,
+                number,
+                n_stages,
+                device,
+                input_args=self.input(graph, size).requires_grad_(number > 0),
+                output_args=_empty(graph.operators[-1].shape, size, device).requires_grad_(),
+                group=self.group,
+            )
+            for number, (module, graph) in stages_by_number.items()
+        ]
+        kind = SCHEDULES[context.levels["schedule"]]
         # Joining the logits of all microbatches copies them, and a language model needs them no more. PyTorch
         # 2.6 cannot leave it out.
-        step = SCHEDULES[context.levels["schedule"]].step
-        can_leave_out = "return_outputs" in inspect.signature(step).parameters
+        can_leave_out = "return_outputs" in inspect.signature(kind.step).parameters
         self._options = {"return_outputs": False} if can_leave_out and not context.counts_correct else {}
         self.phases = context.phases
         if self.phases.is_traced:
-            stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
-            stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
-        self.schedule = SCHEDULES[context.levels["schedule"]](
-            stage,
+            for stage in own:
+                stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
+                stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
+                if context.levels["schedule"] == ZERO_BUBBLE:
+                    of_weights = self._marked("backward", stage.backward_weight_one_chunk)
+                    stage.backward_weight_one_chunk = of_weights
+        self.schedule: Any = kind(
+            own if issubclass(kind, PipelineScheduleMulti) else own[0],
             self.microbatches,
             loss_fn=lambda logits, labels: (
                 cross_entropy(logits, labels, label_smoothing=context.levels["label_smoothing"])
@@ -172,10 +203,10 @@ class Stage:
             scale_grads=False,
         )
 
-    def input(self, size: int) -> torch.Tensor:
-        """Return memory for this stage's inputs of `size` samples."""
-        placeholder = _empty(self.graph.shape, size, self.device)
-        return placeholder if self.graph.vocabulary is None else placeholder.long()
+    def input(self, graph: Graph, size: int) -> torch.Tensor:
+        """Return memory for a stage's inputs of `size` samples."""
+        placeholder = _empty(graph.shape, size, self.device)
+        return placeholder if graph.vocabulary is None else placeholder.long()
 
     def propagate(
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
@@ -213,13 +244,15 @@ class Stage:
 
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a batch on the last stage, after passing outputs from stage to stage."""
-        if not self.first:
-            samples = self.input(len(samples))
-            dist.recv(samples, dist.get_global_rank(self.group, self.number - 1), self.group)
-        outputs = self.module(samples)
-        if self.last:
-            return outputs
-        dist.send(outputs, dist.get_global_rank(self.group, self.number + 1), self.group)
+        size, n_ranks = len(samples), dist.get_world_size(self.group)
+        for number, (module, graph) in self.stages_by_number.items():
+            if number > 0:
+                samples = self.input(graph, size)
+                dist.recv(samples, dist.get_global_rank(self.group, (number - 1) % n_ranks), self.group)
+            outputs: torch.Tensor = module(samples)
+            if number == self.n_stages - 1:
+                return outputs
+            dist.send(outputs, dist.get_global_rank(self.group, (number + 1) % n_ranks), self.group)
         return None
 
 
@@ -232,36 +265,55 @@ class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
 
     def part(self, context: Context) -> Graph:
-        """See PyTorchTrainer. With a pipeline, it is a stage."""
-        mesh = context.mesh
-        self.parts = (
-            stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
-        )
-        return self.parts[mesh.coordinates(context.rank)["pipeline"]]
+        """See PyTorchTrainer. With a pipeline, it is a stage, or the operators of several."""
+        mesh, graph = context.mesh, context.graph
+        n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
+        self.parts = stages(graph, n_stages, mesh.tensor) if mesh.pipeline > 1 else [graph]
+        self.own_parts = self.parts[mesh.coordinates(context.rank)["pipeline"] :: mesh.pipeline]
+        if len(self.own_parts) == 1:
+            return self.own_parts[0]
+        operators = (operator for part in self.own_parts for operator in part.operators)
+        return Graph(graph.model, graph.initializer, tuple(operators))
+
+    def make_module(self) -> nn.Module:
+        """See PyTorchTrainer."""
+        modules = [self.make_part(part) for part in self.own_parts]
+        return modules[0] if len(modules) == 1 else StageList(modules)
+
+    @property
+    def roots(self) -> list[tuple[nn.Module, Graph]]:
+        """See ShardedTrainer. They are the stages."""
+        is_list = isinstance(self.module, StageList)
+        return list(zip(self.module if is_list else [self.module], self.own_parts, strict=True))
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
         context, sizes = self.context, self.context.mesh
         self.transport = join(context)
         mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
-        self.stage: Stage | None = None
+        self.pipeline: Pipeline | None = None
         self.shared: list[tuple[str, dist.ProcessGroup]] = []
-        self.regathers = context.levels["sharding"] == "parameters"
+        # Otherwise each microbatch would gather them, and the weights' own backward pass would not find them.
+        self.regathers = context.levels["sharding"] == "parameters" and sizes.pipeline == 1
         if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
         if sizes.pipeline > 1:
-            hand_on(self.module)
+            for root, _ in self.roots:
+                hand_on(root)
             keep_statistics_rate(self.module, context.levels["microbatches"])
             # Otherwise the first dropout of each stage would draw the same mask.
             stage = sizes.coordinates(context.rank)["pipeline"]
             torch.manual_seed(context.spec["seed"] + context.replica + sizes.replicas * stage)
         if sizes.tensor > 1:
-            divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
+            for root, part in self.roots:
+                divide_layers(root, part, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
         if sizes.replicas > 1 or sizes.ranks == 1:  # One rank uses FSDP too, as its baseline.
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
         self.load_shards()
         if sizes.pipeline > 1:
-            self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
+            numbers = range(mesh.get_local_rank("pipeline"), len(self.parts), sizes.pipeline)
+            own = dict(zip(numbers, self.roots, strict=True))
+            self.pipeline = Pipeline(context, own, len(self.parts), mesh, self.torch_device)
             self.shared = list(shared_tables(self.parts, mesh))
         self.optimize_own()
 
@@ -269,13 +321,13 @@ class MeshTrainer(ShardedTrainer):
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See PyTorchTrainer."""
-        if self.stage is None:
+        if self.pipeline is None:
             return super().propagate(images, labels, length)
-        return self.stage.propagate(images, labels, length)
+        return self.pipeline.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
         """See PyTorchTrainer."""
-        return self.stage.predict(images) if self.stage else super().predict(images)
+        return self.pipeline.predict(images) if self.pipeline else super().predict(images)
 
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:
@@ -284,13 +336,14 @@ class MeshTrainer(ShardedTrainer):
         for number, part in enumerate(self.parts):
             for name, shape in part.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
-                if part is self.graph:
+                if any(part is own for own in self.own_parts):
                     own = canonical(
                         gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
                     value.copy_(torch.from_numpy(own))
-                if self.stage:
-                    dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
+                if self.pipeline:
+                    group, source = self.pipeline.group, number % self.context.mesh.pipeline
+                    dist.broadcast(value, dist.get_global_rank(group, source), group)
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
 

@@ -148,23 +148,36 @@ class ShardedTrainer(PyTorchTrainer):
 
         FSDP then moves each unit to the device as it shards it.
         """
-        if self.graph.module:
-            return build(self.graph)
+        return self.make_part(self.graph)
+
+    def make_part(self, graph: Graph) -> nn.Module:
+        """Return the module of a graph, without memory."""
+        if graph.module:
+            return build(graph)
         with torch.device("meta"):
-            module = build(self.graph)
-        for operator in self.graph.operators:
+            module = build(graph)
+        for operator in graph.operators:
             # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
             if operator.kind == "activation" and len(operator.shape) == 2:
                 module.get_submodule(operator.name).inplace = False
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
         return module
 
+    @property
+    def roots(self) -> list[tuple[nn.Module, Graph]]:
+        """Modules of this rank that run by themselves, with their graphs: by default one (a hook)."""
+        return [(self.module, self.graph)]
+
     def shard(self, mesh: DeviceMesh) -> None:
         """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
 
         It replaces all parameters by this rank's shards.
         """
-        is_mixed, root = self.context.levels["precision"] == "amp", self.module
+        for root, graph in self.roots:
+            self._shard_root(root, graph, mesh)
+
+    def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
+        is_mixed = self.context.levels["precision"] == "amp"
         single = mixed = mixed_root = MixedPrecisionPolicy()
         if is_mixed:
             mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -180,7 +193,7 @@ class ShardedTrainer(PyTorchTrainer):
             return is_mixed and isinstance(layer, _BatchNorm) and not isinstance(layer, FSDPModule)
 
         blocks = []
-        for layers in units(root, self.graph):
+        for layers in units(root, graph):
             norms = [part for layer in layers for part in layer.modules() if is_norm(part)]
             products = [layer for layer in layers if layer not in norms]
             unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out what has a unit
@@ -188,7 +201,7 @@ class ShardedTrainer(PyTorchTrainer):
         norms_of_root = shard_unit([layer for layer in root.modules() if is_norm(layer)], single)
         # The backward pass begins with the root, which stays gathered.
         fully_shard(root, mesh=mesh, mp_policy=mixed_root, reshard_after_forward=False)
-        self.sharded = [*(unit for block in blocks for unit in block), *norms_of_root, root]
+        self.sharded = [*self.sharded, *(unit for block in blocks for unit in block), *norms_of_root, root]
         for (block, *_), following in pairwise([[root], *blocks]):
             block.set_modules_to_forward_prefetch(following)
         for (block, *_), following in pairwise([[root], *reversed(blocks)]):
@@ -203,10 +216,9 @@ class ShardedTrainer(PyTorchTrainer):
         if self.graph.module:
             return
         self.module.to_empty(device=self.torch_device)
-        for buffer in self.module.buffers():
-            buffer.zero_()
-        for name, tables in rotary_buffers(self.graph).items():
-            self.module.get_buffer(name).copy_(tables)
+        tables = rotary_buffers(self.graph)
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(tables.get(name.rpartition(".")[2], torch.zeros(())))
         own = tensors(self.module, self.graph)
         for name, weight in self.context.draw_weights(own):
             operator = self.graph.by_name[name.rpartition(".")[0]]
@@ -260,18 +272,21 @@ class ShardedTrainer(PyTorchTrainer):
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
-        if isinstance(self.module, FSDPModule):
-            self.module.set_requires_gradient_sync(last)
-            self.module.set_reshard_after_backward(last)
+        for root, _ in self.roots:
+            if isinstance(root, FSDPModule):
+                root.set_requires_gradient_sync(last)
+                root.set_reshard_after_backward(last)
         return contextlib.nullcontext()
 
     def settings(self) -> dict[str, str]:
         """See Training."""
         settings = super().settings()
         if self.sharded:
-            state = self.module._get_fsdp_state()
+            state = self.sharded[-1]._get_fsdp_state()
             dtype = state._mp_policy.param_dtype
-            settings["sharding units"] = f"{len(self.sharded) - 1} and the root module"
+            n_roots = len(self.roots)
+            roots = "the root module" if n_roots == 1 else f"{n_roots} root modules"
+            settings["sharding units"] = f"{len(self.sharded) - n_roots} and {roots}"
             if dtype is not None:
                 settings["mixed precision"] = f"MixedPrecisionPolicy, {str(dtype).removeprefix('torch.')}"
         return settings
