@@ -54,7 +54,7 @@ from plan.batch_sizes import (
 )
 from plan.batch_sizes import search_name as batch_search_name
 from plan.own_commands import batches, count_samples
-from plan.strategies import bucket_bytes, cell_strategy, search_name, strategy_file
+from plan.strategies import cell_strategy, read_bucket_bytes, search_name, strategy_file
 from ranks.command.placeholders import PlaceholderError
 
 MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
@@ -896,7 +896,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         graph = model_graph(levels["model"], levels["dataset"])
         search, file = search_name(levels), strategy_file(study.name, site.name)
         strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
-        limits = bucket_bytes(file)
+        limits = read_bucket_bytes(file)
     missing_batch_size: Note | None = None
     if has_largest_batch(levels):
         entry = _batch_search_entry(study.name, site, levels)

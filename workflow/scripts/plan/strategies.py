@@ -62,15 +62,15 @@ def read_strategies(file: Path) -> Mapping[str, Any]:
     return strategies
 
 
-def bucket_bytes(file: Path) -> BucketBytes:
+def read_bucket_bytes(file: Path) -> BucketBytes:
     """Return the limits of buckets of gradients (``Layout``) in the trainings of a file's study.
 
     Files of searches with buckets of 1 MiB do not state them. Without a file these are the usual limits.
     """
     if not (content := _read_file(file)):
         return BUCKET_BYTES
-    first, others = content.get("bucket_bytes", (2**20, 2**20))
-    return first, others
+    first_bytes, bucket_bytes = content.get("bucket_bytes", (2**20, 2**20))
+    return first_bytes, bucket_bytes
 
 
 def _read_file(file: Path) -> Mapping[str, Any]:
