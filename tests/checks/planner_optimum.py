@@ -38,7 +38,7 @@ def strategies(posed: Posed) -> float:
 
 def check(model: Graph, batch: int, close: float) -> None:
     """Print the strategies of each search and the fastest one; raise SystemExit if annealing is not close."""
-    posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
+    posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=(0, 0))
     results = {}
     for method in search.SCHEDULES:
         for start, strategy in starts.all_strategies(posed, 1).items():

@@ -147,7 +147,7 @@ def find_fastest(posed: Posed, incumbent: Strategy) -> tuple[Strategy, dict[str,
         raise ValueError(f"{space.model}: a layer does not take all that the one before it makes")
     if len(posed.topology.levels) > 1:
         raise ValueError("devices have links of several levels; expected one")
-    if problem.bucket_bytes[0]:
+    if problem.bucket_bytes.any():
         raise ValueError("sums of gradients wait for each other; expected bucket_bytes 0")
     state = posed.state(incumbent)
     counts = np.array([engine.simulate_strategy(problem, state), 0, 0], np.int64)

@@ -121,11 +121,14 @@ def test_consecutive_layers_on_the_same_devices_share_a_bucket() -> None:
     weighted = [place for place, layer in enumerate(space.layers) if layer.parameters]
     first, *middle, last = reversed(weighted)
 
-    def sums(strategy: dict[str, Part], bucket_bytes: int = 2**20) -> list[tuple[tuple[int, ...], int]]:
-        return list(lay_out(model, 8, strategy).sums(bucket_bytes))
+    def sums(
+        strategy: dict[str, Part], first_bytes: int = 2**20, bucket_bytes: int = 2**20
+    ) -> list[tuple[tuple[int, ...], int]]:
+        return list(lay_out(model, 8, strategy, (first_bytes, bucket_bytes)).sums())
 
     assert sums(data) == [((first, *middle, last), 0)]
-    assert sums(data, 0) == [((layer,), 0) for layer in (first, *middle, last)]
+    assert sums(data, 0, 0) == [((layer,), 0) for layer in (first, *middle, last)]
+    assert sums(data, 0) == [((first,), 0), ((*middle, last), 0)], "the first bucket has a limit of its own"
     bytes_of = [4 * space.layers[layer].parameters for layer in (first, *middle)]
     assert sums(data, sum(bytes_of)) == [((first, *middle), 0), ((last,), 0)], "until there are so many bytes"
     halves = Part((2, 2, 1, 1), (0, 1, 2, 3))

@@ -78,6 +78,16 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     assert len(keys) == 2, "another strategy is another run"
 
 
+def test_runs_have_the_buckets_of_the_search(site: Site, file: Path) -> None:
+    study, limits = study_of(parallelism=["data"]), []
+    for content in (None, {}, {"bucket_bytes": [0, 2**21]}):
+        if content is not None:
+            file.write_text(json.dumps({"made_of": {}, "strategies": {}} | content))
+        (run,) = plan_design(study, site)
+        limits.append(spec(study, site, run)["bucket_bytes"])
+    assert limits == [[2**20, 25 * 2**20], [2**20, 2**20], [0, 2**21]], "of DDP; of older files; as written"
+
+
 @pytest.mark.parametrize(
     ("launcher", "way"), [("local", ""), ("slurm", " --profile slurm"), ("oar", " --profile oar")]
 )

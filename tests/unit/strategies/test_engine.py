@@ -15,7 +15,7 @@ from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
 from strategies.costs import Cost, roofline
-from strategies.problem import GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
+from strategies.problem import FASTEST, GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import Device, Level, Topology
 from support import exact_search
 from support.planner_properties import attempt_change, timeline
@@ -107,10 +107,11 @@ def test_sums_on_same_devices_are_bucketed() -> None:
     space = divide(builder.graph(), BATCH)
     first, *behind = (BYTES * parameters for parameters in (650, 110, 110))
     for bucket_bytes, last in (
-        (0, first),
-        (500, first),
-        (sum(behind) + 1, first + sum(behind)),
-        (2**20, first + sum(behind)),
+        ((0, 0), first),
+        ((500, 0), first),
+        ((sum(behind) + 1, 0), first + sum(behind)),
+        ((2**20, 0), first + sum(behind)),
+        ((0, 2**20), first + behind[0]),
     ):
         posed = pose(space, PAIR, two_second_cost, bucket_bytes=bucket_bytes)
         # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense
@@ -118,6 +119,33 @@ def test_sums_on_same_devices_are_bucketed() -> None:
         assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(
             13 + 2 * (0.5 + last / 1000 / 2)
         )
+
+
+def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
+    # Of 4 nodes with 2 devices, 650 parameters; links of 1 kB/s in a node, 500 B/s between, latency 0.5 s
+    size, inner, outer = BYTES * 650, Level(2, 1000.0, 0.5), Level(4, 500.0, 0.5)
+    ring = 14 * (0.5 + size / 8 / 500)
+    hierarchical = 2 * (0.5 + size / 2 / 1000) + 6 * (0.5 + size / 4 / 500)
+    tree = 2 * 0.5 + 4 * 0.5 + 2 * size / 500
+    expected = {
+        (inner, outer): min(ring, hierarchical, tree),
+        # latency alone: 14, 8 and 6 steps
+        (replace(inner, bytes_s=1e9), replace(outer, bytes_s=1e9)): 6 * 0.5,
+        # without latency, and with a fast link in the nodes, 3/4 of the bytes twice through the slow one
+        (Level(2, 1e9), Level(4, 500.0)): 2 * 3 / 4 * size / 500,
+        # a flat ring moves 7/8 of the bytes twice, in a node at the same time as between nodes
+        (Level(2, 500.0), Level(4, 500.0)): 2 * 7 / 8 * size / 500,
+    }
+    for levels, seconds in expected.items():
+        for gradients, duration in ((FASTEST, seconds), (RING, None)):
+            posed = pose(
+                divide(perceptron(), 8), Topology(DEVICE, levels), two_second_cost, gradients=gradients
+            )
+            step_s = search.step_seconds(posed, starts.data_parallel(posed))
+            if duration is None:
+                rates = [level.bytes_s for level in levels]
+                duration = 14 * (max(level.latency_s for level in levels) + size / 8 / min(rates))
+            assert step_s == pytest.approx(3 * 2 / 8 + 2 * 4 / 8 + duration, rel=1e-4), (levels, gradients)
 
 
 def test_message_handling_blocks_computation() -> None:
@@ -258,6 +286,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
             p for p in range(len(parts[place].devices)) if part_of(p, parts[place].degrees) == earlier
         )
 
+    links = topology.levels
     ends: dict[tuple[int, int], int] = {}
     for place in range(len(layers)):
         for i, device in enumerate(parts[place].devices):
@@ -274,8 +303,15 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
                         )
             free[device] = max(ready, free[device]) + int(problem.forward[config[place]])
             ends[place, i] = free[device]
-    layout = Layout(space, tuple(part.degrees for part in parts), tuple(part.devices for part in parts), ())
-    sums = list(layout.sums(int(problem.bucket_bytes[0])))
+    first_bytes, bucket_bytes = problem.bucket_bytes.tolist()
+    layout = Layout(
+        space,
+        tuple(part.degrees for part in parts),
+        tuple(part.devices for part in parts),
+        (),
+        (first_bytes, bucket_bytes),
+    )
+    sums = list(layout.sums())
     back = dict(ends)
 
     def ring(bucket: tuple[int, ...], shard: int) -> None:
@@ -313,12 +349,38 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
 
         full = list(map(round, latencies))
         shares = [round(latency / at.ring_channels) for latency, at in zip(latencies, crossed, strict=True)]
-        least = sum(
-            steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in sizes
-        )
+        # Members of each unit, from devices outwards: by the number of units at a level and at the next one.
+        n_units = [
+            len({topology.unit(level, device) for device in devices}) for level in range(len(links) + 1)
+        ]
+        members = [math.ceil(n_units[level] / n_units[level + 1]) for level in range(len(links))]
+        ring_ps = [
+            round(PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s))
+            for at in links
+        ]
+        byte_ps = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in links]
+
+        def hierarchical(size: float, has_latency: bool = True) -> int:
+            waits = sum(2 * (n - 1) * at for n, at in zip(members, ring_ps, strict=True))
+            moved = sum(2 * (n - 1) / n * at for n, at in zip(members, byte_ps, strict=True))
+            return waits * has_latency + int(size * moved)
+
+        def tree(size: float) -> int:
+            hops = [members[0] - 1, *(math.ceil(math.log2(n)) for n in members[1:])]
+            slowest = max(at for n, at in zip(members, byte_ps, strict=True) if n > 1)
+            return sum(2 * n * at for n, at in zip(hops, ring_ps, strict=True)) + int(2 * size * slowest)
+
+        def fastest(delays: list[int], size: float) -> int:
+            flat = steps * step(delays, size)
+            return flat if problem.only_rings[0] else min(flat, hierarchical(size), tree(size))
+
+        least = 0
+        for size in sizes:
+            flat = steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates))
+            least += flat if problem.only_rings[0] else min(flat, max(0, hierarchical(size, False) - 1))
         begin = max(ready - min(least, *bursts), *(free[link] for link in ways))
-        occupied = steps * step(shares, sum(sizes))
-        arrives_at = max(begin + max(occupied, steps * step(full, sum(sizes))), ready + steps * step(full, 0))
+        occupied = fastest(shares, sum(sizes))
+        arrives_at = max(begin + max(occupied, fastest(full, sum(sizes))), ready + fastest(full, 0))
         for link in ways:
             free[link] = begin + occupied
         cost_device = topology.device
@@ -467,7 +529,7 @@ def test_search_finds_optimum_of_small_model() -> None:
         divide(perceptron(), BATCH),
         Topology(DEVICE, (Level(2, 2000.0, 0.01),)),
         two_second_cost,
-        bucket_bytes=0,
+        bucket_bytes=(0, 0),
     )
     choices = [
         [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))] for configurations in posed.configurations

@@ -12,6 +12,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import parse_arguments
 from strategies import find
+from strategies.problem import FASTEST
 from strategies.topology import Level
 
 PROPOSALS = 10_000
@@ -38,8 +39,17 @@ def test_topology_is_that_of_file_or_options():
     assert topology("--devices", "2").levels == (Level(2, 20e9, 5e-6),)
     assert topology("--devices", "16", "--node", "8").levels == (Level(8, 20e9, 5e-6), Level(2, 12.5e9, 1e-5))
     assert topology("--links", "900,8").levels == (Level(4, 112.5e9, 5e-6), Level(4, 1e9, 1e-5))
-    beyond = topology("--topology", "h100", "--devices", "16", "--links", "3600,400")
-    assert beyond.levels == (Level(8, 450e9, 3e-6), Level(2, 50e9, 3e-6))
+    nodes = topology("--topology", "h100", "--devices", "16", "--links", "3600,1600")
+    assert nodes.levels == (Level(8, 450e9, 3e-6), Level(2, 200e9, 1e-5)), "all links of a node together"
+    beyond = topology("--topology", "virtual", "--devices", "8", "--links", "8,1")
+    assert beyond.levels == (Level(4, 1e9, 540e-6), Level(2, 125e6, 540e-6))
+
+
+def test_buckets_are_those_of_ddp_or_option():
+    assert parse_question().bucket_bytes == (2**20, 25 * 2**20)
+    assert parse_question("--buckets", "0.5,8").job()["bucket_bytes"] == (2**19, 2**23)
+    assert parse_question("--buckets", "4").bucket_bytes == (2**22, 2**22)
+    assert parse_question().gradients == FASTEST
 
 
 def test_a_search_may_leave_out_the_random_start():
@@ -53,7 +63,7 @@ def test_a_search_may_leave_out_the_random_start():
         (["--model", "lenet"], "unknown-name", "--model", "lenet", "'lenet-5'"),
         (["--devices", "10", "--node", "4"], "indivisible-devices", "--devices", 10, "4"),
         (["--devices", "6", "--node", "3"], "indivisible-batch", "--batch-size", 64, "66"),
-        (["--topology", "h100", "--devices", "16"], "missing-key", "--links", None, "h100"),
+        (["--topology", "virtual", "--devices", "16"], "missing-key", "--links", None, "virtual"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
     ],
@@ -70,6 +80,7 @@ def test_impossible_question_is_refused(argv, code, file, got, words):
     [
         (["--devices", "0"], ["--devices", "1 to 1024"]),
         (["--links", "fast"], ["--links", "'fast'", "900,100"]),
+        (["--buckets", "1,25,25"], ["--buckets", "'1,25,25'", "1,25"]),
         (["--image", "224"], ["--image", "'224'", "HEIGHTxWIDTHxCHANNELS"]),
         (["--tokens", "40"], ["--tokens", "'40'", "LENGTH:VOCABULARY"]),
         (["--topology", "p10"], ["config/topologies/p10.yaml", "'p100'"]),

@@ -24,9 +24,11 @@ from models.strategy import Strategy
 Region = Sequence[tuple[int, int]]
 Place = tuple[int, int]  # indices of a layer and of one of its parts
 
-# Gradients are all-reduced in buckets of about this size, so that the fixed cost of an all-reduce does not
-# dominate.
-BUCKET_BYTES = 2**20
+BucketBytes = tuple[int, int]
+# Gradients are all-reduced in buckets, so that the fixed cost of an all-reduce does not dominate. The first
+# one is closed at the first limit, so that communication begins early; the others at the second. These are
+# the limits of PyTorch's DistributedDataParallel (`_DEFAULT_FIRST_BUCKET_BYTES` and `bucket_cap_mb`).
+BUCKET_BYTES: BucketBytes = (2**20, 25 * 2**20)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Layout:
     degrees: tuple[Degrees, ...]
     devices: tuple[tuple[int, ...], ...]
     messages: tuple[Message, ...]
+    bucket_bytes: BucketBytes = BUCKET_BYTES
 
     def device(self, place: Place) -> int:
         """Return the device of a part."""
@@ -100,14 +103,14 @@ class Layout:
         users = (device for user in self.tied(layer) for device in self.devices[user])
         return tuple(sorted({*self.holders(layer, shard), *users}))
 
-    def sums(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
+    def sums(self) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield the layers and the shard of each gradient all-reduce, in the order of the backward pass.
 
         Consecutive layers whose undivided weights are on the same devices share a bucket, which is closed
-        once it has `bucket_bytes`.
+        once it reaches its limit in `bucket_bytes`.
         """
         bucket: list[int] = []
-        size = 0
+        size = n_buckets = 0
         bucket_members: tuple[int, ...] = ()
         for index, layer in reversed(list(enumerate(self.space.layers))):
             if layer.shared is not None or not layer.parameters:
@@ -116,9 +119,10 @@ class Layout:
             if all(len(devices) == 1 for devices in members):
                 continue
             fits_bucket = len(members) == 1 and not self.tied(index)
-            if bucket and (not fits_bucket or members[0] != bucket_members or size >= bucket_bytes):
+            is_full = size >= self.bucket_bytes[min(n_buckets, 1)]
+            if bucket and (not fits_bucket or members[0] != bucket_members or is_full):
                 yield tuple(bucket), 0
-                bucket, size = [], 0
+                bucket, size, n_buckets = [], 0, n_buckets + 1
             if fits_bucket:
                 bucket.append(index)
                 size += BYTES * layer.part_parameters(self.degrees[index])
@@ -129,7 +133,7 @@ class Layout:
             yield tuple(bucket), 0
 
 
-def lay_out(graph: Graph, batch: int, strategy: Strategy) -> Layout:
+def lay_out(graph: Graph, batch: int, strategy: Strategy, bucket_bytes: BucketBytes = BUCKET_BYTES) -> Layout:
     """Return the layout of a strategy for batches of `batch` samples."""
     space = divide(graph, batch)
     parts = [strategy[layer.name] for layer in space.layers]
@@ -140,9 +144,8 @@ def lay_out(graph: Graph, batch: int, strategy: Strategy) -> Layout:
         for part in range(len(devices[layer]))
         for fields in _message_fields(space, degrees, (layer, part))
     )
-    return Layout(
-        space, degrees, devices, tuple(Message(number, *fields) for number, fields in enumerate(unnumbered))
-    )
+    messages = tuple(Message(number, *fields) for number, fields in enumerate(unnumbered))
+    return Layout(space, degrees, devices, messages, bucket_bytes)
 
 
 MessageFields = tuple[int | None, Place, Place, Region, bool]

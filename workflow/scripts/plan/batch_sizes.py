@@ -64,4 +64,7 @@ def read_batch_sizes(file: Path) -> Mapping[str, Any]:
     Raises:
         InputError: If the file is broken.
     """
-    return read_search_file(file, "batch_sizes", "searches", "./ringside largest")
+    searches: Mapping[str, Any] = read_search_file(file, "batch_sizes", "./ringside largest").get(
+        "searches", {}
+    )
+    return searches

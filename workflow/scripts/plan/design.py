@@ -43,6 +43,7 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from models import division
 from models.graph import Graph
+from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
 from models.strategy import Strategy
@@ -54,7 +55,7 @@ from plan.batch_sizes import (
 )
 from plan.batch_sizes import search_name as batch_search_name
 from plan.own_commands import batches, count_samples
-from plan.strategies import cell_strategy, search_name, strategy_file
+from plan.strategies import cell_strategy, read_bucket_bytes, search_name, strategy_file
 from ranks.command.placeholders import PlaceholderError
 
 MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
@@ -237,6 +238,7 @@ class Run:
     framework: Framework
     dataset: Mapping[str, Any]
     strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
+    bucket_bytes: BucketBytes = BUCKET_BYTES  # limits of their buckets of gradients
     missing_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
 
     @property
@@ -914,10 +916,12 @@ def _seed(study_seed: int, replicate: int) -> int:
 def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
     run_id, framework = f"{cell}.r{replicate}", load_framework(levels["framework"])
     layout, strategy = (geometry.nodes, geometry.ranks_per_node), None
+    limits = BUCKET_BYTES
     if framework.strategies:
         graph = model_graph(levels["model"], levels["dataset"])
         search, file = search_name(levels), strategy_file(study.name, site.name)
         strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
+        limits = read_bucket_bytes(file)
     missing_batch_size: Note | None = None
     if has_largest_batch(levels):
         entry = _batch_search_entry(study.name, site, levels)
@@ -938,6 +942,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         framework=framework,
         dataset=find_dataset(levels["dataset"]) or unregistered_data(geometry.samples_per_epoch),
         strategy=strategy,
+        bucket_bytes=limits,
         missing_batch_size=missing_batch_size,
     )
 

@@ -94,9 +94,16 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "step_times": study.step_times,
         **(command_fields(run.framework.command) if run.framework.command else {}),
         **site_fields(site, run.levels, run.geometry),
-        **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
+        **strategy_fields(run),
         **({"batch_search": search_name(run.levels)} if has_largest_batch(run.levels) else {}),
     }
+
+
+def strategy_fields(run: Run) -> dict[str, Any]:
+    """Return the fields of a parallelization strategy in the specification of a run that has one."""
+    if run.strategy is None:
+        return {}
+    return {"strategy": strategy.to_json(run.strategy), "bucket_bytes": list(run.bucket_bytes)}
 
 
 def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:

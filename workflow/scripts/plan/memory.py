@@ -22,12 +22,11 @@ from common.written import Keys, Rules, parse
 from declared.devices import GIB
 from declared.frameworks import LIBRARIES, RANKS, Framework
 from declared.site import Site
-from models import strategy
 from models.graph import Graph
 from plan.batch_sizes import search_levels
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.design import Run
-from plan.identity import Planned, device, digests, geometry_fields
+from plan.identity import Planned, device, digests, geometry_fields, strategy_fields
 from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
@@ -36,7 +35,7 @@ WARNED_SHARE = 0.9  # of the memory; the rest is for what is not in a tensor, su
 MIB = 2**20
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 #: fields of a run's spec that change memory
-SPEC_FIELDS = ("levels", "device", "mesh", "strategy")
+SPEC_FIELDS = ("levels", "device", "mesh", "strategy", "bucket_bytes")
 GEOMETRY_FIELDS = (
     "ranks",
     "ranks_per_node",
@@ -114,8 +113,12 @@ def _program_digest() -> str:
 
 def run_spec(site: Site, run: Run) -> dict[str, Any]:
     """Return the part of a run's specification that its memory depends on."""
-    own = {"strategy": strategy.to_json(run.strategy)} if run.strategy else {}
-    return {"levels": run.levels, "device": device(site, run.levels), **geometry_fields(run.geometry), **own}
+    return {
+        "levels": run.levels,
+        "device": device(site, run.levels),
+        **geometry_fields(run.geometry),
+        **strategy_fields(run),
+    }
 
 
 def run_key(site: Site, run: Run) -> str:

@@ -22,13 +22,12 @@ def search_command(verb: str, study: str, site: Site) -> str:
     return f"./ringside {verb} {study} --site {site.name}{profile}"
 
 
-def read_search_file(file: Path, schema: str, key: str, command: str) -> Mapping[str, Any]:
-    """Return what was found, by the name of the search, {} if there is no file.
+def read_search_file(file: Path, schema: str, command: str) -> Mapping[str, Any]:
+    """Return the content of a file of what was found, {} if there is no file.
 
     Args:
         file: The file.
         schema: Name of its schema.
-        key: Its key that holds the entries.
         command: The command that writes it.
 
     Raises:
@@ -38,14 +37,14 @@ def read_search_file(file: Path, schema: str, key: str, command: str) -> Mapping
         date_ns = file.stat().st_mtime_ns
     except FileNotFoundError:
         return {}
-    return _read(file, schema, key, command, date_ns)
+    return _read(file, schema, command, date_ns)
 
 
 @functools.cache
-def _read(file: Path, schema: str, key: str, command: str, _date_ns: int) -> Mapping[str, Any]:
-    """Return the entries of a file; its date is part of the cache's key."""
+def _read(file: Path, schema: str, command: str, _date_ns: int) -> Mapping[str, Any]:
+    """Return the content of a file; its date is part of the cache's key."""
     try:
-        content = read_json(file)
+        content: Mapping[str, Any] = read_json(file)
     except (OSError, ValueError) as error:
         refuse_machine_error(error, display_path(file))
         reason = error.strerror if isinstance(error, OSError) else error
@@ -56,5 +55,4 @@ def _read(file: Path, schema: str, key: str, command: str, _date_ns: int) -> Map
             hint=f"remove it, and run {command}",
         ) from None
     check(content, schema, file)
-    entries: Mapping[str, Any] = content[key]
-    return entries
+    return content

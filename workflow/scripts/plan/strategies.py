@@ -17,6 +17,7 @@ from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
 from models import strategy
 from models.graph import Graph
+from models.layout import BUCKET_BYTES, BucketBytes
 from models.soap import divide
 from models.strategy import Strategy
 from plan.search_files import read_search_file, search_command, search_file
@@ -57,7 +58,23 @@ def read_strategies(file: Path) -> Mapping[str, Any]:
     Raises:
         InputError: If the file is broken.
     """
-    return read_search_file(file, "strategies", "strategies", "./ringside strategies")
+    strategies: Mapping[str, Any] = _read_file(file).get("strategies", {})
+    return strategies
+
+
+def read_bucket_bytes(file: Path) -> BucketBytes:
+    """Return the limits of buckets of gradients (``Layout``) in the trainings of a file's study.
+
+    Files of searches with buckets of 1 MiB do not state them. Without a file these are the usual limits.
+    """
+    if not (content := _read_file(file)):
+        return BUCKET_BYTES
+    first_bytes, bucket_bytes = content.get("bucket_bytes", (2**20, 2**20))
+    return first_bytes, bucket_bytes
+
+
+def _read_file(file: Path) -> Mapping[str, Any]:
+    return read_search_file(file, "strategies", "./ringside strategies")
 
 
 def cell_strategy(

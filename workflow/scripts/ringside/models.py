@@ -147,12 +147,23 @@ def strategies(
     devices: Annotated[int | None, option("Number of devices.", metavar="N")] = None,
     node: Annotated[int | None, option("Devices of a node.", metavar="N")] = None,
     links: Annotated[
-        str | None, option("Gbit/s of links in a node and between nodes: 900,100.", metavar="G[,G]")
+        str | None,
+        option(
+            "Gbit/s each way of a device's links in its node, and of all links of a node: 900,100.",
+            metavar="G[,G]",
+        ),
     ] = None,
     optimizer_numbers: Annotated[
         int | None, option("Numbers kept for each parameter (default 4: Adam).")
     ] = None,
-    gradients: Annotated[str | None, option("How gradients are summed: ring (default) or messages.")] = None,
+    gradients: Annotated[
+        str | None,
+        option("How gradients are summed: by the fastest all-reduce (default: fastest), ring, or messages."),
+    ] = None,
+    buckets: Annotated[
+        str | None,
+        option("MiB of the first and of other buckets of gradients (default 1,25).", metavar="MIB[,MIB]"),
+    ] = None,
     proposals: Annotated[
         int | None, option("Proposals of each restart (default 20000).", metavar="N")
     ] = None,
@@ -184,6 +195,7 @@ def strategies(
             "links": links,
             "optimizer_numbers": optimizer_numbers,
             "gradients": gradients,
+            "buckets": buckets,
             "proposals": proposals,
             "restarts": restarts,
             "starts": starts,

@@ -43,8 +43,8 @@ NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
 BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
 # Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the
-# set of devices whose ring is current, and their number.
-SIZE, READY, MIN_TIME, UPDATE, SET, COUNT = range(6)
+# set of devices whose ring is current, and their number; then how many buckets were sent before.
+SIZE, READY, MIN_TIME, UPDATE, SET, COUNT, N_SENT = range(7)
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ class Problem(NamedTuple):
     ring_latency: Ints  # [K] ps of each step of a ring, without its bytes
     ring_hold: Ints  # [K] ps of it during which the links are occupied
     ring_per_byte: Floats  # [K] ps
-    bucket_bytes: Ints  # [1] limit up to which consecutive sums on the same devices are one all-reduce
+    bucket_bytes: Ints  # [2] limit of the first and of all other all-reduces of consecutive sums on a set
     device_token: Ints  # [D] random numbers; the exclusive or of some identifies their set (Zobrist hashing)
     handling: Ints  # [2] ps that a device cannot compute while it sends, and receives, a message
     handling_per_byte: Floats  # [2] ps
@@ -103,6 +103,7 @@ class Problem(NamedTuple):
     n_resources: Ints  # [1] devices and links
     memory_limit: Ints  # [1] bytes of a device
     as_messages: Ints  # [1] whether one owner sums gradients and sends weights back, in place of rings
+    only_rings: Ints  # [1] whether all-reduces are flat rings, even where others are faster
 
 
 class State(NamedTuple):
@@ -145,8 +146,8 @@ class State(NamedTuple):
     member: Ints  # [D] devices that have the same shard
     out_links: Ints  # [D] links from each member to the next one of the ring
     in_links: Ints  # [D]
-    bucket: Ints  # [6] sums that wait to be one all-reduce
-    crosses_level: Ints  # [K] whether a ring uses links of the level
+    bucket: Ints  # [7] sums that wait to be one all-reduce
+    hops: Ints  # [K] links of the level between neighbours of a ring, without the one that closes it
     synced_at: Ints  # [D] when the last gradients or weights of a device arrive
     updates: Ints  # [D] time of its updates
     link_time: Ints  # [R] how long gradient all-reduces occupy a link in a step
@@ -204,8 +205,8 @@ def allocate_state(problem: Problem) -> State:
         "first": (DIMENSIONS,),
         **dict.fromkeys(("free_at", "link_time", "saved_link_time", "link_time_left"), (n_resources,)),
         **dict.fromkeys(device_arrays.split(), (n_devices,)),
-        "crosses_level": (n_levels,),
-        "bucket": (6,),
+        "hops": (n_levels,),
+        "bucket": (7,),
         "excess": (1,),
         "random": (2,),
         "end_counts": (4,),
@@ -429,7 +430,7 @@ def earliest_link_end(problem: Problem, state: State, sender: int, receiver: int
 
 @inlined
 def build_ring(problem: Problem, state: State, count: int) -> None:
-    """Sort `member` into a ring: set its links in `out_links` and `in_links`, and `crosses_level`."""
+    """Sort `member` into a ring: set its links in `out_links` and `in_links`, and `hops`."""
     member = state.member
     for i in range(1, count):
         device, index = member[i], i
@@ -437,23 +438,26 @@ def build_ring(problem: Problem, state: State, count: int) -> None:
             member[index] = member[index - 1]
             index -= 1
         member[index] = device
-    fill(state.crosses_level, 0)
+    fill(state.hops, 0)
     for place in range(count if count > 1 else 0):
         sender, receiver = member[place], member[place + 1 if place + 1 < count else 0]
         level = problem.level_of[sender, receiver]
-        state.crosses_level[level] = 1
+        state.hops[level] += 1 if place + 1 < count else 0
         state.out_links[place] = problem.out_link[level, sender]
         state.in_links[place] = problem.in_link[level, receiver]
 
 
 @inlined
-def min_ring_time(problem: Problem, state: State, count: int, size: int) -> int:
+def min_all_reduce_time(problem: Problem, state: State, count: int, size: int) -> int:
     """Return a lower bound of how long an all-reduce of `size` bytes occupies the links of its ring."""
     slowest, chunk = 0, size / count
-    for level in range(len(state.crosses_level)):
-        if state.crosses_level[level]:
+    for level in range(len(state.hops)):
+        if state.hops[level]:
             slowest = max(slowest, int(chunk * problem.ring_per_byte[level]) - 1)
-    return 2 * (count - 1) * slowest
+    ring = 2 * (count - 1) * slowest
+    if problem.only_rings[0]:
+        return ring
+    return min(ring, max(0, hierarchical_time(problem, state, count, size, 0) - 1))
 
 
 @inlined
@@ -469,19 +473,70 @@ def ring_time(problem: Problem, state: State, count: int, size: int, latency: In
     Each of the 2 (k - 1) steps passes 1 / k of the bytes to the next device.
     """
     slowest, chunk = 0, size / count
-    for level in range(len(state.crosses_level)):
-        if state.crosses_level[level]:
+    for level in range(len(state.hops)):
+        if state.hops[level]:
             transfer = max(1, int(chunk * problem.ring_per_byte[level]))
             slowest = max(slowest, ring_step(transfer, latency[level], problem.burst[level]))
     return 2 * (count - 1) * slowest
 
 
 @inlined
+def hierarchical_time(problem: Problem, state: State, count: int, size: int, latencies: int) -> int:
+    """Return how long an all-reduce by rings of rings takes, with `latencies` (1) or without them (0).
+
+    Gradients are reduced and scattered around a ring in each node, then summed around a ring of nodes, all
+    shares at once through the nodes' links, then gathered in each node. With g devices in each of N nodes,
+    these are 2 (g - 1) steps of 1 / g of the bytes, and 2 (N - 1) of 1 / N through each node's link.
+    """
+    below, steps_ps, per_byte = count, 0, 0.0
+    for level in range(len(state.hops)):
+        above = below - state.hops[level]
+        n_units = (below + above - 1) // above
+        steps_ps += latencies * 2 * (n_units - 1) * problem.ring_latency[level]
+        per_byte += 2 * (n_units - 1) / n_units * problem.ring_per_byte[level]
+        below = above
+    return steps_ps + int(size * per_byte)
+
+
+@inlined
+def tree_time(problem: Problem, state: State, count: int, size: int) -> int:
+    """Return how long an all-reduce by a double binary tree of nodes takes, a chain in each node.
+
+    As NCCL does (Sanders, Speck & Traeff, Parallel Computing 35, 2009): bytes go up and down once, pipelined,
+    and each half of them in a tree of its own, so that all links are used both ways.
+    """
+    below, steps_ps, slowest = count, 0, 0.0
+    for level in range(len(state.hops)):
+        above = below - state.hops[level]
+        n_units, n_steps = (below + above - 1) // above, 0
+        if level == 0:
+            n_steps = n_units - 1
+        else:
+            while 1 << n_steps < n_units:
+                n_steps += 1
+        steps_ps += 2 * n_steps * problem.ring_latency[level]
+        if state.hops[level]:
+            slowest = max(slowest, problem.ring_per_byte[level])
+        below = above
+    return steps_ps + int(2 * size * slowest)
+
+
+@inlined
+def all_reduce_time(problem: Problem, state: State, count: int, size: int, latency: Ints) -> int:
+    """Return `ring_time`, or the time of a hierarchical all-reduce or a tree where these are faster."""
+    ring = ring_time(problem, state, count, size, latency)
+    if problem.only_rings[0]:
+        return ring
+    hierarchical = hierarchical_time(problem, state, count, size, 1)
+    return min(ring, hierarchical, tree_time(problem, state, count, size))
+
+
+@inlined
 def ring_burst(problem: Problem, state: State) -> int:
     """Return the smallest burst of the links of a ring."""
     smallest = NEVER
-    for level in range(len(state.crosses_level)):
-        if state.crosses_level[level]:
+    for level in range(len(state.hops)):
+        if state.hops[level]:
             smallest = min(smallest, problem.burst[level])
     return smallest
 
@@ -554,7 +609,7 @@ def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
                 add_message(problem, state.link_time, state.member[0], state.member[place], size, sign)
             continue
         build_ring(problem, state, count)
-        transfer = sign * min_ring_time(problem, state, count, size)
+        transfer = sign * min_all_reduce_time(problem, state, count, size)
         for place in range(count):
             state.link_time[state.out_links[place]] += transfer
             state.link_time[state.in_links[place]] += transfer
@@ -730,10 +785,10 @@ def sum_at_owner(problem: Problem, state: State, count: int, size: int, update: 
 
 
 @inlined
-def sum_by_ring(
+def all_reduce(
     problem: Problem, state: State, count: int, size: int, ready: int, min_link_time: int, limit: int
 ) -> bool:
-    """All-reduce gradients that are `ready` around the ring; return whether `limit` can still be met.
+    """All-reduce gradients that are `ready` on the ring's links; return whether `limit` can still be met.
 
     `min_link_time` is what `link_time` contains for them.
     """
@@ -743,14 +798,15 @@ def sum_by_ring(
         state.in_links,
         state.link_time_left,
     )
-    occupied = ring_time(problem, state, count, size, problem.ring_hold)
-    duration = ring_time(problem, state, count, size, problem.ring_latency)
+    occupied = all_reduce_time(problem, state, count, size, problem.ring_hold)
+    duration = all_reduce_time(problem, state, count, size, problem.ring_latency)
     start = ready - min(min_link_time, ring_burst(problem, state))
     for place in range(count):
         start = max(start, free_at[out_links[place]], free_at[in_links[place]])
     end, handling = start + occupied, ring_handling(problem, count, size)
     arrives_at = max(
-        start + max(duration, occupied), ready + ring_time(problem, state, count, 0, problem.ring_latency)
+        start + max(duration, occupied),
+        ready + all_reduce_time(problem, state, count, 0, problem.ring_latency),
     )
     for place in range(count):
         device = state.member[place]
@@ -787,8 +843,8 @@ def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
             ready = max(ready, state.ready_at[state.member[place]])
         if count > 1:
             build_ring(problem, state, count)
-            if not sum_by_ring(
-                problem, state, count, size, ready, min_ring_time(problem, state, count, size), limit
+            if not all_reduce(
+                problem, state, count, size, ready, min_all_reduce_time(problem, state, count, size), limit
             ):
                 return False
     return True
@@ -841,14 +897,14 @@ def add_to_bucket(problem: Problem, state: State, layer: int, ready: int) -> Non
     size = problem.shard_bytes[config]
     bucket[SIZE] += size
     bucket[READY] = max(bucket[READY], ready)
-    bucket[MIN_TIME] += min_ring_time(problem, state, bucket[COUNT], size)
+    bucket[MIN_TIME] += min_all_reduce_time(problem, state, bucket[COUNT], size)
     bucket[UPDATE] += problem.update[config]
 
 
 @inlined
 def is_bucket_complete(problem: Problem, state: State, layer: int) -> bool:
     """Return whether the bucket is full, or other devices sum the gradients of the next layer."""
-    if state.bucket[SIZE] >= problem.bucket_bytes[0]:
+    if state.bucket[SIZE] >= problem.bucket_bytes[min(state.bucket[N_SENT], 1)]:
         return True
     next_layer = layer - 1
     while next_layer >= 0 and state.device_set[next_layer] == 0:
@@ -862,8 +918,9 @@ def sum_bucket(problem: Problem, state: State, limit: int) -> bool:
     bucket = state.bucket
     for place in range(bucket[COUNT]):
         state.updates[state.member[place]] += bucket[UPDATE]
-    in_time = sum_by_ring(problem, state, bucket[COUNT], bucket[SIZE], bucket[READY], bucket[MIN_TIME], limit)
+    in_time = all_reduce(problem, state, bucket[COUNT], bucket[SIZE], bucket[READY], bucket[MIN_TIME], limit)
     bucket[SIZE] = bucket[READY] = bucket[MIN_TIME] = bucket[UPDATE] = 0
+    bucket[N_SENT] += 1
     return in_time
 
 

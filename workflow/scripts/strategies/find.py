@@ -31,13 +31,14 @@ from declared.topologies import load_topology
 from environments.build import build
 from figures import style
 from models.graph import Graph
+from models.layout import BUCKET_BYTES, BucketBytes
 from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
 from strategies.costs import Measured
-from strategies.problem import GRADIENTS, RING
+from strategies.problem import FASTEST, GRADIENTS, RING
 from strategies.topology import Level, Topology, read_topology
 
 ENVIRONMENT = "planner"
@@ -49,6 +50,11 @@ MAX_PROPOSALS = 10**9
 MAX_RESTARTS = 1000
 RESTARTS = 8
 MAX_RATE = 1e6  # Gbit/s
+MAX_BUCKET_MIB = 1e6
+EXPECTED = {
+    "--links": "one or two rates in Gbit/s, such as 900,100",
+    "--buckets": "one or two limits in MiB, such as 1,25",
+}
 TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
     "simulation-method",
@@ -91,6 +97,7 @@ class Question:
     seed: int
     numbers_of_parameter: int
     gradients: str = RING
+    bucket_bytes: BucketBytes = BUCKET_BYTES
     starts: tuple[str, ...] = DEFAULT_STARTS
     restarts: int = RESTARTS
     full: bool = False
@@ -105,6 +112,7 @@ class Question:
             "numbers_of_parameter": self.numbers_of_parameter,
             "costs": self.costs,
             "gradients": self.gradients,
+            "bucket_bytes": self.bucket_bytes,
             "starts": self.starts,
             "whole": self.full,
             "proposals": self.proposals,
@@ -125,7 +133,8 @@ def build_question(
     node: int | None = None,
     links: str | None = None,
     optimizer_numbers: int = 4,
-    gradients: str = RING,
+    gradients: str = FASTEST,
+    buckets: str | None = None,
     proposals: int = 20_000,
     restarts: int = RESTARTS,
     starts: Sequence[str] = DEFAULT_STARTS,
@@ -142,9 +151,11 @@ def build_question(
         topology: Devices and links: a file of config/topologies/.
         devices: Another number of devices than the topology has.
         node: Devices of a node.
-        links: Rates of links in Gbit/s: within a node, between nodes.
+        links: Rates in Gbit/s each way: of a device's links within its node, and of all links of a node to
+            others together.
         optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
         gradients: How gradients of weights that several devices have are summed.
+        buckets: Limits in MiB of the first and of all other buckets of gradients.
         proposals: Proposals of each restart.
         restarts: Searches by each method from each start, with seeds of their own.
         starts: Where searches start; data and expert are always among them.
@@ -173,11 +184,12 @@ def build_question(
     question = Question(
         sample_graph(model, image, tokens, classes),
         batch_size,
-        choose_topology(topology, devices, node, parse_rates(links)),
+        choose_topology(topology, devices, node, parse_numbers("--links", links, MAX_RATE)),
         proposals,
         seed,
         optimizer_numbers,
         gradients,
+        parse_buckets(buckets),
         tuple(dict.fromkeys(["data", "expert", *starts])),
         restarts,
     )
@@ -201,16 +213,21 @@ def check_names(option: str, names: Iterable[str], allowed: Iterable[str]) -> No
             raise InputError("unknown-name", f"'{name}' is unknown", file=option, got=name, **choices)
 
 
-def parse_rates(text: str | None) -> list[float]:
-    """Return the rates of links in Gbit/s, of which there are at most two."""
+def parse_numbers(option: str, text: str | None, maximum: float) -> list[float]:
+    """Return the numbers of an option, of which there are at most two."""
     try:
-        rates = [float(part) for part in text.split(",")] if text is not None else []
+        numbers = [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
-        rates = [math.nan]
-    if len(rates) > 2 or not all(0 < rate < MAX_RATE for rate in rates):
-        expected = "one or two rates in Gbit/s, such as 900,100"
-        raise InputError("bad-pattern", f"is '{text}'", file="--links", got=text, expected=expected)
-    return rates
+        numbers = [math.nan]
+    if len(numbers) > 2 or not all(0 < number < maximum for number in numbers):
+        raise InputError("bad-pattern", f"is '{text}'", file=option, got=text, expected=EXPECTED[option])
+    return numbers
+
+
+def parse_buckets(text: str | None) -> BucketBytes:
+    """Return the limits of the first and of all other buckets in bytes; one number is both."""
+    limits = [int(2**20 * number) for number in parse_numbers("--buckets", text, MAX_BUCKET_MIB)]
+    return (limits[0], limits[-1]) if limits else BUCKET_BYTES
 
 
 def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:

@@ -25,6 +25,7 @@ from common.text import number_of
 from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
+from models.layout import BUCKET_BYTES, BucketBytes
 from plan.design import Run, plan_design
 from plan.identity import unsupported_reason
 from plan.strategies import SEARCH_FACTORS, search_name, strategy_file
@@ -86,7 +87,7 @@ def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
     return 3 if levels["momentum"] else 2
 
 
-def measured_question(run: Run, measurements: Measurements) -> Question:
+def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> Question:
     """Return the question of a run, with its measurements.
 
     Raises:
@@ -102,7 +103,14 @@ def measured_question(run: Run, measurements: Measurements) -> Question:
     )
     n_numbers = numbers_of_parameter(run.levels)
     return Question(
-        run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, n_numbers, costs=measured_rows(costs)
+        run.graph,
+        run.geometry.local_batch,
+        links,
+        PROPOSALS,
+        SEED,
+        n_numbers,
+        bucket_bytes=bucket_bytes,
+        costs=measured_rows(costs),
     )
 
 
@@ -180,18 +188,19 @@ def answer_questions(
     strategies, digests, rows, unanswered = {}, {}, [], {}
     for name, run in runs.items():
         try:
-            posed_question = measured_question(run, measurements)
+            posed_question = measured_question(run, measurements, BUCKET_BYTES)
             answers = run_planner(posed_question, python)
-            best, content = fastest_answer(answers), answer_row(run, answers)
+            best, row = fastest_answer(answers), answer_row(run, answers)
         except MissingMeasurement as error:
             unanswered[name] = error.note
             continue
         digests[name] = digest_text(json.dumps(posed_question.job(), sort_keys=True))
         strategies[name] = {"step_s": best["seconds"], "parts": best["parts"]}
-        rows.append(content)
-        data = f", data parallelism {1e3 * content['data_s']:.3g} ms" if content["data_s"] else ""
+        rows.append(row)
+        data = f", data parallelism {1e3 * row['data_s']:.3g} ms" if row["data_s"] else ""
         print(f"{name}: {1e3 * best['seconds']:.3g} ms a step{data}", flush=True)
-    return {"made_of": digests, "strategies": strategies}, rows, unanswered
+    content = {"made_of": digests, "bucket_bytes": list(BUCKET_BYTES), "strategies": strategies}
+    return content, rows, unanswered
 
 
 def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, out: Path) -> None:

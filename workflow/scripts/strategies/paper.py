@@ -24,7 +24,7 @@ from common.files import write_json, write_text
 from common.options import run_program
 from figures import panels, style
 from strategies.find import Question, build_question, interpreter, run_planner
-from strategies.problem import GRADIENTS, MESSAGES, RING
+from strategies.problem import MESSAGES, RING
 
 NETWORKS: dict[str, dict[str, str]] = {
     "alexnet": {},
@@ -97,7 +97,7 @@ def list_points(clusters: Sequence[str]) -> Iterator[Point]:
     for cluster in clusters:
         for devices in CLUSTERS[cluster]:
             for network in NETWORKS:
-                for way in GRADIENTS:
+                for way in GRADIENT_LABELS:
                     yield Point(network, cluster, devices, way)
     if "p100" in clusters:
         for network in PROGRESS_NETWORKS:
@@ -147,7 +147,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     """Draw samples per second of each device, a panel per network."""
     figure = style.new_figure(style.PAGE_INCHES, 3.4)
     for ax, network in zip(panels.create_axes(figure, (2, 3), 6, share_y=False), NETWORKS, strict=True):
-        for way in GRADIENTS:
+        for way, gradient_label in GRADIENT_LABELS.items():
             for line, (name, style_index) in LINES.items():
                 look_style = style.TREATMENT_STYLES[style_index]
                 selected = panels.rows_at(
@@ -157,7 +157,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
                     selected["devices"], selected["rate"], color=look_style.colour, marker=look_style.marker,
                     markersize=3, linestyle="-" if way == RING else ":", zorder=3,
                     markerfacecolor=look_style.colour if way == RING else "white",
-                    label=f"{name}, {GRADIENT_LABELS[way]}" if network == "alexnet" else None,
+                    label=f"{name}, {gradient_label}" if network == "alexnet" else None,
                 )  # fmt: skip
         ax.set_title(network)
         ax.set_xscale("log", base=2)

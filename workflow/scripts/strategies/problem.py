@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.graph import BYTES
-from models.layout import BUCKET_BYTES
+from models.layout import BUCKET_BYTES, BucketBytes
 from models.soap import POSITIONS, Degrees, Layer, Needed, Space
 from models.strategy import Part, Strategy
 from strategies.costs import Cost
@@ -17,9 +17,10 @@ from strategies.topology import Topology
 
 PICOSECONDS = 1e12
 NO_LIMIT = 2**62
-RING, MESSAGES = "ring", "messages"
-# Gradients are summed by ring all-reduce, or by the first device with the weights, which sends these back.
-GRADIENTS = (RING, MESSAGES)
+FASTEST, RING, MESSAGES = "fastest", "ring", "messages"
+# Gradients are summed by the fastest of three all-reduces (flat ring, hierarchical, tree), as NCCL chooses
+# one; by the flat ring alone; or by the first device with the weights, which sends these back.
+GRADIENTS = (FASTEST, RING, MESSAGES)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def pose(
     max_parts: int | None = None,
     numbers_of_parameter: int = 4,
     gradients: str = RING,
-    bucket_bytes: int = BUCKET_BYTES,
+    bucket_bytes: BucketBytes = BUCKET_BYTES,
 ) -> Posed:
     """Return the problem of a training step.
 
@@ -90,7 +91,7 @@ def pose(
         max_parts: Of a layer; default: one for each device.
         numbers_of_parameter: Numbers kept per parameter: itself, its gradient, optimizer state.
         gradients: One of GRADIENTS, for weights that several devices have.
-        bucket_bytes: As in `models.layout.Layout.sums`.
+        bucket_bytes: As in `models.layout.Layout`.
     """
     max_parts = max_parts or topology.devices
     configurations = tuple(tuple(layer.configurations(max_parts)) for layer in space.layers)
@@ -147,7 +148,8 @@ def pose(
         ],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "as_messages": [gradients == MESSAGES],
-        "bucket_bytes": [bucket_bytes],
+        "only_rings": [gradients == RING],
+        "bucket_bytes": bucket_bytes,
         "device_token": np.random.default_rng(1).integers(1, 2**62, topology.devices),
         "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],

@@ -2,10 +2,10 @@
 
 stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "topology"
 (`strategies.topology.Topology.to_json`), "numbers_of_parameter", "gradients" (one of `problem.GRADIENTS`),
-"costs" (null, or `strategies.costs.Measured` of all parts), "proposals" (of each restart), "restarts" (of
-each method from each start), "seed", "starts" (names of `starts.all_strategies`; if none of them fits into
-the memory of the devices, those of `starts.SMALL` are added), and "whole" (whether each proposal is simulated
-completely).
+"bucket_bytes" (as in `models.layout.Layout`), "costs" (null, or `strategies.costs.Measured` of all parts),
+"proposals" (of each restart), "restarts" (of each method from each start), "seed", "starts" (names of
+`starts.all_strategies`; if none of them fits into the memory of the devices, those of `starts.SMALL` are
+added), and "whole" (whether each proposal is simulated completely).
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
 "devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
@@ -56,7 +56,14 @@ def build_problem(job: Mapping[str, Any]) -> Posed:
     topology, n_numbers = topology_from_json(job["topology"]), job["numbers_of_parameter"]
     cost = measured_costs(job["costs"]) if job["costs"] else cost_on(topology, n_numbers)
     space = divide(from_json(job["graph"]), job["batch"])
-    return pose(space, topology, cost, numbers_of_parameter=n_numbers, gradients=job["gradients"])
+    return pose(
+        space,
+        topology,
+        cost,
+        numbers_of_parameter=n_numbers,
+        gradients=job["gradients"],
+        bucket_bytes=tuple(job["bucket_bytes"]),
+    )
 
 
 def step_seconds(posed: Posed, strategy: Strategy) -> float:

@@ -66,7 +66,8 @@ class Simulator:
             raise MissingMeasurement(Note("strategy-not-found-yet", self._note))
         question = tuple(run.levels[name] for name in SEARCH_FACTORS)
         if question not in self._problems:
-            self._problems[question] = search.build_problem(measured_question(run, self._measurements).job())
+            question_of_run = measured_question(run, self._measurements, run.bucket_bytes)
+            self._problems[question] = search.build_problem(question_of_run.job())
         return search.describe_strategy(self._problems[question], run.strategy)
 
 

@@ -463,7 +463,12 @@ class StrategyTrainer(PyTorchTrainer):
         self.transport = join(context)
         # Parts of a layer draw different dropout masks.
         torch.manual_seed(context.spec["seed"] + context.rank)
-        layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
+        layout = lay_out(
+            context.graph,
+            context.spec["local_batch"],
+            from_json(context.spec["strategy"]),
+            tuple(context.spec["bucket_bytes"]),
+        )
         weights = tensors(self.module, self.graph)
         self.carries = carrier(self.transport)
         self.runner = Runner(
