@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from common.notes import find_note
+from declared.models import model_graph
 from models.mesh import Mesh
 from prediction import crossover
 from prediction.cells import measured_cells
@@ -89,6 +90,28 @@ def test_groups_that_leave_a_node_together_share_its_link():
     assert together is None, "copies of a stage are on one node"
     pair = describe_step(CNN, Mesh(pipeline=2), 4, LEVELS, Place(2, 2, 1.0), ideal_seconds)
     assert pair.message_s == 2 * 4 * 4 * FLAT
+
+
+def test_schedules_shorten_bubbles_and_interleaving_sends_more():
+    """Of two equal halves of a model, a microbatch on the other stage is a turn of 1 / 8 of a batch's work."""
+    gpt = model_graph("gpt-nano", "synthetic-tokens-32-16")
+    steps = {
+        schedule: describe_step(
+            gpt,
+            Mesh(pipeline=2),
+            4,
+            LEVELS | {"microbatches": 4, "schedule": schedule},
+            Place(2, 2, 1.0),
+            ideal_seconds,
+        )
+        for schedule in ("1f1b", "interleaved-1f1b", "zero-bubble")
+    }
+    full, interleaved, late = (step.work for step in steps.values())
+    assert late == pytest.approx(full - (1 - 1 / 3) / 8, abs=0.01)
+    assert interleaved == pytest.approx(full - (1 - 1 / 2) / 8, abs=0.02)
+    table_s = 4 * 32 * 64  # all-reduced once
+    times = [step.message_s - table_s for step in steps.values()]
+    assert times == [times[0], 2 * times[0], times[0]]
 
 
 def test_fastest_strategy_is_predicted_from_one_node_by_link():
