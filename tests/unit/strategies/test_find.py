@@ -13,7 +13,7 @@ from common.files import CHECKOUT
 from common.options import parse_arguments
 from strategies import find
 from strategies.problem import FASTEST
-from strategies.topology import Level
+from strategies.topology import PRECISIONS, Level
 
 PROPOSALS = 10_000
 
@@ -45,6 +45,14 @@ def test_topology_is_that_of_file_or_options():
     assert beyond.levels == (Level(4, 1e9, 540e-6), Level(2, 125e6, 540e-6))
 
 
+def test_precision_has_its_own_peak():
+    single, half = (
+        parse_question("--topology", "h100", "--devices", "2", "--precision", name) for name in PRECISIONS
+    )
+    assert half.topology.device.flops == 2 * single.topology.device.flops
+    assert (single.job()["precision"], half.job()["precision"]) == ("fp32", "bf16")
+
+
 def test_buckets_are_those_of_ddp_or_option():
     assert parse_question().bucket_bytes == (2**20, 25 * 2**20)
     assert parse_question("--buckets", "0.5,8").job()["bucket_bytes"] == (2**19, 2**23)
@@ -64,6 +72,7 @@ def test_a_search_may_leave_out_the_random_start():
         (["--devices", "10", "--node", "4"], "indivisible-devices", "--devices", 10, "4"),
         (["--devices", "6", "--node", "3"], "indivisible-batch", "--batch-size", 64, "66"),
         (["--topology", "virtual", "--devices", "16"], "missing-key", "--links", None, "virtual"),
+        (["--precision", "bf16"], "missing-key", "--precision", "bf16", "p100"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
     ],

@@ -3,26 +3,45 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
 from common.text import alternatives
-from common.written import Keys, Rules, key, load
+from common.written import Keys, Rules, key, load, optional
 
 FOLDER = CHECKOUT / "config" / "topologies"
+
+
+def _share(meaning: str) -> Any:
+    return key(f"the share of the peak that {meaning} reach", default=1, gt=0, le=10)
+
+
+@dataclass(frozen=True)
+class ReachedKeys(Keys):
+    """The key `reached`; a share is more than 1 if fast algorithms need fewer operations than are counted."""
+
+    convolution: float = _share("convolutions with strides or windows of 1 x 1")
+    wide_convolution: float = _share("convolutions with unit stride and windows of 3 x 3 and more")
+    dense: float = _share("dense layers")
+    attention: float = _share("the heads of attention")
+    recurrent: float = _share("LSTMs")
+    memory: float = key("the share of memory_gb_s that is reached", default=1, gt=0, le=1)
 
 
 @dataclass(frozen=True)
 class DeviceKeys(Keys):
     """The key `device`; all devices are alike."""
 
-    tflops: float = key("floating point operations, in 10^12 a second, at the peak", gt=0, le=1e9)
+    tflops: float = key(
+        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak",
+        gt=0,
+        le=1e9,
+    )
     memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
-    reached: float = key(
-        "the share of these that convolutions and matrix products reach", default=1, gt=0, le=1
-    )
+    bf16_tflops: float | None = optional("the same in bfloat16", gt=0, le=1e9)
+    reached: ReachedKeys = key("the shares of these that are reached", default_factory=ReachedKeys)
     launch_us: float = key(
         "what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9
     )

@@ -26,6 +26,11 @@ READ = -1  # index of samples, which every device has, in place of a layer
 FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")
 SAMPLES, POSITIONS = 0, 1
 Degrees = tuple[int, int, int, int]
+# Kinds of products, which libraries compute by algorithms of different speed. Convolutions with unit stride
+# and windows of 3 x 3 and more have fast algorithms (Winograd).
+CONVOLUTION, WIDE_CONVOLUTION, DENSE = "convolution", "wide_convolution", "dense"
+ATTENTION, RECURRENT = "attention", "recurrent"
+PRODUCTS = (CONVOLUTION, WIDE_CONVOLUTION, DENSE, ATTENTION, RECURRENT)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Layer:
         shape: Shape of the output for a batch.
         cut: Dimensions along which the layer can be cut.
         macs: Multiply-accumulate operations in the forward pass of a batch.
+        product: One of PRODUCTS, what these are.
+        fused: Kinds of the operators behind the first one.
         repeated: Those of keys and values, which each part along positions repeats.
         parameters: Number of trained parameters.
         divides: The dimension along which a cut divides parameters, too; None if each part has all of them.
@@ -86,6 +93,8 @@ class Layer:
     shape: tuple[int, int, int, int]
     cut: tuple[int, ...]
     macs: int = 0
+    product: str = DENSE
+    fused: tuple[str, ...] = ()
     repeated: int = 0
     parameters: int = 0
     divides: int | None = None
@@ -128,6 +137,7 @@ class Space:
     Attributes:
         model: Name of the model.
         batch: Samples per batch.
+        element_bytes: Bytes of a number in outputs and their gradients.
         layers: Layers in topological order.
         edges: Edges between layers, sorted by target, then in the order of its inputs.
         reads: Edges from samples.
@@ -135,6 +145,7 @@ class Space:
 
     model: str
     batch: int
+    element_bytes: int
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...]
     reads: tuple[Edge, ...]
@@ -143,13 +154,13 @@ class Space:
 FULL_RANGE = Needed(fixed=(0, 2**31))
 
 
-def divide(graph: Graph, batch: int) -> Space:
-    """Return the space of a model for batches of `batch` samples.
+def divide(graph: Graph, batch: int, element_bytes: int = BYTES) -> Space:
+    """Return the space of a model for batches of `batch` samples, with outputs of `element_bytes`.
 
     Raises:
         ValueError: If an operator cannot be divided.
     """
-    builder = _SpaceBuilder(graph, batch)
+    builder = _SpaceBuilder(graph, batch, element_bytes)
     for operator in graph.operators:
         builder.add(operator)
     last = graph.operators[-1]
@@ -157,7 +168,7 @@ def divide(graph: Graph, batch: int) -> Space:
     edges, reads = (
         [edge for edge in builder.edges if (edge.source == READ) == read] for read in (False, True)
     )
-    return Space(graph.model, batch, tuple(builder.layers), tuple(edges), tuple(reads))
+    return Space(graph.model, batch, element_bytes, tuple(builder.layers), tuple(edges), tuple(reads))
 
 
 def part_of(index: int, degrees: Sequence[int]) -> tuple[int, ...]:
@@ -211,6 +222,7 @@ def _identity(n_dimensions: int) -> list[Needed]:
 class _SpaceBuilder:
     graph: Graph
     batch: int
+    element_bytes: int
     layers: list[Layer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     layer_of: dict[str, int | None] = field(default_factory=dict)  # by operator; None: samples
@@ -258,6 +270,7 @@ class _SpaceBuilder:
         self.layers[place] = replace(
             layer,
             operators=(*layer.operators, operator.name),
+            fused=(*layer.fused, operator.kind),
             parameters=layer.parameters + _trained(operator),
         )
         self.layer_of[operator.name] = place
@@ -291,7 +304,7 @@ class _SpaceBuilder:
                 [Needed(SAMPLES), Needed(fixed=(last - 1, last)), FULL_RANGE] if of_state else list(needed)
             )
             rules += [FULL_RANGE] * (DIMENSIONS - len(rules))
-            size = BYTES * self.layers[place].cell * (2 if of_state else 1)
+            size = self.element_bytes * self.layers[place].cell * (2 if of_state else 1)
             self.edges.append(Edge(place, target, tuple(rules), size, of_state))
         for operator in operators:
             self.layer_of[operator] = target
@@ -320,6 +333,7 @@ class _SpaceBuilder:
             cut,
             list(zip(operator.inputs, rules, strict=True)),
             macs=self.batch * operator.macs,
+            product=_product(operator),
             parameters=_trained(operator),
             divides=divides,
         )
@@ -396,6 +410,7 @@ class _SpaceBuilder:
             (SAMPLES, POSITIONS),
             inputs,
             macs=self.batch * operator.macs,
+            product=RECURRENT,
             parameters=_trained(operator),
             chain=True,
             state=2 * units,
@@ -427,6 +442,7 @@ class _SpaceBuilder:
             range(3),
             inputs,
             macs=self.batch * operator.macs - product,
+            product=ATTENTION,
             repeated=keys,
             parameters=sum(kernels.values()) - last,
             divides=2,
@@ -465,6 +481,14 @@ _ADD = {
     "sequence": _SpaceBuilder._as_sequence,
     "concatenate": _SpaceBuilder._concatenated,
 }
+
+
+def _product(operator: Operator) -> str:
+    """Return what the products of an operator are."""
+    if operator.kind not in ("conv", "depthwise_conv"):
+        return DENSE
+    is_wide = operator.kind == "conv" and min(pair(operator["kernel"])) >= 3 and operator["stride"] == 1
+    return WIDE_CONVOLUTION if is_wide else CONVOLUTION
 
 
 def _trained(operator: Operator) -> int:

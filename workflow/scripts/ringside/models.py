@@ -153,6 +153,9 @@ def strategies(
             metavar="G[,G]",
         ),
     ] = None,
+    precision: Annotated[
+        str | None, option("Of outputs, their gradients and products: fp32 (default) or bf16.")
+    ] = None,
     optimizer_numbers: Annotated[
         int | None, option("Numbers kept for each parameter (default 4: Adam).")
     ] = None,
@@ -193,6 +196,7 @@ def strategies(
             "devices": devices,
             "node": node,
             "links": links,
+            "precision": precision,
             "optimizer_numbers": optimizer_numbers,
             "gradients": gradients,
             "buckets": buckets,

@@ -2,7 +2,9 @@
 
 Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's
 rate and its bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for
-gradients of weights and of inputs, and moves twice the bytes.
+gradients of weights and of inputs, and moves twice the bytes. Each kind of product reaches a share of the
+peak of its own. Functions that belong to a layer, such as batch normalization, are operators of their own,
+which do nothing but read and write the layer's output (PASSES).
 """
 
 import math
@@ -13,6 +15,12 @@ from models.graph import BYTES
 from models.operations import FLOPS_PER_MAC
 from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
+
+# How often operators of a layer behind the first one read or write its output, in a forward and in a backward
+# pass. Batch normalization reads its input for the statistics, and again to normalize it; backward, it reads
+# its input and the gradient of its output for two sums, and again for the gradient that it writes. An
+# activation function reads and writes; backward, it reads its output, too.
+PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positions": (2, 1)}
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,18 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
     layer = space.layers[place]
     parameters = layer.part_parameters(degrees)
-    arithmetic_s = FLOPS_PER_MAC * layer.part_macs(degrees) / device.flops
-    output_bytes = BYTES * layer.elements / math.prod(degrees)
-    memory_s = (
-        input_bytes(space, place, degrees) + output_bytes + BYTES * parameters
-    ) / device.memory_bytes_s
-    forward_s = max(arithmetic_s, memory_s)
-    update_s = update_bytes * parameters / device.memory_bytes_s
-    return Cost(device.launch_s + forward_s, device.launch_s + 2 * forward_s, update_s)
+    reached = device.reached.get(layer.product, 1.0)
+    arithmetic_s = FLOPS_PER_MAC * layer.part_macs(degrees) / (reached * device.flops)
+    output_s = space.element_bytes * layer.elements / math.prod(degrees) / device.memory_bytes_s
+    read_s = (input_bytes(space, place, degrees) + BYTES * parameters) / device.memory_bytes_s
+    product_s = max(arithmetic_s, read_s + output_s)
+    passes = [PASSES[kind] for kind in layer.fused]
+    launches_s = (1 + len(passes)) * device.launch_s
+    return Cost(
+        launches_s + product_s + sum(forward for forward, _ in passes) * output_s,
+        launches_s + 2 * product_s + sum(backward for _, backward in passes) * output_s,
+        update_bytes * parameters / device.memory_bytes_s,
+    )
 
 
 Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, seconds of a Cost

@@ -39,7 +39,7 @@ from plan.campaign import configured
 from strategies import draw
 from strategies.costs import Measured
 from strategies.problem import FASTEST, GRADIENTS, RING
-from strategies.topology import Level, Topology, read_topology
+from strategies.topology import FP32, PRECISIONS, Level, Topology, read_topology
 
 ENVIRONMENT = "planner"
 MAX_SEARCH_S = 3600
@@ -98,6 +98,7 @@ class Question:
     numbers_of_parameter: int
     gradients: str = RING
     bucket_bytes: BucketBytes = BUCKET_BYTES
+    precision: str = FP32
     starts: tuple[str, ...] = DEFAULT_STARTS
     restarts: int = RESTARTS
     full: bool = False
@@ -108,6 +109,7 @@ class Question:
         return {
             "graph": self.graph.to_json(),
             "batch": self.batch,
+            "precision": self.precision,
             "topology": self.topology.to_json(),
             "numbers_of_parameter": self.numbers_of_parameter,
             "costs": self.costs,
@@ -132,6 +134,7 @@ def build_question(
     devices: int | None = None,
     node: int | None = None,
     links: str | None = None,
+    precision: str = FP32,
     optimizer_numbers: int = 4,
     gradients: str = FASTEST,
     buckets: str | None = None,
@@ -153,6 +156,7 @@ def build_question(
         node: Devices of a node.
         links: Rates in Gbit/s each way: of a device's links within its node, and of all links of a node to
             others together.
+        precision: Of outputs, their gradients and products: one of PRECISIONS.
         optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
         gradients: How gradients of weights that several devices have are summed.
         buckets: Limits in MiB of the first and of all other buckets of gradients.
@@ -180,16 +184,18 @@ def build_question(
             )
     check_names("--model", [model], models())
     check_names("--gradients", [gradients], GRADIENTS)
+    check_names("--precision", [precision], PRECISIONS)
     check_names("--starts", starts, NAMES)
     question = Question(
         sample_graph(model, image, tokens, classes),
         batch_size,
-        choose_topology(topology, devices, node, parse_numbers("--links", links, MAX_RATE)),
+        choose_topology(topology, devices, node, parse_numbers("--links", links, MAX_RATE), precision),
         proposals,
         seed,
         optimizer_numbers,
         gradients,
         parse_buckets(buckets),
+        precision,
         tuple(dict.fromkeys(["data", "expert", *starts])),
         restarts,
     )
@@ -262,10 +268,13 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
 
 
 def choose_topology(
-    name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]
+    name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float], precision: str = FP32
 ) -> Topology:
     """Return the topology of a file with other numbers of devices and rates."""
-    file = read_topology(load_topology(name))
+    try:
+        file = read_topology(load_topology(name), precision)
+    except ValueError as error:
+        raise InputError("missing-key", f"{name}: {error}", file="--precision", got=precision) from None
     inner, *outer = file.levels
     node = n_per_node or min(inner.units, n_devices or inner.units)
     devices = n_devices or (file.devices // inner.units * node)

@@ -96,7 +96,7 @@ def pose(
     max_parts = max_parts or topology.devices
     configurations = tuple(tuple(layer.configurations(max_parts)) for layer in space.layers)
     rows = [
-        config_row(layer, degrees, cost(space, place, degrees), numbers_of_parameter)
+        config_row(space, layer, degrees, cost(space, place, degrees), numbers_of_parameter)
         for place, (layer, layer_configurations) in enumerate(zip(space.layers, configurations, strict=True))
         for degrees in layer_configurations
     ]
@@ -168,7 +168,9 @@ def pose(
     return Posed(space, topology, Problem(**arrays), configurations)
 
 
-def config_row(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int) -> dict[str, object]:
+def config_row(
+    space: Space, layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int
+) -> dict[str, object]:
     """Return the columns of a configuration in a problem's arrays."""
     parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
     shards = 1 if layer.divides is None else degrees[layer.divides]
@@ -181,13 +183,13 @@ def config_row(layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter:
         "forward": max(1, round(cost.forward * PICOSECONDS)),
         "backward": max(1, round(cost.backward * PICOSECONDS)),
         "update": round(cost.update * PICOSECONDS) if own else 0,
-        "memory": BYTES * (numbers_of_parameter * parameters + layer.elements // parts),
+        "memory": BYTES * numbers_of_parameter * parameters + space.element_bytes * layer.elements // parts,
         "shard_bytes": BYTES * own,
         "shards": shards,
         "shard_stride": behind,
         "chain_stride": math.prod(degrees[POSITIONS + 1 :]),
         "chain_degree": degrees[POSITIONS] if layer.chain else 1,
-        "state_bytes": BYTES * layer.state * layer.shape[0] // degrees[0],
+        "state_bytes": space.element_bytes * layer.state * layer.shape[0] // degrees[0],
     }
 
 

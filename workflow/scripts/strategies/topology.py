@@ -2,11 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from declared.topologies import TopologyKeys
+
+
+FP32, BF16 = "fp32", "bf16"
+# Bytes of outputs, their gradients and messages. Weights, gradients of weights and optimizer states have 4 in
+# both, as with torch.autocast.
+PRECISIONS = {FP32: 4, BF16: 2}
 
 
 @dataclass(frozen=True)
@@ -14,10 +20,11 @@ class Device:
     """Rates and overheads of a device.
 
     Attributes:
-        flops: Floating point operations per second that matrix products reach.
+        flops: Floating point operations per second at the peak.
         memory_bytes_s: Bandwidth of its memory.
         memory_bytes: Size of its memory.
         launch_s: Least time of one operator.
+        reached: Shares of the peak that products reach, by `models.soap.PRODUCTS`; 1 for those left out.
         send_s: Time of a sent message in which it cannot compute, and send_byte_s per byte.
         receive_s: The same of a received message, and receive_byte_s per byte.
     """
@@ -26,6 +33,7 @@ class Device:
     memory_bytes_s: float
     memory_bytes: float
     launch_s: float = 0.0
+    reached: Mapping[str, float] = field(default_factory=dict)
     send_s: float = 0.0
     send_byte_s: float = 0.0
     receive_s: float = 0.0
@@ -100,15 +108,28 @@ def topology_from_json(content: Mapping[str, Any]) -> Topology:
     return Topology(Device(**content["device"]), levels)
 
 
-def read_topology(keys: "TopologyKeys") -> Topology:
-    """Return the topology of a file in config/topologies/, in units without prefixes."""
+def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
+    """Return the topology of a file in config/topologies/, in units without prefixes.
+
+    Args:
+        keys: What the file says.
+        precision: One of PRECISIONS, whose peak the device has.
+
+    Raises:
+        ValueError: If the file states no peak for this precision.
+    """
     device = keys.device
+    tflops = device.bf16_tflops if precision == BF16 else device.tflops
+    if tflops is None:
+        raise ValueError("device.bf16_tflops is missing")
+    reached = asdict(device.reached)
     return Topology(
         Device(
-            flops=1e12 * device.tflops * device.reached,
-            memory_bytes_s=1e9 * device.memory_gb_s,
+            flops=1e12 * tflops,
+            memory_bytes_s=1e9 * device.memory_gb_s * reached.pop("memory"),
             memory_bytes=1e9 * device.memory_gb,
             launch_s=device.launch_us / 1e6,
+            reached=reached,
         ),
         tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in keys.levels),
     )
