@@ -24,10 +24,8 @@ TITLE = "Memory and bytes of each strategy per rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
 PARALLELISM_CONSTANT = Note(
     "parallelism-does-not-vary",
-    (
-        "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this "
-        "table compares them."
-    ),
+    "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this "
+    "table compares them.",
 )
 NO_MESH = Note("no-mesh", "No cell's ranks form a mesh of a model with a description.")
 METHOD_NOTE = (

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from analysis.intervals import ROUNDING, Estimate
 from common.errors import InputError
-from common.files import display_path, write_text
+from common.files import write_text
 from common.latex import latex_text
 from common.notes import Note
 from common.tables import read_results
@@ -150,7 +150,7 @@ def read(stem: Path) -> Table:
     except (OSError, ValueError) as error:
         problem = f"cannot be read with its CSV: {error}"
         raise InputError(
-            "broken-file", problem, file=display_path(file), hint="make both again: snakemake tables"
+            "broken-file", problem, file=file, hint="make both again: snakemake tables"
         ) from None
     if data.empty and parts and not parts[0].startswith("|"):
         return Table(
@@ -166,7 +166,7 @@ def read(stem: Path) -> Table:
         raise InputError(
             "not-a-table",
             "is not a table of Ringside",
-            file=display_path(file),
+            file=file,
             hint="remove it, then run the command again",
         )
     header, rule, *body = rows

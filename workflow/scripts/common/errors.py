@@ -12,6 +12,7 @@ from typing import Any
 
 from common.redaction import redact
 
+CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
 # Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a
@@ -50,6 +51,15 @@ SYSTEM_ERRORS = (
 )
 
 
+def display_path(path: Path) -> str:
+    """Return `path` as a person would type it from the checkout."""
+    path = Path(path)
+    try:
+        return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))  # which takes loops of links, too
+    except ValueError:
+        return str(path)
+
+
 class InputError(Exception):
     """Report one mistake in what a person wrote.
 
@@ -60,7 +70,7 @@ class InputError(Exception):
         code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may
             change, the code may not.
         problem: What is wrong, as a clause.
-        file: The file, option or variable that holds the mistake.
+        file: The file, option or variable that holds the mistake; a path as `display_path` returns it.
         key: The dotted key in that file.
         got: The value that was found.
         expected: What would have been right: a phrase, or the names to choose from.
@@ -80,7 +90,8 @@ class InputError(Exception):
         suggestion: str = "",
         hint: str = "",
     ) -> None:
-        self.code, self.problem, self.file, self.key = code, problem, str(file), key
+        self.code, self.problem, self.key = code, problem, key
+        self.file = display_path(file) if isinstance(file, Path) else str(file)
         self.got, self.expected, self.suggestion, self.hint = got, expected, suggestion, hint
         super().__init__(_escape(redact(self._sentence())))
 

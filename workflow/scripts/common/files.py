@@ -17,11 +17,10 @@ from typing import IO, Any
 
 import yaml
 
-from common.errors import InputError
+from common.errors import CHECKOUT, InputError, display_path  # noqa: F401 (modules take CHECKOUT from here)
 from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explained
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_NAME_BYTES = 255  # of a file, on all usual file systems
 MAX_YAML_BYTES = 2**24
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -356,15 +355,6 @@ def _bounded(text: str) -> None:
             raise LimitError(f"it has more than {MAX_VALUES:,} values, with those that aliases repeat")
 
 
-def display_path(path: Path) -> str:
-    """Return `path` as a person would type it from the checkout."""
-    path = Path(path)
-    try:
-        return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))  # which takes loops of links, too
-    except ValueError:
-        return str(path)
-
-
 def load_yaml(path: Path) -> Any:
     """Return the content of a YAML file.
 
@@ -374,9 +364,9 @@ def load_yaml(path: Path) -> Any:
     try:
         text = regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=display_path(path)) from None
+        raise InputError("missing-file", "no such file", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("unreadable-file", f"cannot be read: {error}", file=display_path(path)) from None
+        raise InputError("unreadable-file", f"cannot be read: {error}", file=path) from None
     try:
         _bounded(text)
         content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
@@ -389,7 +379,7 @@ def load_yaml(path: Path) -> Any:
             "archives and records would hold it; put it into ~/.netrc, or into a file that only you read "
             "and that setup reads"
         )
-        raise InputError("secret-in-file", f"has {secret}", file=display_path(path), key=key, hint=hint)
+        raise InputError("secret-in-file", f"has {secret}", file=path, key=key, hint=hint)
     return content
 
 

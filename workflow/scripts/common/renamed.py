@@ -137,7 +137,7 @@ def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
             raise InputError(
                 "conflicting-keys",
                 f"is another name of {name}",
-                file=display_path(file),
+                file=file,
                 key=f"{location}.{alias}",
                 got=alias,
                 hint="take one of the two out",

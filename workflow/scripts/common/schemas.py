@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path, load_yaml
+from common.files import CHECKOUT, load_yaml
 from common.text import alternatives
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _input_error(error: "ValidationError", content: Any, file: Path, above: str 
     value = _short(instance) if alone else f"{_ordinal(int(last))} {_short(instance)}"
     code, problem, fields = _broken_rule(error, value)
     key = ".".join(filter(None, [key, fields.pop("below", "")]))
-    return InputError(code, problem, file=display_path(file), key=key, **{"got": instance, **fields})
+    return InputError(code, problem, file=file, key=key, **{"got": instance, **fields})
 
 
 def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[str, Any]]:

@@ -326,12 +326,12 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
                 rows.append(row)
                 lines.append(reader.line_num)
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=display_path(path)) from None
+        raise InputError("missing-file", "no such file", file=path) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(path)) from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None
     except MemoryError:
         problem = "is too large for the memory of this machine"
-        raise InputError("too-large", problem, file=display_path(path)) from None
+        raise InputError("too-large", problem, file=path) from None
     header = rename_columns(header, column_rules(schema_name, header))
     fields = list(zip(*rows, strict=True)) or [()] * len(header)
     columns = [rename_values(name, texts) for name, texts in zip(header, fields, strict=True)]
@@ -348,7 +348,7 @@ def check_first_line(path: Path) -> None:
         with open(regular(path), encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, strict=True), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(path)) from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None
     _refuse_other_separator(header, path)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from common.errors import InputError
-from common.files import display_path, load_yaml
+from common.files import load_yaml
 from common.renamed import rename_keys
 from common.schemas import check_value
 
@@ -174,7 +174,7 @@ def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
         check_value(value, rules, above, file)
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(filter(None, [above, *map(str, first["loc"])]))
-        raise InputError("broken-rule", first["msg"], file=display_path(file), key=place) from None
+        raise InputError("broken-rule", first["msg"], file=file, key=place) from None
 
 
 @functools.cache

@@ -199,9 +199,7 @@ def read(base: str, contender: str) -> Compared:
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
             problem = "has no successful run"
-            raise InputError(
-                "no-successful-run", problem, file=display_path(file), hint="there is nothing to compare"
-            )
+            raise InputError("no-successful-run", problem, file=file, hint="there is nothing to compare")
     compared = Compared(names(base, contender), *runs)
     if not compared.common:
         reason = _explain_no_common_cell(compared)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import display_path
 from common.text import alternatives
 from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
 from declared.configuration import NAME, check_in_checkout
@@ -187,7 +186,7 @@ class Command(CommandKeys):
                 raise InputError(
                     "unknown-name",
                     f"placeholder {{{name}}} is unknown",
-                    file=display_path(self.file),
+                    file=self.file,
                     key=place,
                     got=name,
                     **(choices | {"hint": hint} if hint else choices),
@@ -210,9 +209,7 @@ def _names_in(command: CommandKeys, place: str, file: Path) -> set[str]:
     try:
         return names(f"{{{text}}}" if section in EXPRESSIONS else text)
     except PlaceholderError as error:
-        raise InputError(
-            "bad-pattern", str(error), file=display_path(file), key=place, got=error.placeholder
-        ) from None
+        raise InputError("bad-pattern", str(error), file=file, key=place, got=error.placeholder) from None
 
 
 @functools.cache
@@ -231,7 +228,7 @@ def load_command(name: str) -> Command:
     file = COMMANDS / f"{name}.yaml"
     parse(Word, name, file, "its name")
     written = load(CommandKeys, file)
-    place = {"file": display_path(file)}
+    place: dict[str, Any] = {"file": file}
     if isinstance(written.environment, InstalledKeys):
         check_installed(written.environment, file, "environment")
     if written.mpi and written.once_per != RANK:

@@ -57,9 +57,7 @@ def read_config(file: Path) -> dict[str, Any]:
     content = load_yaml(file)
     if not isinstance(content, dict):
         problem = "is empty" if content is None else f"holds {str(content)[:60]!r}"
-        raise InputError(
-            "wrong-type", problem, file=display_path(file), got=content, expected="keys, such as study: NAME"
-        )
+        raise InputError("wrong-type", problem, file=file, got=content, expected="keys, such as study: NAME")
     return content
 
 
@@ -76,7 +74,7 @@ def check_in_checkout(path: str, file: Path, key: str) -> None:
     raise InputError(
         "missing-file",
         f"there is no {path} in the checkout",
-        file=display_path(file),
+        file=file,
         key=key,
         got=path,
         expected="a path relative to the checkout",

@@ -178,7 +178,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
         if not isinstance(table, dict):
             problem = "is empty" if table is None else f"holds {str(table)[:60]!r}"
             expected = "names of data sets, each with its entry"
-            raise InputError("wrong-type", problem, file=display_path(file), got=table, expected=expected)
+            raise InputError("wrong-type", problem, file=file, got=table, expected=expected)
         for name, entry in table.items():
             _lower_digests(entry)
             if name in entries:
@@ -186,7 +186,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
                 raise InputError(
                     "duplicate",
                     problem,
-                    file=display_path(file),
+                    file=file,
                     key=name,
                     got=name,
                     hint="give it another name",
@@ -209,9 +209,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """Raise InputError for the first mistake in an entry; ``own`` entries come from config/datasets.yaml."""
     if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
         problem = "such a name is drawn, not read"
-        raise InputError(
-            "reserved-name", problem, file=display_path(file), key=name, got=name, hint="give it another name"
-        )
+        raise InputError("reserved-name", problem, file=file, key=name, got=name, hint="give it another name")
     parse(level_type("dataset"), name, file, name)
     place = file.with_name(f"{file.name} ({name})")
     parse(DatasetKeys, entry, place)
@@ -223,7 +221,7 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
     """Raise InputError for the first contradiction between keys of an entry."""
     for key_path, code, problem, fields in _mistakes(entry):
-        raise InputError(code, problem, file=display_path(file), key=key_path, **fields)
+        raise InputError(code, problem, file=file, key=key_path, **fields)
 
 
 Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
@@ -319,7 +317,7 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
             raise InputError(
                 "unfit-for-format",
                 f"the names {', '.join(names)} do not fit format idx",
-                file=display_path(file),
+                file=file,
                 key="files",
                 got=names,
                 expected=required,
@@ -327,9 +325,7 @@ def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
             )
     elif len(names) != 1:
         problem = f"{len(names)} archives do not fit format {entry['format']}"
-        raise InputError(
-            "unfit-for-format", problem, file=display_path(file), key="files", got=len(names), expected="one"
-        )
+        raise InputError("unfit-for-format", problem, file=file, key="files", got=len(names), expected="one")
 
 
 def part_pattern(entry: Mapping[str, Any], part: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from packaging import version
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_text, display_path, load_yaml
+from common.files import CHECKOUT, digest_text, load_yaml
 from common.normal_form import digest_source
 from common.text import alternatives
 from common.written import Keys, Maybe, Pairs, Rules, Unique, key, optional, parse
@@ -376,7 +376,7 @@ class Environment:
         for file in files:
             if not file.is_file():
                 hint = f"the environment '{self.name}' needs it"
-                raise InputError("missing-file", "no such file", file=display_path(file), hint=hint)
+                raise InputError("missing-file", "no such file", file=file, hint=hint)
         return {file.name: digest_source(file) for file in files}
 
 
@@ -419,27 +419,23 @@ def read(
     children = (*_children, name)
     if written.parent in children:
         problem = f"'{written.parent}' is laid over '{name}' itself"
-        raise InputError(
-            "circular-parents", problem, file=display_path(file), key="parent", got=written.parent
-        )
+        raise InputError("circular-parents", problem, file=file, key="parent", got=written.parent)
     parent = read(written.parent, variant, containers, children) if written.parent else None
     if written.sources and parent is None:
         problem = "they are built against a parent's packages, but key 'parent' is missing"
-        raise InputError("missing-key", problem, file=display_path(file), key="sources")
+        raise InputError("missing-key", problem, file=file, key="sources")
     image = written.image
     origin = "site" if image.brought else "spack" if image.spack else "locks"
     if written.tool:
         origin = "tool"
         if variant not in TOOL_VARIANTS or "image" in content:
             problem = f"it has one lock, {TOOL_VARIANTS[0]}, and no image"
-            raise InputError("conflicting-keys", problem, file=display_path(file), key="tool")
+            raise InputError("conflicting-keys", problem, file=file, key="tool")
     elif origin != "locks" and (
         extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))
     ):
         problem = "has no meaning for an image that no lock describes"
-        raise InputError(
-            "conflicting-keys", problem, file=display_path(file), key=extra[0], hint="take it out"
-        )
+        raise InputError("conflicting-keys", problem, file=file, key=extra[0], hint="take it out")
     return Environment(
         name=name,
         variant=variant,
@@ -508,7 +504,7 @@ def check_installed(keys: InstalledKeys, file: Path, place: str) -> None:
         raise InputError(
             "conflicting-keys" if has_both else "missing-key",
             "has both executable and prefix" if has_both else "has no executable",
-            file=display_path(file),
+            file=file,
             key=place,
             expected="one: executable: /path/to/python, or prefix: /path/to/environment",
         )

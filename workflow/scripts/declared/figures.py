@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import display_path
 from common.renamed import rename_product
 from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
@@ -87,9 +86,7 @@ def read_figures(
             figures.append(_checked(entry, cells, [figure.name for figure in figures], traits))
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
-            raise InputError(
-                mistake.code, mistake.problem, file=display_path(file), key=key, **mistake.fields
-            ) from None
+            raise InputError(mistake.code, mistake.problem, file=file, key=key, **mistake.fields) from None
     return figures
 
 

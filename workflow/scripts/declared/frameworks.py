@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import CHECKOUT
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
@@ -220,7 +220,7 @@ def load_framework(name: str) -> Framework:
                 raise InputError(
                     "unknown-name",
                     "unknown factor",
-                    file=display_path(file),
+                    file=file,
                     key=location,
                     got=factor,
                     expected=list(table),
@@ -245,7 +245,7 @@ def _command_framework(command: Command) -> Framework:
         raise InputError(
             "reserved-name",
             f"{command.name} is a framework or an environment of Ringside",
-            file=display_path(command.file),
+            file=command.file,
             got=command.name,
             hint="give the file another name",
         )
@@ -283,7 +283,7 @@ def unknown_name_error(name: str, file: Path, key: str, choices: Iterable[str]) 
     return InputError(
         "unknown-name",
         f"'{name}' is unknown",
-        file=display_path(file),
+        file=file,
         key=key,
         got=name,
         **alternatives(name, choices),

@@ -208,7 +208,7 @@ def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
     folders: dict[str, Path] = {}
     for place, name in enumerate(names):
         folder = campaign_folder(name)
-        fields = {"file": display_path(file), "key": f"campaigns.{place}", "got": name}
+        fields: dict[str, Any] = {"file": file, "key": f"campaigns.{place}", "got": name}
         if not all((CHECKOUT / folder / table).is_file() for table in ("runs.csv", "epochs.csv")):
             expected = "a study with results, or a folder with runs.csv and epochs.csv"
             raise InputError("missing-file", f"{folder} has no tables", expected=expected, **fields)
@@ -274,7 +274,7 @@ def load_imported(folder: str, file: Path) -> Imported:
             raise InputError(
                 "missing-file",
                 f"there is no {folder}/{name}",
-                file=display_path(file),
+                file=file,
                 key="imported",
                 got=folder,
                 expected=f"a folder with {IMPORT_FILE}, runs.csv and epochs.csv, relative to the checkout",
@@ -303,9 +303,9 @@ def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
             header = rename_columns(next(reader, []))
             rows = [(reader.line_num, dict(zip(header, fields, strict=False))) for fields in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=display_path(file)) from None
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=file) from None
     if not rows:
-        raise InputError("missing-value", "has no runs", file=display_path(file))
+        raise InputError("missing-value", "has no runs", file=file)
     return rows
 
 

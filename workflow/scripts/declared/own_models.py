@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, display_path
+from common.files import CHECKOUT, digest_file
 from common.text import alternatives
 from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
 from declared.configuration import NAME, check_in_checkout
@@ -135,7 +135,7 @@ def load_own_model(name: str) -> OwnModel:
         raise InputError(
             "reserved-name",
             f"{name} is a model of Ringside",
-            file=display_path(declaration),
+            file=declaration,
             got=name,
             hint="give the file another name",
         )
@@ -159,7 +159,7 @@ def _check_class(written: OwnModelKeys, declaration: Path) -> None:
         raise InputError(
             "unknown-name",
             f"{written.file} does not define {written.class_name}",
-            file=display_path(declaration),
+            file=declaration,
             key="class",
             got=written.class_name,
             **alternatives(written.class_name, names),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from common.errors import InputError
-from common.files import display_path
 from common.renamed import Products, rename_product
 from common.text import alternatives
 from common.written import Keys, Maybe, Unique, optional
@@ -113,7 +112,7 @@ def _checked_names(
             raise InputError(
                 "unknown-name",
                 f"'{name}' is unknown",
-                file=display_path(file),
+                file=file,
                 key=key,
                 got=name,
                 **alternatives(name, choices),

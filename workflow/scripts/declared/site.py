@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from common.cores import usable_cores
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import CHECKOUT
 from common.python import python_abi
 from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
@@ -553,21 +553,21 @@ def _check_images(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "with deployment venv it is built from its lock",
-                file=display_path(file),
+                file=file,
                 key=key,
                 got=source,
                 hint="take the line out, or say deployment: apptainer",
             )
         if "://" not in source and not source.startswith("/"):
             problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
-            raise InputError("bad-pattern", problem, file=display_path(file), key=key, got=source)
+            raise InputError("bad-pattern", problem, file=file, key=key, got=source)
     base = site.images.base
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
         raise InputError(
             "bad-pattern",
             f"'{base}' does not look right",
-            file=display_path(file),
+            file=file,
             key="images.base",
             got=base,
             expected=expected,
@@ -599,7 +599,7 @@ def _check_installed(site: SiteKeys, file: Path) -> None:
             raise InputError(
                 "conflicting-keys",
                 "images.brought has it, too",
-                file=display_path(file),
+                file=file,
                 key=f"installed.{environment}",
                 hint="take one of the two out",
             )
@@ -636,7 +636,7 @@ def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
         ]  # fmt: skip
     for applies, code, key_name, got, problem, hint in mistakes:
         if applies:
-            raise InputError(code, problem, file=display_path(file), key=key_name, got=got, hint=hint)
+            raise InputError(code, problem, file=file, key=key_name, got=got, hint=hint)
 
 
 class _Refuse(Protocol):
@@ -650,7 +650,7 @@ def _check_together(site: SiteKeys, file: Path) -> None:
     """Raise InputError for contradictions between keys."""
 
     def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
-        raise InputError(code, problem, file=display_path(file), key=key, **fields)
+        raise InputError(code, problem, file=file, key=key, **fields)
 
     launcher, placement = site.launcher, site.placement
     if placement not in PLACEMENTS[launcher]:
@@ -769,7 +769,7 @@ def check_left_nodes(site: SiteKeys, file: Path, key_name: str) -> None:
     if listed and len(left) < site.nodes:
         problem = f"leaves {len(left)} of {len(listed)} nodes of scheduler.nodelist, nodes is {site.nodes}"
         hint = f"name more in the list, or set nodes to {max(1, len(left))}"
-        raise InputError("too-few", problem, file=display_path(file), key=key_name, got=len(left), hint=hint)
+        raise InputError("too-few", problem, file=file, key=key_name, got=len(left), hint=hint)
 
 
 def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None:
@@ -840,7 +840,7 @@ def _archives(written: Archives, file: Path) -> Archives:
         raise InputError(
             "conflicting-keys" if written.mirror else "bad-pattern",
             f"'{folder}' is not right",
-            file=display_path(file),
+            file=file,
             key="datasets.folder",
             got=str(folder),
             expected=expected,
@@ -855,9 +855,7 @@ def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
             "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
         )
         key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
-        raise InputError(
-            "bad-pattern", problem, file=display_path(file), key=key, got=wattmeter.url, expected=expected
-        )
+        raise InputError("bad-pattern", problem, file=file, key=key, got=wattmeter.url, expected=expected)
 
 
 def _leads_somewhere(url: str) -> bool:
@@ -882,10 +880,6 @@ def _cache(written: Path, file: Path) -> Path:
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
         problem = f"'{cache}' is not right"
-        place = (
-            {"file": "the variable RINGSIDE_CACHE"}
-            if variable
-            else {"file": display_path(file), "key": "cache"}
-        )
+        place = {"file": "the variable RINGSIDE_CACHE"} if variable else {"file": file, "key": "cache"}
         raise InputError("bad-pattern", problem, **place, got=str(cache), expected=expected)
     return cache

@@ -619,7 +619,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{least} is too small: fewer than {MIN_REPLICATES} runs do not tell how far runs spread",
-            file=display_path(file),
+            file=file,
             key="replicates.at_least",
             got=least,
             expected=f"at least {MIN_REPLICATES}",
@@ -628,7 +628,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{greatest} is too small",
-            file=display_path(file),
+            file=file,
             key="replicates.at_most",
             got=greatest,
             expected=f"more than at_least, {least}",
@@ -637,7 +637,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
         raise InputError(
             "out-of-range",
             f"{until:g} % is too {'small' if until < MIN_PRECISION else 'large'}",
-            file=display_path(file),
+            file=file,
             key="replicates.until",
             got=f"{until:g} %",
             expected=f"{MIN_PRECISION:g} % to {MAX_PRECISION:g} %",
@@ -708,7 +708,7 @@ def _answered_factors(
             raise InputError(
                 "traced-contrast",
                 "trace: cells that are traced are not timed, so there is no such answer",
-                file=display_path(file),
+                file=file,
                 key="answer",
                 got="trace",
                 hint="take it out",
@@ -729,7 +729,7 @@ def _check_contrasts(study: Study) -> None:
         raise InputError(
             code,
             f"{name}: {problem}, so there is no such ratio",
-            file=display_path(study.file),
+            file=study.file,
             key="replicates.contrasts",
             got=name,
             hint=hint,
@@ -740,7 +740,7 @@ def _check_response(study: Study) -> None:
     """Check that the study can have its response."""
     if not study.traits().hold_all(RESPONSES[study.response].when):
         mistake = impossible_response(study.response)
-        raise InputError("not-possible-here", file=display_path(study.file), key="response", **mistake)
+        raise InputError("not-possible-here", file=study.file, key="response", **mistake)
 
 
 def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) -> Fraction | None:
@@ -748,15 +748,13 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     if written.design == "full":
         if written.resolution:
             problem = "only with design: fractional"
-            raise InputError(
-                "conflicting-keys", problem, file=display_path(file), key="resolution", hint="take it out"
-            )
+            raise InputError("conflicting-keys", problem, file=file, key="resolution", hint="take it out")
         return None
     if written.exclude:
         raise InputError(
             "conflicting-keys",
             "a fraction needs all of its cells",
-            file=display_path(file),
+            file=file,
             key="exclude",
             hint="take it out, or say design: full",
         )
@@ -765,7 +763,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         raise InputError(
             "too-many",
             f"{len(factors[multilevel[0]])} levels",
-            file=display_path(file),
+            file=file,
             key=f"factors.{multilevel[0]}",
             got=len(factors[multilevel[0]]),
             hint="with design: fractional every factor that varies has two",
@@ -774,9 +772,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
         hint = "say design: full, or a lower resolution"
-        raise InputError(
-            error.code, error.problem, file=display_path(file), key="design", hint=hint
-        ) from None
+        raise InputError(error.code, error.problem, file=file, key="design", hint=hint) from None
 
 
 def _named_factors(written: Mapping[str, Any]) -> list[str]:
@@ -804,7 +800,7 @@ def _custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
             raise InputError(
                 "reserved-name",
                 "is a factor or a placeholder of Ringside",
-                file=display_path(file),
+                file=file,
                 key=f"{place}.{name}",
                 got=name,
                 hint="give it another name, or write a factor of Ringside right below factors",
@@ -819,7 +815,7 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         raise InputError(
             "unknown-key",
             "unknown key",
-            file=display_path(file),
+            file=file,
             key=f"factors.{unknown[0]}",
             got=unknown[0],
             **alternatives(unknown[0], sorted([*factor_table(), *other_factor_names()])),
@@ -846,7 +842,7 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
                 raise InputError(
                     "unknown-name",
                     f"'{level}' is unknown",
-                    file=display_path(file),
+                    file=file,
                     key=key,
                     got=level,
                     **alternatives(level, choices[name]),
@@ -855,7 +851,7 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
         try:
             sizes_of(level)
         except CodedValueError as error:
-            place = {"file": display_path(file), "key": "factors.parallelism"}
+            place: dict[str, Any] = {"file": file, "key": "factors.parallelism"}
             raise InputError(error.code, error.problem, **place, got=level) from None
     return lists | custom
 
@@ -868,7 +864,7 @@ def _exclusion(
             raise InputError(
                 "unknown-name",
                 "unknown factor",
-                file=display_path(file),
+                file=file,
                 key=f"{location}.{name}",
                 got=name,
                 **alternatives(name, [*factors, *other_factor_names()]),
@@ -878,7 +874,7 @@ def _exclusion(
                 raise InputError(
                     "unknown-level",
                     f"{level!r} is no level of the study",
-                    file=display_path(file),
+                    file=file,
                     key=f"{location}.{name}",
                     got=level,
                     expected=factors[name],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_text, display_path
+from common.files import digest_text
 from common.python import python_abi
 from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, read
 
@@ -116,7 +116,7 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
         raise InputError(
             "not-installed",
             "nothing here builds it, and the site has it neither installed nor as an image",
-            file=display_path(environment.description),
+            file=environment.description,
             got=environment.name,
             hint=f"say installed.{environment.name} or images.brought.{environment.name} in the site's file",
         )
@@ -124,7 +124,7 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
         raise InputError(
             "not-possible-here",
             f"the site brings '{parent.name}', over which nothing can be built",
-            file=display_path(environment.description),
+            file=environment.description,
             key="parent",
             got=parent.name,
             hint=f"bring '{environment.name}', too: images.brought.{environment.name} in the site's file",

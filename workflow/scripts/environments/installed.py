@@ -13,7 +13,7 @@ from typing import Any
 
 from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, display_path, is_written, read_json, write_json, written
+from common.files import digest_file, digest_text, is_written, read_json, write_json, written
 from common.shell import shell_command
 from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site
@@ -59,7 +59,7 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
                 raise InputError(
                     error.code,
                     error.problem,
-                    file=display_path(site.file),
+                    file=site.file,
                     key=key,
                     got=error.got,
                     hint=error.hint,

@@ -47,11 +47,11 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
     """
     if "://" in text:
         hint = "a lock must hold for every registry and mirror"
-        raise InputError("host-in-lock", "names a host", file=display_path(file), hint=hint)
+        raise InputError("host-in-lock", "names a host", file=file, hint=hint)
     for entry in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE):
         if PINNED.match(entry) and "--hash=sha256:" not in entry:
             package = entry.split()[0]
-            raise InputError("missing-hash", f"{package} has no hash", file=display_path(file), got=package)
+            raise InputError("missing-hash", f"{package} has no hash", file=file, got=package)
     local = sorted(
         f"{name}=={version}"
         for name, versions in pins(text).items()
@@ -60,16 +60,14 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
     )
     if local:
         hint = "locks hold what registries have"
-        raise InputError(
-            "local-build", f"{local[0]} is a local build", file=display_path(file), got=local[0], hint=hint
-        )
+        raise InputError("local-build", f"{local[0]} is a local build", file=file, got=local[0], hint=hint)
     has_cuda = any(name.startswith("nvidia-") for name in pins(text))
     if variant == "cuda" and not has_cuda:
         problem = "has no nvidia-* package, so its framework is not the CUDA build"
-        raise InputError("wrong-build", problem, file=display_path(file), got="cpu")
+        raise InputError("wrong-build", problem, file=file, got="cpu")
     if variant == "cpu" and has_cuda:
         problem = "has nvidia-* packages, so its framework is not the CPU build"
-        raise InputError("wrong-build", problem, file=display_path(file), got="cuda")
+        raise InputError("wrong-build", problem, file=file, got="cuda")
 
 
 def resolve(
@@ -115,9 +113,7 @@ def resolve(
         )
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
-            raise InputError(
-                "command-failed", f"no lock can be made: {reason[:600]}", file=display_path(source)
-            )
+            raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=source)
         pinned = "".join(
             f"{line}\n" for line in draft.read_text(encoding="utf-8").splitlines() if line[:1] != "#"
         )

@@ -47,7 +47,7 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
     raise InputError(
         "missing-hash",
         f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})",
-        file=display_path(file),
+        file=file,
         got=abi,
         hint=(
             f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 "
@@ -140,7 +140,7 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
         raise InputError(
             "missing-package",
             f"the parent has none of {', '.join(source.built_against)}",
-            file=display_path(environment.description),
+            file=environment.description,
             key="sources.built_against",
             got=source.built_against,
         )
@@ -250,9 +250,7 @@ def _build(
             try:
                 tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
             except ValueError as error:
-                raise InputError(
-                    "patch-does-not-fit", str(error), file=display_path(environment.description)
-                ) from None
+                raise InputError("patch-does-not-fit", str(error), file=environment.description) from None
         with watch.step("compile"):
             command: list[str | Path] = [python, *compiling.COMMAND, staging]
             env = compiling.build_variables(source.flags, tools / "bin", site_packages(parents[0]))

@@ -76,10 +76,8 @@ QUANTITIES = {
         math.inf,
         explanation=Note(
             "perplexity",
-            (
-                "Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis "
-                "is logarithmic."
-            ),
+            "Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis "
+            "is logarithmic.",
         ),
     ),
 }
@@ -107,10 +105,8 @@ AXES = {
         "wall time (s)",
         Note(
             "wall-time",
-            (
-                "Wall time covers epochs and validations from the first epoch on, without start-up, averaged "
-                "over replicates."
-            ),
+            "Wall time covers epochs and validations from the first epoch on, without start-up, averaged "
+            "over replicates.",
         ),
         integer=False,
     ),

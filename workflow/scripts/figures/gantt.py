@@ -37,10 +37,8 @@ HOW_TO_READ = (
 )
 RANKS_NOTE = Note(
     "ranks-left-out",
-    (
-        f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest "
-        "computation."
-    ),
+    f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest "
+    "computation.",
 )
 HEADING = "Timeline of training steps over the ranks."
 

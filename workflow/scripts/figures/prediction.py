@@ -48,10 +48,8 @@ NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicte
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells.")
 COMPARISON_NOTE = Note(
     "compare-in-table",
-    (
-        "Methods with * do not predict all cells, so their MAPE covers other cells; compare them in the "
-        "table `prediction`."
-    ),
+    "Methods with * do not predict all cells, so their MAPE covers other cells; compare them in the "
+    "table `prediction`.",
 )
 
 

@@ -119,16 +119,14 @@ def check_target(result: Import, overwrite: bool) -> None:
     for path in (result.study_file, result.folder / IMPORT_FILE):
         if path.exists() and not overwrite:
             hint = "name another study with --as, or replace it with --replace"
-            raise InputError(
-                "already-there", "is there already and stays as it is", file=display_path(path), hint=hint
-            )
+            raise InputError("already-there", "is there already and stays as it is", file=path, hint=hint)
     if (
         result.study_file.exists()
         and f"imported: results/{result.name}/imported" not in result.study_file.read_text(encoding="utf-8")
     ):
         hint = "name another study with --as"
         problem = "is a study of other runs"
-        raise InputError("already-there", problem, file=display_path(result.study_file), hint=hint)
+        raise InputError("already-there", problem, file=result.study_file, hint=hint)
 
 
 def read_sources(result: Import, names: Sequence[str]) -> None:
@@ -186,7 +184,7 @@ def check_copies(sources: Sequence[Source]) -> None:
     for source in sources:
         if source.format == TABLE and names.setdefault(source.sha256, source.name) != source.name:
             problem = f"has the same contents as {names[source.sha256]}"
-            raise InputError("duplicate", problem, file=display_path(source.path), hint="import one of them")
+            raise InputError("duplicate", problem, file=source.path, hint="import one of them")
 
 
 def _read_tests(source: Source, row_texts: Mapping[str, str]) -> list[CollectiveTest]:

@@ -89,9 +89,7 @@ def read_nccl_tests(path: Path) -> list[CollectiveTest]:
         elif match := _ROW.match(line):
             rows.append((int(match[1]), match[4].split()))
     if not tests:
-        raise InputError(
-            "missing-value", "has no row of a size", file=display_path(path), expected="text of nccl-tests"
-        )
+        raise InputError("missing-value", "has no row of a size", file=path, expected="text of nccl-tests")
     return tests
 
 
@@ -124,13 +122,13 @@ def _nccl_test(
         raise InputError(
             "unknown-collective",
             f"measures {name}" if name else "does not say which collective it measures",
-            file=display_path(path),
+            file=path,
             got=name,
             expected=f"one of {', '.join(NCCL_NAMES)}",
             hint="leave it out" if name else "begin the file's name with it, such as all_reduce.txt",
         )
     if not times:
-        raise InputError("missing-value", "has no time of a size", file=display_path(path))
+        raise InputError("missing-value", "has no time of a size", file=path)
     return CollectiveTest(
         display_path(path),
         NCCL_NAMES[name],
@@ -178,9 +176,7 @@ def read_osu(path: Path) -> list[CollectiveTest]:
                 rows.append((int(match[1]), seconds * 1e-6))
     if not tests:
         expected = "a latency test of allreduce, allgather, reduce_scatter or alltoall"
-        raise InputError(
-            "missing-value", "has no latency of a collective", file=display_path(path), expected=expected
-        )
+        raise InputError("missing-value", "has no latency of a collective", file=path, expected=expected)
     return tests
 
 
@@ -213,7 +209,7 @@ def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[Coll
             if size >= MIN_BYTES:
                 tests.setdefault((collective, nodes, devices, device), []).append((size, seconds))
     except LogError as error:
-        raise InputError("broken-file", str(error), file=display_path(path)) from None
+        raise InputError("broken-file", str(error), file=path) from None
     return [
         CollectiveTest(display_path(path), collective, devices, nodes, device, "nccl", tuple(times))
         for (collective, nodes, devices, device), times in tests.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_file, display_path, regular
+from common.files import digest_file, regular
 from importers import collective_tests
 from importers.values import VALUES, to_level
 from training_logs import formats
@@ -61,7 +61,7 @@ def find_sources(
                     raise InputError(
                         "unknown-format",
                         "is neither a table of runs nor a log that is known",
-                        file=display_path(path),
+                        file=path,
                         expected=f"one of {', '.join(FORMATS)}",
                         hint="name the time's column in a table, --column seconds=COLUMN, or --format FORMAT",
                     )
@@ -83,7 +83,7 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
         files = sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file, path))
         if len(files) > MAX_FILES:
             problem = f"has more than {MAX_FILES:,} files"
-            raise InputError("out-of-range", problem, file=display_path(path), got=len(files))
+            raise InputError("out-of-range", problem, file=path, got=len(files))
         return [(file, file.relative_to(path).as_posix(), False) for file in files]
     if path.exists():
         return [(regular(path), path.name, True)]

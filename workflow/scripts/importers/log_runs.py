@@ -213,7 +213,7 @@ def _system_description(path: Path) -> dict[str, Any]:
     try:  # some of MLPerf's descriptions have a key twice
         content = json.loads(regular(file).read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError) as error:
-        raise InputError("broken-file", f"is not valid JSON: {error}", file=display_path(file)) from None
+        raise InputError("broken-file", f"is not valid JSON: {error}", file=file) from None
     if not isinstance(content, dict):
         return {}
     names = {

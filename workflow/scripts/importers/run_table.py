@@ -84,7 +84,7 @@ def read_run_table(
         ) from None
     if not runs:
         problem = "has no rows" if not names else f"has no row where {_join(row_texts)}"
-        raise InputError("missing-value", problem, file=display_path(path))
+        raise InputError("missing-value", problem, file=path)
     return runs, unused
 
 

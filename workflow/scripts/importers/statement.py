@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import display_path, load_yaml
+from common.files import load_yaml
 from common.text import alternatives
 from common.written import Keys, Line, key, parse
 from declared.factors import CustomName, factor_table, level_type
@@ -146,7 +146,7 @@ def check_levels(levels: Mapping[str, Any], file: Path, above: str = "") -> None
         InputError: If one is no level of its factor, or the factor is one that each run states itself.
     """
     for name, level in levels.items():
-        place: dict[str, Any] = {"file": display_path(file), "key": f"{above}{name}", "got": name}
+        place: dict[str, Any] = {"file": file, "key": f"{above}{name}", "got": name}
         if name not in factor_table():
             problem = f"there is no factor '{name}'"
             raise InputError("unknown-name", problem, **place, **alternatives(name, factor_table()))

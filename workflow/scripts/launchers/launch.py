@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from common.errors import InputError
-from common.files import CHECKOUT, display_path
+from common.files import CHECKOUT
 from common.notes import Note
 from common.shell import (
     UNSEEN_STATUS,
@@ -424,9 +424,7 @@ def pkill(command: Sequence[str]) -> list[str]:
 def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
     """Return the error of a launcher that needs a job; `job_kind` is for example "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
-    return InputError(
-        "outside-of-job", problem, file=display_path(site.file), key="launcher", got=site.launcher, hint=hint
-    )
+    return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
 
 
 def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> list[str]:

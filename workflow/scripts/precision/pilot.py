@@ -207,10 +207,8 @@ def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame
     return [
         Note(
             "interval-and-time",
-            (
-                f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run "
-                "after the other, without what is between runs."
-            ),
+            f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run "
+            "after the other, without what is between runs.",
             cells=len(times),
         ),
         Note(

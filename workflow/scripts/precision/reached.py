@@ -53,10 +53,8 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     are, verb = ("are", "is so far") if is_open else ("were", "was")
     return Note(
         "chosen-by-precision",
-        (
-            f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} "
-            f"{result}."
-        ),
+        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} "
+        f"{result}.",
         goes_on=is_open,
         n=ends,
         asked=n_asked,

@@ -32,10 +32,8 @@ from prediction.study import StudyLaw
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(
     "nothing-to-compare",
-    (
-        "No strategies to compare: needs runs on one node, strategies on several nodes, and collective "
-        "benchmarks."
-    ),
+    "No strategies to compare: needs runs on one node, strategies on several nodes, and collective "
+    "benchmarks.",
 )
 PREDICTED = Note(
     "predicted",

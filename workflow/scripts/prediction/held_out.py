@@ -76,10 +76,8 @@ ALL = "all that was left out"
 _percent_text = partial(tables.change, decimals=1)
 ADJUSTED = Note(
     "adjusted",
-    (
-        "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
-        "with predictions."
-    ),
+    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
+    "with predictions.",
 )
 EMULATED = Note(
     "emulated",

@@ -64,17 +64,13 @@ NOTHING_TO_PREDICT = Note(
 )
 EMULATED = Note(
     "emulated",
-    (
-        "Emulated nodes have no scaling projection, because they share the loopback of one machine instead "
-        "of a network."
-    ),
+    "Emulated nodes have no scaling projection, because they share the loopback of one machine instead "
+    "of a network.",
 )
 WHAT_TO_DO = Note(
     "what-to-do",
-    (
-        "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site "
-        "whose nodes have a network."
-    ),
+    "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site "
+    "whose nodes have a network.",
 )
 TITLE = "How many nodes are worth it, by the rate of the links"
 COUNTS_TITLE = "What numbers of nodes give, with 90 % bands"

@@ -99,7 +99,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         raise InputError(
             "other-study",
             f"is of study {content['study']}",
-            file=display_path(manifest),
+            file=manifest,
             got=content["study"],
             hint=REBUILD_HINT,
         )

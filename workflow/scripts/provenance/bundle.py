@@ -226,7 +226,7 @@ def make_bundle(study: str = "", site: str = "") -> None:
         raise InputError(
             "nothing-to-run",
             f"can run no cell of {campaign.study.name}; nothing to pack",
-            file=display_path(campaign.site.file),
+            file=campaign.site.file,
         )
     check_available(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"

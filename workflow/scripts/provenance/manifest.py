@@ -160,12 +160,10 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
     try:
         content = read_json(file)
     except FileNotFoundError:
-        raise InputError(
-            "missing-file", "no such file", file=display_path(file), hint="make it: ./ringside run"
-        ) from None
+        raise InputError("missing-file", "no such file", file=file, hint="make it: ./ringside run") from None
     except (OSError, ValueError) as error:
         raise InputError(
-            "broken-file", f"cannot be read: {error}", file=display_path(file), expected=expected, hint=hint
+            "broken-file", f"cannot be read: {error}", file=file, expected=expected, hint=hint
         ) from None
     try:
         check(content, "manifest", file)
@@ -177,7 +175,7 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
         raise InputError(
             "foreign-product",
             f"{outside[0]} is no product of {content['study']}",
-            file=display_path(file),
+            file=file,
             key="products",
             got=outside[0],
             expected=expected,

@@ -138,15 +138,13 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
         raise InputError(
             "broken-file",
             f"is broken ({reason})",
-            file=display_path(file),
+            file=file,
             got=reason,
             hint=repeat_hint(folder),
         )
     if difference := find_contradiction(record, planned, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
-        raise InputError(
-            "wrong-record", problem, file=display_path(file), got=difference, hint=repeat_hint(folder)
-        )
+        raise InputError("wrong-record", problem, file=file, got=difference, hint=repeat_hint(folder))
     return record
 
 

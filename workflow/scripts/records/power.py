@@ -31,9 +31,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
                 tables.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
                 refuse_machine_error(error, display_path(file))
-                raise InputError(
-                    "broken-file", f"is broken ({error})", file=display_path(file), hint="remove it"
-                ) from None
+                raise InputError("broken-file", f"is broken ({error})", file=file, hint="remove it") from None
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 

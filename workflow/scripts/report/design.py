@@ -161,10 +161,8 @@ def kept_order(runs: pd.DataFrame) -> Note:
         return Note("order-kept", text, runs=len(started))
     return Note(
         "order-changed",
-        (
-            f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right "
-            "before it."
-        ),
+        f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right "
+        "before it.",
         runs=len(started),
         earlier=earlier,
     )

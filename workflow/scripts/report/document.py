@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import display_path
 from declared.paper import ClassName
 from declared.study import Author, Study
 from report.latex import to_latex
@@ -175,7 +174,7 @@ def check_class(main: Path, name: ClassName) -> None:
         raise InputError(
             "other-class",
             f"is of class {written}, but the study's paper is of class {name}",
-            file=display_path(main),
+            file=main,
             got=written,
             hint=f"set paper: {{class: {written}}}, or rename the file, run the command again and copy "
             "your text",

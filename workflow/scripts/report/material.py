@@ -15,7 +15,6 @@ from analysis.pooling import Pooling, measured_response, pooled, pooled_response
 from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
-from common.files import display_path
 from common.schemas import schema
 from declared.responses import RESPONSES, Response
 from declared.site import Site
@@ -201,7 +200,7 @@ def _svg_size(svg: str, file: Path) -> tuple[float, float]:
         raise InputError(
             "broken-file",
             "does not say its size",
-            file=display_path(file),
+            file=file,
             hint="remove it, then run the command again",
         ) from None
     return width, height
@@ -217,4 +216,4 @@ def _read_bytes(file: Path) -> bytes:
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)
-        raise InputError(code, problem, file=display_path(file), hint="make it: ./ringside run") from None
+        raise InputError(code, problem, file=file, hint="make it: ./ringside run") from None

@@ -440,10 +440,8 @@ def _design(facts: Facts) -> Iterator[str]:
         kind = f"a full factorial design{cite('jain1991')}"
     yield Note(
         "design",
-        (
-            f"The study is {kind} {scope}: {number_of(cells, 'cell')}, each with {per_cell}, "
-            f"{number_of(len(runs), 'run')} in all."
-        ),
+        f"The study is {kind} {scope}: {number_of(cells, 'cell')}, each with {per_cell}, "
+        f"{number_of(len(runs), 'run')} in all.",
         cells=cells,
         replicates=sorted(set(replicates)),
         runs=len(runs),
@@ -525,10 +523,8 @@ def _frameworks(facts: Facts) -> Iterator[str]:
     is_single = len(names) == 1
     yield Note(
         "frameworks",
-        (
-            f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the "
-            f"versions of {see('tab', 'frameworks')}."
-        ),
+        f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the "
+        f"versions of {see('tab', 'frameworks')}.",
         frameworks=framework_order(facts.runs),
     )
     if reference := facts.see("settings", before="", after=""):
@@ -567,10 +563,8 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         loaded = f" (environment modules: {to_latex(join_words(modules))})" if modules else ""
         yield Note(
             "site-software",
-            (
-                f"The software of {to_latex(join_words(installed))} is the site's own{loaded}; the records "
-                "list its packages."
-            ),
+            f"The software of {to_latex(join_words(installed))} is the site's own{loaded}; the records "
+            "list its packages.",
             frameworks=installed,
             modules=modules,
         )
@@ -604,10 +598,8 @@ def _strategies(facts: Facts) -> Iterator[str]:
         counts = sorted(set(pipeline_runs["microbatches"].astype(int)))
         yield Note(
             "microbatches",
-            (
-                f"A batch has {join_words(map(str, counts))} microbatches, scheduled by "
-                f"{join_words(SCHEDULES[name] for name in schedules)}."
-            ),
+            f"A batch has {join_words(map(str, counts))} microbatches, scheduled by "
+            f"{join_words(SCHEDULES[name] for name in schedules)}.",
             microbatches=counts,
             schedules=schedules,
         )
@@ -875,10 +867,8 @@ def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
         yield Note(
             "network-not-measured",
-            (
-                "The network was not measured separately: the study has no gradient all-reduce between "
-                "nodes, or no collective benchmark was run."
-            ),
+            "The network was not measured separately: the study has no gradient all-reduce between "
+            "nodes, or no collective benchmark was run.",
         )
         return
     benchmarks = fit.measured(facts.network)
@@ -971,10 +961,8 @@ def _left_out(facts: Facts) -> Iterator[str]:
         reason = _exclusion_reason(facts, entry, trained)
         yield Note(
             "excluded",
-            (
-                f"Not part of the design: {to_latex(names)}, "
-                f"{f'because {to_latex(reason)}' if reason else 'by choice'}."
-            ),
+            f"Not part of the design: {to_latex(names)}, "
+            f"{f'because {to_latex(reason)}' if reason else 'by choice'}.",
             levels=entry,
             reason=reason,
         )
@@ -999,10 +987,8 @@ def _left_out(facts: Facts) -> Iterator[str]:
     yield _repeats_note(facts.runs)
     yield Note(
         "no-value-left-out",
-        (
-            "No successful run was left out because of its "
-            f"value{facts.see('checks', ': outliers are listed in ', '')}."
-        ),
+        "No successful run was left out because of its "
+        f"value{facts.see('checks', ': outliers are listed in ', '')}.",
     )
 
 
@@ -1158,10 +1144,8 @@ def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
     if (largest := ok["other_cpu_share"].max()) > conditions.NOTABLE_OTHER_SHARE:
         yield Note(
             "other-programs",
-            (
-                f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs that count, "
-                "which may explain differences between cells."
-            ),
+            f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs that count, "
+            "which may explain differences between cells.",
             share=largest,
         )
     affected = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
@@ -1186,10 +1170,8 @@ def _warning_notes(ok: pd.DataFrame) -> Iterator[str]:
         frameworks = sorted(by_text.get_group(text).unique())
         yield Note(
             "library-warning",
-            (
-                f"A library warned in {number_of(count, 'run')} of {join_words(map(to_latex, frameworks))}: "
-                f"``{to_latex(str(text))}''."
-            ),
+            f"A library warned in {number_of(count, 'run')} of {join_words(map(to_latex, frameworks))}: "
+            f"``{to_latex(str(text))}''.",
             warning=text,
             runs=count,
             frameworks=frameworks,
@@ -1221,10 +1203,8 @@ def _origin_threats(facts: Facts) -> Iterator[str]:
     outcome = f"rank {compared} differently" if compared else "give other times"
     yield Note(
         "one-site",
-        (
-            f"All runs were measured at one site{site_text} and one version of each library: other machines, "
-            f"versions and settings may {outcome}."
-        ),
+        f"All runs were measured at one site{site_text} and one version of each library: other machines, "
+        f"versions and settings may {outcome}.",
         compared=compared,
     )
 
@@ -1240,10 +1220,8 @@ def _failed_checks(facts: Facts) -> Iterator[str]:
             consequence = LATTICE_CONSEQUENCE
         yield Note(
             "failed-check",
-            (
-                f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
-                f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
-            ),
+            f"The assumption ``{to_latex(str(row.assumption))}'' is in doubt: "
+            f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}",
             assumption=row.assumption,
             p=row.p,
         )
@@ -1291,10 +1269,8 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if oversubscribed.any():
         yield Note(
             "oversubscribed",
-            (
-                f"{number_of(int(oversubscribed.sum()), 'run')} had more threads than cores, so ranks "
-                "competed for cores."
-            ),
+            f"{number_of(int(oversubscribed.sum()), 'run')} had more threads than cores, so ranks "
+            "competed for cores.",
             runs=int(oversubscribed.sum()),
         )
     yield from _disturbances(ok)
@@ -1302,18 +1278,14 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
             "network-benchmarked-once",
-            (
-                "Each collective benchmark was run once, in one set of processes: its intervals do not cover "
-                "changes from day to day."
-            ),
+            "Each collective benchmark was run once, in one set of processes: its intervals do not cover "
+            "changes from day to day.",
         )
     if (unsuccessful(facts.runs)["status"] != OUT_OF_MEMORY).any():
         yield Note(
             "failed-runs",
-            (
-                f"Failed runs are in no mean{facts.see('missing')}: if mostly slow runs failed, means are "
-                "too optimistic."
-            ),
+            f"Failed runs are in no mean{facts.see('missing')}: if mostly slow runs failed, means are "
+            "too optimistic.",
         )
     if ok["epochs"].max() < MIN_EPOCHS and not facts.study.imported:
         yield Note(

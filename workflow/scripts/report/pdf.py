@@ -94,7 +94,7 @@ def tex_error(log: str, main: Path) -> InputError:
     """Return TeX's first error: its location, its message, and what to install if a package is missing."""
     message = _ERROR.search(log)
     if not message:
-        return InputError("tex-failed", "pdflatex failed without a message", file=display_path(main))
+        return InputError("tex-failed", "pdflatex failed without a message", file=main)
     place = _LOCATION.search(log)  # for a missing file it stands in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
     is_package = bool(_MISSING.search(message["message"]))
@@ -124,7 +124,7 @@ def main(*, main: Path, out: Path, log: Path) -> None:
         raise InputError(
             "not-installed",
             f"{' and '.join(missing)} not found on this machine ({install_hint(main)})",
-            file=display_path(out),
+            file=out,
             got=missing,
             hint=f"the sources are in {display_path(main.parent)}",
         )

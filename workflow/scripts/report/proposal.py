@@ -328,7 +328,7 @@ def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Ser
     records = Records(campaign.runs_csv, campaign.epochs_csv, existing)
     if successful(records.runs).empty:
         problem, expected = "no run succeeded", "at least one measured cell"
-        raise InputError("no-success", problem, file=display_path(campaign.runs_csv), expected=expected)
+        raise InputError("no-success", problem, file=campaign.runs_csv, expected=expected)
     series = choose_series(records.runs, question.levels)
     study = load_records(campaign.runs_csv, existing["network"])
     return records, series, make_request(series, question, *project(study, series.largest, question.nodes))

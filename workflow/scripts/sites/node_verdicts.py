@@ -98,10 +98,8 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             "apptainer",
             "runs",
             lambda report: None if report["apptainer"] else NO_APPTAINER,
-            (
-                f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or "
-                "use deployment: venv"
-            ),
+            f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or "
+            "use deployment: venv",
         )
         blind = [report["host"] for report in reports if not report["fuse"]]
         yield (

@@ -164,7 +164,7 @@ def check_virtual(site: Site) -> None:
         raise InputError(
             "not-running",
             "the virtual cluster is not running",
-            file=display_path(site.file),
+            file=site.file,
             key="placement",
             hint=hint,
         )
@@ -186,7 +186,7 @@ def check_virtual(site: Site) -> None:
             raise InputError(
                 "other-cluster",
                 f"is {value}, but {actual} in the running virtual cluster",
-                file=display_path(site.file),
+                file=site.file,
                 key=key,
                 got=value,
                 hint=f"./ringside cluster down, then {virtual.command_for(site)}",

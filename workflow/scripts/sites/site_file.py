@@ -221,9 +221,7 @@ def _new(name: str) -> Path:
 
 def _already_there(file: Path) -> InputError:
     hint = f"name another site, or remove it: rm {display_path(file)}"
-    return InputError(
-        "already-there", "exists already and is not changed", file=display_path(file), hint=hint
-    )
+    return InputError("already-there", "exists already and is not changed", file=file, hint=hint)
 
 
 def write_site(name: str, partition: str = "", local: bool = False) -> int:

@@ -473,10 +473,8 @@ RULES = (
         _turns_evidence,
         _fixed_help(
             "less-noise",
-            (
-                "less noise: ranks bound to cores, no other programs; fewer all-reduces, over which it "
-                "averages out"
-            ),
+            "less noise: ranks bound to cores, no other programs; fewer all-reduces, over which it "
+            "averages out",
         ),
     ),
     Rule(

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError
-from common.files import display_path, read_json, written_whole
+from common.files import read_json, written_whole
 from ranks.worker.phases import COMMUNICATION
 from traces.timeline import STEP, Timeline, step_bounds
 
@@ -85,9 +85,7 @@ def operator_events(timeline: Timeline, rank: int) -> Iterator[Event]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"is no trace of a profiler ({type(error).__name__}: {error})"
         hint = "repeat the run, or remove the file"
-        raise InputError(
-            "broken-file", problem, file=display_path(file), expected="traceEvents", hint=hint
-        ) from None
+        raise InputError("broken-file", problem, file=file, expected="traceEvents", hint=hint) from None
 
 
 def _profiler_events(profiled: Iterable[Event], rank: int) -> Iterator[Event]:

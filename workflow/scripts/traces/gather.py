@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.measured import successful, traced
 from common.cores import all_cores
 from common.errors import InputError
-from common.files import display_path
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
@@ -77,7 +76,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
         return pd.read_csv(file)
     except (OSError, ValueError) as error:
         raise InputError(
-            "broken-file", f"cannot be read: {error}", file=display_path(file), hint="repeat the run"
+            "broken-file", f"cannot be read: {error}", file=file, hint="repeat the run"
         ) from None
 
 

@@ -114,7 +114,7 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
-        raise InputError("run-failed", problem, file=display_path(attempt / "log.txt"), got=record["status"])
+        raise InputError("run-failed", problem, file=attempt / "log.txt", got=record["status"])
     return attempt
 
 
@@ -131,7 +131,7 @@ def _check_job(campaign: Campaign, planned: Planned) -> None:
         raise InputError(
             "needs-job",
             "slurm starts ranks inside a job only",
-            file=display_path(campaign.site.file),
+            file=campaign.site.file,
             key="launcher",
             hint=f"run {shlex.join(command)}",
         )

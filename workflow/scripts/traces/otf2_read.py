@@ -220,7 +220,7 @@ def read(anchor: Path) -> Timeline:
     """
     if not anchor.is_file():
         expected = "the file of an archive of OTF2, such as traces.otf2"
-        raise InputError("missing-file", "no such file", file=display_path(anchor), expected=expected)
+        raise InputError("missing-file", "no such file", file=anchor, expected=expected)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     events = context.Value("Q", 0, lock=False)
@@ -269,7 +269,7 @@ def _broken_archive_error(anchor: Path) -> InputError:
     return InputError(
         "broken-file",
         "is not a complete OTF2 archive",
-        file=display_path(anchor),
+        file=anchor,
         expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
         hint="copy all three again, or trace again",
     )
@@ -303,7 +303,7 @@ def _read_archive(anchor: Path, events: Any) -> Timeline:
         raise _broken_archive_error(anchor)
     if not rows:
         problem = "has no process with a call of MPI, or with a region that is called like a phase"
-        raise InputError("no-phases", problem, file=display_path(anchor))
+        raise InputError("no-phases", problem, file=anchor)
     intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(
         ["rank", "start", "end"], kind="stable"
     )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.measured import with_phases
 from common.errors import InputError
-from common.files import display_path, read_json
+from common.files import read_json
 from ranks.worker.phases import COMMUNICATION
 from runs.attempts import attempt_folder
 from runs.phases import TABLE, read_intervals
@@ -118,9 +118,7 @@ def read(folder: Path) -> Timeline:
     table = folder / TABLE
     if not table.exists():
         problem = f"has no {TABLE}: the run was not traced, or the file was removed"
-        raise InputError(
-            "missing-file", problem, file=display_path(folder), got=TABLE, hint="trace the run again"
-        )
+        raise InputError("missing-file", problem, file=folder, got=TABLE, hint="trace the run again")
     try:
         record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
         hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
@@ -139,4 +137,4 @@ def read(folder: Path) -> Timeline:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"is not a complete attempt of a run ({type(error).__name__}: {error})"
-        raise InputError("broken-file", problem, file=display_path(folder), hint="repeat the run") from None
+        raise InputError("broken-file", problem, file=folder, hint="repeat the run") from None
