@@ -34,7 +34,7 @@ WORDS = HEADER[:4]
 DASH = "–"
 MIN_CLASSES = 2
 LEGEND = (
-    "sample: an image, HEIGHTxWIDTHxCHANNELS, or a sequence of tokens, LENGTH:VOCABULARY.",
+    "sample: an image, HEIGHTxWIDTHxCHANNELS, a sequence of tokens or a row with clicks, LENGTH:VOCABULARY.",
     (
         "classes: number of outputs, as in data sets with such samples; of a language model the outputs at "
         "each position."

@@ -159,18 +159,18 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
     raise ValueError(f"TensorFlow has no operator {operator.kind}")
 
 
-def _without_layer(operator: Operator, x: Any, other: Any = None) -> Any:
+def _without_layer(operator: Operator, x: Any, operand: Any = None) -> Any:
     """Return the output of an operator that is no layer."""
     match operator.kind:
         case "log_counts":
             return tf.math.log1p(tf.cast(x, tf.float32))
         case "interactions":
-            return join_products(x, other)
+            return join_products(x, operand)
         case "step":
             return x[:, operator["index"]]
         case "steps":
             return x[:, operator["start"] : operator["stop"]]
-    return tf.gather(x, other, axis=1, batch_dims=1)
+    return tf.gather(x, operand, axis=1, batch_dims=1)
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
