@@ -76,6 +76,20 @@ MODELS = {
         "optimizer": "adam",
     },
     "llama": {"model": "llama-nano", "dataset": TOKENS, "batch_size": 32, "precision": "amp"},
+    "bert": {"model": "bert-nano", "dataset": TOKENS, "batch_size": 32, "precision": "amp"},
+    "dlrm": {
+        "model": "dlrm-nano",
+        "dataset": "synthetic-clicks-100-64",
+        "batch_size": 32,
+        "precision": "amp",
+    },
+    "unet": {
+        "model": "unet-nano",
+        "dataset": "synthetic-regions-16x16x3-3-64",
+        "batch_size": 32,
+        "memory_format": "channels-last",
+        "precision": "tf32",
+    },
     "lstm": {"model": "rnn-nano", "dataset": TOKENS, "batch_size": 32},
 }
 

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from strategies.problem import RING, Posed, pose
 from strategies.search import cost_on
@@ -22,7 +22,13 @@ DEVICE = Device(
     receive_s=3e-6,
     receive_byte_s=1e-10,
 )
-SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((40,), 10_000, 10_000, "next")}
+SAMPLES = {
+    CLICKS: ((39,), 2, 26_000, "click"),
+    IMAGES: ((224, 224, 3), 1000),
+    PIXELS: ((64, 64, 3), 4, None, "pixel"),
+    TEXTS: ((40,), 20, 10_000),
+    TOKENS: ((40,), 10_000, 10_000, "next"),
+}
 
 
 def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:

@@ -332,6 +332,9 @@ def test_a_name_says_what_is_drawn() -> None:
     regions = load_dataset("synthetic-regions-32x16x3-4-50")
     assert (kind(regions), targets(regions), class_count(regions)) == ("images", "pixel", 4)
     assert (regions["shape"], regions["train_samples"]) == ([32, 16, 3], 50)
+    clicks = load_dataset("synthetic-clicks-1000-50")
+    assert (kind(clicks), targets(clicks), class_count(clicks)) == ("rows", "click", 2)
+    assert (clicks["shape"], clicks["vocabulary"], clicks["train_samples"]) == ([39], 26_000, 50)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,17 @@ import pytest
 from declared.models import model_graph, model_names
 from models.division import divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import SHARED, Graph
-from models.named import IMAGES, PIXELS, TOKENS, models
+from models.named import CLICKS, IMAGES, PIXELS, TOKENS, models
 
 SAMPLES = {
     IMAGES: "synthetic-64x64x3-10",
     PIXELS: "synthetic-regions-64x64x3-4",
+    CLICKS: "synthetic-clicks-10",
     TOKENS: "synthetic-tokens-100-40",
 }
 UNCUT = {
     **dict.fromkeys(("bert-base", "bert-large", "bert-nano"), 4),  # masked positions reach behind the blocks
+    "dlrm-nano": 4,
     "rnn-nano": 3,
     "rnn-text-nano": 3,
     "rnn-lm": 4,

@@ -1,5 +1,6 @@
 """Graphs of models: published sizes, shapes, weights, and errors of models that do not fit."""
 
+import itertools
 import json
 import math
 import re
@@ -14,7 +15,7 @@ from models.families.recurrent import text_classifier
 from models.families.transformers import vit
 from models.graph import Builder, Graph, from_json, is_decayed, is_trained
 from models.initial import initial_weights
-from models.named import IMAGES, PIXELS, TEXTS, TOKENS, Model, graph, models
+from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, Model, graph, models
 
 MAX_DRAWN_PARAMETERS = 3e7  # larger models have no operators of their own, and take long to draw
 
@@ -72,6 +73,12 @@ def test_the_number_of_parameters_is_the_published_one(name: str, parameters: in
     assert graph(name, *samples).parameters == parameters
 
 
+def test_dlrm_has_the_parameters_of_mlperf_and_one_more_logit() -> None:
+    sizes = (13, 512, 256, 128), (128 + 27 * 26 // 2, 1024, 1024, 512, 256, 1)
+    layers = sum((n_in + 1) * n_out for units in sizes for n_in, n_out in itertools.pairwise(units))
+    assert graph("dlrm", (39,), 2, 26 * 1000, "click").parameters == 26 * 1000 * 128 + layers + 257
+
+
 @pytest.mark.parametrize(("name", "gmacs"), PUBLISHED_GMACS.items())
 def test_multiplications_are_the_published_ones(name: str, gmacs: float) -> None:
     assert graph(name, *IMAGE).macs / 1e9 == pytest.approx(gmacs, abs=0.01)
@@ -100,6 +107,7 @@ def test_every_weight_is_drawn(name: str) -> None:
     samples = {
         IMAGES: ((32, 32, 3), 10),
         PIXELS: ((16, 32, 3), 4, None, "pixel"),
+        CLICKS: ((39,), 2, 260, "click"),
         TEXTS: ((6,), 3, 40),
         TOKENS: ((6,), 40, 40, "next"),
     }[models()[name].sample_kind]

@@ -91,12 +91,13 @@ CASES = {
     )
 }
 CASES["bert-nano"] = partial(graph, "bert-nano", (13,), 23, 23, "next")
+CASES["dlrm-nano"] = partial(graph, "dlrm-nano", (39,), 2, 26 * 3, "click")
 CASES["unet-nano"] = partial(graph, "unet-nano", (8, 12, 3), 3, None, "pixel")
 RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 amplifies the rounding of float32
 RATE = 0.1  # of narrow models, whose logits are small
 SMALL_RATE = {"unet-nano": 1e-2}  # of a model in which a relu's kink lies close to many pixels
 TOLERANCE = 1e-4  # relative to the largest logit
-CLOSE = dict.fromkeys(("bert-nano", "llama-3-8b", "llama-3.2-1b", "unet-nano"), 1e-6)
+CLOSE = dict.fromkeys(("bert-nano", "dlrm-nano", "llama-3-8b", "llama-3.2-1b", "unet-nano"), 1e-6)
 N_STEPS = dict.fromkeys(CLOSE, 3)
 DEEP = {
     "resnet-101.32": 5e-4,
@@ -119,6 +120,7 @@ BY_JAX = {
     "lenet-5.28",
     "branches",
     "bert-nano",
+    "dlrm-nano",
     "gpt-2",
     "llama-3-8b",
     "vit-b-16",

@@ -30,6 +30,7 @@ def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tm
         "bert": graph("bert-nano", (13,), 23, 23, "next"),
         "llama": graph("llama-nano", (7,), 23, 23, "next"),
         "unet": graph("unet-nano", (8, 12, 3), 3, None, "pixel"),
+        "dlrm": graph("dlrm-nano", (39,), 2, 260, "click"),
         "vit": narrow_transformer(vit, (8, 12, 3), None, layers=2, heads=2, units=16),
     }
     (tmp_path / "graphs.json").write_text(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from models.graph import Builder, Graph
-from models.named import IMAGES, PIXELS, TEXTS, TOKENS, graph, models
+from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import LOSS, Degrees, Space, divide, region_needed, region_of
 
 SAMPLES = {
     IMAGES: ((64, 64, 3), 10),
     PIXELS: ((64, 64, 3), 4, None, "pixel"),
+    CLICKS: ((39,), 2, 260, "click"),
     TEXTS: ((12,), 5, 30),
     TOKENS: ((12,), 30, 30, "next"),
 }

@@ -200,6 +200,8 @@ def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object
          {"memory_format": "channels-last", "dataset": "text8-small"}),
         ({"model": ["small-cnn"]}, "model-does-not-fit-data",
          {"model": "small-cnn", "dataset": "text8-small"}),
+        ({"model": ["dlrm-nano"]}, "model-does-not-fit-data",
+         {"model": "dlrm-nano", "dataset": "text8-small"}),
         ({"model": ["unet-nano"], "dataset": ["synthetic-8x8x3-4"]}, "model-does-not-fit-data",
          {"model": "unet-nano", "dataset": "synthetic-8x8x3-4"}),
         ({"model": ["unet-nano"], "dataset": ["synthetic-regions-8x8x3-4"], "augmentation": ["flip"]},

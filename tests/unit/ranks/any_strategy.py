@@ -34,6 +34,7 @@ MODELS: dict[
     "small-cnn": ("small-cnn", (8, 8, 1), 10),
     "alexnet": ("alexnet", (64, 64, 3), 10),
     "inception-v3": ("inception-v3", (80, 80, 3), 10),
+    "dlrm-nano": ("dlrm-nano", (39,), 2, 260, "click"),
     "unet-nano": ("unet-nano", (8, 12, 3), 3, None, "pixel"),
     "wide-mlp": ("wide-mlp", (8, 8, 1), 10),
     "gpt-nano": ("gpt-nano", (12,), 20, 20, "next"),

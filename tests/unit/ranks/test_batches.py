@@ -10,7 +10,17 @@ import pytest
 
 from models.graph import Graph, Operator, Shape
 from models.named import graph
-from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Regions, Topics, mask_tokens
+from ranks.worker.batches import (
+    Augmentation,
+    Batch,
+    Clicks,
+    Counting,
+    Fresh,
+    Noise,
+    Regions,
+    Topics,
+    mask_tokens,
+)
 from ranks.worker.context import Context
 from ranks.worker.group import Group
 
@@ -24,6 +34,7 @@ def images(number: int, side: int = 16) -> np.ndarray:
     [
         Noise(7, 64, (5, 5, 3), 10),
         Regions(7, 64, (5, 9, 3), 3),
+        Clicks(7, 64, 26 * 10),
         Counting(7, 64, 12, 50),
         Topics(7, 64, 12, 50, 4),
     ],
@@ -54,6 +65,19 @@ def test_the_class_of_each_pixel_can_be_learnt() -> None:
     assert (pixels[:, :8, :8] == pixels[:, :1, :1]).all() and (pixels[:, 7] != pixels[:, 8]).any()
     means = [images[pixels == label].mean() for label in range(3)]
     assert means == pytest.approx([0.75 * 127.5 + level / 4 - 0.4 for level in (0, 127, 255)], abs=1.5)
+
+
+def test_clicks_follow_from_categories() -> None:
+    rows, labels = Clicks(7, 4000, 26 * 100).read(1, slice(0, 4000), np.arange(4000))
+    counts, values = rows[:, :13], rows[:, 13:] - 100 * np.arange(26)
+    assert (rows.shape, labels.shape, rows.dtype, labels.dtype) == ((4000, 39), (4000,), np.int64, np.int64)
+    assert counts.min() == 0 and counts.max() == 4095 and np.median(counts) < 100, "of all magnitudes"
+    assert values.min() == 0 and 90 < values.max() < 100 and (values < 25).mean() > 0.5, "few are frequent"
+    assert 0.3 < labels.mean() < 0.7
+    by_value = np.zeros((26 * 100, 2))
+    np.add.at(by_value, (rows[:, 13:], labels[:, None]), 1)
+    share = (by_value[:, 1] + labels.mean()) / (by_value.sum(1) + 1)
+    assert ((share[rows[:, 13:]].mean(1) > labels.mean()) == labels).mean() > 0.9, "each value has its part"
 
 
 def test_what_follows_a_token_can_be_learnt() -> None:

@@ -19,7 +19,7 @@ from launchers.launch import SCRIPTS
 from models.families.recurrent import translation
 from models.graph import Builder, Graph, is_trained
 from models.initial import initial_weights
-from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from ranks.frameworks.lbann import experiment
 from ranks.frameworks.lbann.layers import _check_in_place, file_of, layers, model, save
 from ranks.frameworks.lbann.prototext import Word, text
@@ -145,8 +145,10 @@ def graph_named(name: str) -> Graph:
 
 def of_model(name: str, shape: tuple[int, ...]) -> Graph:
     """A model for images of this shape, or for sequences of VOCABULARY."""
-    label_shapes: dict[str, Any] = {
+    label_shapes: dict[str, tuple[Any, ...]] = {
+        CLICKS: (2, VOCABULARY, "click"),
         IMAGES: (10,),
+        PIXELS: (4, None, "pixel"),
         TEXTS: (4, VOCABULARY),
         TOKENS: (VOCABULARY, VOCABULARY, "next"),
     }
@@ -235,7 +237,7 @@ def assert_known(fields: Fields, message: str) -> None:
         for shape in (
             [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.sample_kind == IMAGES else [(6,)]
         )
-        if not name.startswith(("bert", "unet", "vit", "llama", "gpt-2-"))
+        if not name.startswith(("bert", "dlrm", "unet", "vit", "llama", "gpt-2-"))
     ],
 )
 def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, ...]) -> None:
@@ -370,8 +372,9 @@ def test_plan_refuses_exactly_what_lbann_cannot_compute(device: str) -> None:
     for name, entry in models().items():
         if name.startswith("gpt-2-"):
             continue  # a larger GPT-2, whose heads are thousands of layers
+        shapes = {IMAGES: (96, 96, 3), PIXELS: (96, 96, 3), CLICKS: (39,)}
         built_graph = of_model(
-            name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.sample_kind == IMAGES else (6,)
+            name, (28, 28, 1) if name == "lenet-5" else shapes.get(entry.sample_kind, (6,))
         )
         if refused & {
             part for operator in built_graph.operators for part in (operator.kind, *operator.settings)

@@ -86,6 +86,7 @@ def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: 
         ("rnn-translation", 4),
         ("alexnet", 1),
         ("inception-v3", 1),
+        ("dlrm-nano", 4),
         ("unet-nano", 4),
         ("vit-b-16", 1),
     ],

@@ -127,7 +127,11 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
                 marks=pytest.mark.every_framework,
             )
             for framework in ("tensorflow-single", "jax-single")
-            for model, dataset in (("bert-nano", "tokens-32-16"), ("unet-nano", "regions-16x8x3-3"))
+            for model, dataset in (
+                ("bert-nano", "tokens-32-16"),
+                ("dlrm-nano", "clicks-20"),
+                ("unet-nano", "regions-16x8x3-3"),
+            )
         ),
         ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
         pytest.param(

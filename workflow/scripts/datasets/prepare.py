@@ -29,7 +29,7 @@ from datasets.identity import data_files
 from datasets.made_up import write_archives
 from datasets.prepared import write_images, write_tokens
 from datasets.verified import first_changed_file, write_verified
-from declared.datasets import FOLDERS, FRESH, TOKENS, kind, load_dataset, sample_name
+from declared.datasets import FOLDERS, FRESH, IMAGES, TOKENS, kind, load_dataset, sample_name
 from declared.site import load_site
 from environments.steps import build_lock, print_progress
 
@@ -89,25 +89,22 @@ def write_parts(dataset: str, entry: Mapping[str, Any], folder: Path, store: Sto
         parts = {part: _write_part(dataset, entry, content, part, folder / part) for part in PARTS}
     manifest["source"] = describe_source(entry, archives_by_name)
     if kind(entry) == TOKENS:
-        return {**manifest, **_token_keys(entry)}
+        return {**manifest, **_label_keys(entry)}
     return {**manifest, "classes": content.classes, **{key: parts["train"][key] for key in ("mean", "std")}}
 
 
 def _fresh_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest entries of samples that the worker draws."""
-    if kind(entry) == TOKENS:
-        return _token_keys(entry)
-    channels, targets = entry["shape"][2], {key: entry[key] for key in ("targets",) if key in entry}
-    return targets | {
-        "classes": entry["classes"],
-        "mean": [UNIFORM_MEAN] * channels,
-        "std": [UNIFORM_STD] * channels,
-    }
+    keys = _label_keys(entry)
+    if kind(entry) == IMAGES:
+        channels = entry["shape"][2]
+        keys |= {"mean": [UNIFORM_MEAN] * channels, "std": [UNIFORM_STD] * channels}
+    return keys
 
 
-def _token_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest entries of tokens."""
-    return {key: entry[key] for key in ("vocabulary", "classes") if key in entry}
+def _label_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest entries of tokens and labels."""
+    return {key: entry[key] for key in ("vocabulary", "classes", "targets") if key in entry}
 
 
 def _write_part(

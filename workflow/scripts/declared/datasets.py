@@ -16,11 +16,12 @@ from common.files import CHECKOUT, display_path, load_yaml
 from common.text import alternatives
 from common.written import Keys, Maybe, Rules, key, optional, parse
 from declared.factors import level_type
+from models.graph import N_CATEGORIES, N_COUNTS
 
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
-IMAGES, TOKENS = "images", "tokens"  # what a data set consists of
-CLASS, PIXEL, NEXT = "class", "pixel", "next"  # what the labels of samples are
+IMAGES, TOKENS, ROWS = "images", "tokens", "rows"  # what a data set consists of
+CLASS, PIXEL, CLICK, NEXT = "class", "pixel", "click", "next"  # what the labels of samples are
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 TOKENS_FORMAT, PARQUET = "token-files", "parquet"
@@ -45,6 +46,7 @@ FRESH_NAMES = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
     "regions": "synthetic-regions-<height>x<width>x<channels>-<classes>[-<samples>]",
     "tokens": "synthetic-tokens-<vocabulary>-<length>[-<samples>]",
+    "clicks": "synthetic-clicks-<values>[-<samples>]",
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
 FRESH_SAMPLES = 10240
@@ -56,6 +58,7 @@ _FRESH = {
     "images": re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
     "regions": re.compile(rf"synthetic-regions-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
     "tokens": re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
+    "clicks": re.compile(rf"synthetic-clicks-(?P<values>[1-9]\d{{0,6}}){_SAMPLES}"),
     "text": re.compile(rf"synthetic-text-{_TOKENS}-{_CLASSES}{_SAMPLES}"),
 }
 
@@ -337,15 +340,18 @@ def kind(entry: Mapping[str, Any]) -> str:
     """Return what a data set consists of.
 
     IMAGES have the shape [height, width, channels]; TOKENS are sequences [length] of numbers below
-    `vocabulary`.
+    `vocabulary`; ROWS are counts and categories of click logs.
     """
+    if targets(entry) == CLICK:
+        return ROWS
     return TOKENS if "vocabulary" in entry else IMAGES
 
 
 def targets(entry: Mapping[str, Any]) -> str:
     """Return what labels are.
 
-    CLASS is one per sample, PIXEL one per pixel, NEXT the token after each token of a sample.
+    CLASS is one per sample, PIXEL one per pixel, CLICK whether a row was clicked, NEXT the token after each
+    token of a sample.
     """
     return str(entry.get("targets", CLASS if "classes" in entry else NEXT))
 
@@ -363,7 +369,7 @@ def token_bytes(vocabulary: int) -> int:
 
 def sample_name(entry: Mapping[str, Any]) -> str:
     """Return the noun for samples of the data set, in the plural."""
-    return "sequences" if kind(entry) == TOKENS else "images"
+    return {IMAGES: "images", TOKENS: "sequences", ROWS: "rows"}[kind(entry)]
 
 
 @functools.cache
@@ -437,7 +443,11 @@ def _fresh(name: str, numbers: Mapping[str, int]) -> dict[str, Any]:
     """
     samples, classes = numbers["samples"], numbers.get("classes", 0)
     drawn: dict[str, Any]
-    if "vocabulary" in numbers:
+    if name == "clicks":
+        classes, values = 2, numbers["values"]
+        title = f"Rows of {N_COUNTS} counts and {N_CATEGORIES} categories of {values} values, with clicks"
+        drawn = {"shape": [N_COUNTS + N_CATEGORIES], "vocabulary": N_CATEGORIES * values, "targets": CLICK}
+    elif "vocabulary" in numbers:
         length, vocabulary = numbers["length"], numbers["vocabulary"]
         samples_text = (
             f"Texts of {length} tokens, {classes} classes" if classes else f"Sequences of {length} tokens"

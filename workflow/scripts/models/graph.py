@@ -37,6 +37,7 @@ Shape = tuple[int, ...]
 Size = int | list[int]
 
 BYTES = 4  # of a float32 number
+N_COUNTS, N_CATEGORIES = 13, 26  # in a row of Criteo's click logs
 NOT_TRAINED = ("mean", "variance")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
@@ -534,6 +535,21 @@ class Builder:
         """Add the selection of the positions of a sequence that a sample's elements `positions` name."""
         (_, units), (count,) = self._sequence(x), self.shape(positions)
         return self._add("gather", (x, positions), (count, units), name=name)
+
+    def log_counts(self, x: str, *, name: str = "") -> str:
+        """Add log(1 + count) of elements of a sample that are counts."""
+        return self._add("log_counts", (x,), self.shape(x), name=name)
+
+    def interactions(self, x: str, vectors: str, *, name: str = "") -> str:
+        """Add a vector followed by the products of each pair among it and other vectors (Naumov et al. 2019).
+
+        Pairs (i, j) with i > j are in row-major order; `macs` are counted as if it multiplied all pairs.
+        """
+        (units,), (count, other_units) = self.shape(x), self._sequence(vectors)
+        if units != other_units:
+            raise ValueError(f"cannot multiply {x} {self.shape(x)} by {vectors} {self.shape(vectors)}")
+        shape, macs = (units + count * (count + 1) // 2,), (count + 1) ** 2 * units
+        return self._add("interactions", (x, vectors), shape, macs=macs, name=name)
 
     def sequence(self, x: str, *, name: str = "") -> str:
         """Add a reshape of an image into the sequence of its pixels, in row-major order."""

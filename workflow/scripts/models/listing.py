@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from common.errors import InputError
 from common.text import aligned, alternatives
-from models.graph import Graph, Shape
-from models.named import IMAGES, PIXELS, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
+from models.graph import N_CATEGORIES, N_COUNTS, Graph, Shape
+from models.named import CLICKS, IMAGES, PIXELS, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
 
 Samples = tuple[Shape, int] | tuple[Shape, int, int | None, str]  # arguments of models.named.graph
 
@@ -16,6 +16,7 @@ INPUTS: dict[str, tuple[Samples, ...]] = {
         ((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000),
     ),
     PIXELS: (((64, 64, 3), 4, None, "pixel"), ((256, 256, 3), 2, None, "pixel")),
+    CLICKS: (((N_COUNTS + N_CATEGORIES,), 2, 260_000, "click"),),
     TEXTS: (((40,), 2, 10_000, "class"),),
     TOKENS: (((40,), 10_000, 10_000, "next"), ((64,), 256, 256, "next"), ((1024,), 50_257, 50_257, "next")),
 }  # fmt: skip
@@ -33,7 +34,7 @@ WORDS = HEADER[:4]
 DASH = "–"
 MIN_CLASSES = 2
 LEGEND = (
-    "sample: an image, HEIGHTxWIDTHxCHANNELS, or a sequence of tokens, LENGTH:VOCABULARY.",
+    "sample: an image, HEIGHTxWIDTHxCHANNELS, a sequence of tokens or a row with clicks, LENGTH:VOCABULARY.",
     (
         "classes: number of outputs, as in data sets with such samples; of a language model the outputs at "
         "each position."

@@ -14,7 +14,8 @@ SMALL = 64  # pixels of the largest images that get the small stem
 
 MASKED_SHARE = 0.15  # of the tokens of a sequence (Devlin et al., NAACL 2019, section 3.1)
 
-IMAGES, PIXELS, TEXTS, TOKENS = "images", "pixels", "texts", "tokens"  # kinds of samples
+# Kinds of samples.
+IMAGES, PIXELS, TEXTS, TOKENS, CLICKS = "images", "pixels", "texts", "tokens", "clicks"
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Model:
         source: Where the model was published.
         initializer: See models.initial.
         sample_kind: `images` or `texts` (sequences of tokens) that have a class, images whose `pixels` have
-            one each, or sequences of `tokens` whose label at each position is the next token; `classes` is
-            then the size of the vocabulary.
+            one each, rows of counts and categories with `clicks`, or sequences of `tokens` whose label at
+            each position is the next token; `classes` is then the size of the vocabulary.
         is_masked: Whether it predicts masked tokens in place of next ones. A sample is then the tokens, and
             the positions of the masked ones; the mask is one more token of the vocabulary.
     """
@@ -78,8 +79,8 @@ def graph(
         shape: (height, width, channels) of images, (length,) of sequences of tokens.
         classes: Number of classes; for `next` the size of the vocabulary.
         vocabulary: Number of different tokens, None for images.
-        targets: What labels are: `class`, one for each sample; `pixel`, a class of each pixel; or `next`, the
-            next token at each position.
+        targets: What labels are: `class`, one for each sample; `pixel`, a class of each pixel; `click`,
+            whether a row was clicked; or `next`, the next token at each position.
 
     Raises:
         ValueError: If the model is made for other samples, if they are too small, or if shapes do not match.
@@ -97,8 +98,9 @@ def graph(
         built = builder.graph()
         _check_logits(built, classes, model.sample_kind)
     except ValueError as error:
-        size = f"{shape[0]} x {shape[1]} pixels" if vocabulary is None else f"{shape[0]} tokens"
-        samples = "images" if vocabulary is None else "sequences"
+        element = {CLICKS: "elements"}.get(kind, "tokens")
+        size = f"{shape[0]} x {shape[1]} pixels" if vocabulary is None else f"{shape[0]} {element}"
+        samples = "images" if vocabulary is None else {CLICKS: "rows"}.get(kind, "sequences")
         raise ValueError(f"model {name} cannot be built for {samples} of {size}: {error}") from None
     return built
 
@@ -107,7 +109,7 @@ def sample_kind(vocabulary: int | None, targets: str) -> str:
     """Return the kind of samples with this vocabulary (None: images) and these labels (see `graph`)."""
     if targets == "class":
         return IMAGES if vocabulary is None else TEXTS
-    return {"pixel": PIXELS, "next": TOKENS}[targets]
+    return {"pixel": PIXELS, "click": CLICKS, "next": TOKENS}[targets]
 
 
 def check_sample_kind(expected: str, kind: str) -> None:
@@ -180,5 +182,6 @@ _KIND_TITLES = {
     IMAGES: "images",
     PIXELS: "images with a class of each pixel",
     TEXTS: "texts with a class",
+    CLICKS: "rows with clicks",
     TOKENS: "tokens that predict the next one",
 }

@@ -462,13 +462,15 @@ class _SpaceBuilder:
 
 _ADD = {
     **dict.fromkeys(("conv", "depthwise_conv", "max_pool", "average_pool"), _SpaceBuilder._windowed),
-    **dict.fromkeys(("batch_norm", "dropout", "add", "multiply", "positions"), _SpaceBuilder._elementwise),
+    **dict.fromkeys(
+        ("batch_norm", "dropout", "add", "log_counts", "multiply", "positions"), _SpaceBuilder._elementwise
+    ),
     "activation": lambda builder, operator: (
         builder._all_units(operator) if operator["function"] == "softmax" else builder._elementwise(operator)
     ),
     "multiply_channels": _SpaceBuilder._gates,
     "global_average_pool": _SpaceBuilder._pooled,
-    **dict.fromkeys(("flatten", "up_conv"), _SpaceBuilder._flattened),
+    **dict.fromkeys(("flatten", "interactions", "up_conv"), _SpaceBuilder._flattened),
     "dense": _SpaceBuilder._dense,
     "tied_dense": _SpaceBuilder._tied,
     **dict.fromkeys(("add_vector", "layer_norm", "rms_norm"), _SpaceBuilder._all_units),

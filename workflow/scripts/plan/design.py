@@ -23,7 +23,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from declared.commands import Command
-from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, targets
+from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, sample_name, targets
 from declared.factors import (
     CUSTOM,
     LARGEST,
@@ -610,7 +610,7 @@ def _check_image_factors(levels: Levels) -> None:
         return
     for name, neutral, effect in IMAGE_FACTORS:
         if levels[name] != neutral:
-            reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has sequences of tokens"
+            reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has {sample_name(entry)}"
             raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
 
 

@@ -39,7 +39,7 @@ from common.errors import InputError
 from common.files import load_yaml
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of
-from declared.datasets import NEXT, PIXEL, TOKENS, class_count, kind, load_dataset, targets
+from declared.datasets import NEXT, PIXEL, ROWS, TOKENS, class_count, kind, load_dataset, targets
 from declared.factors import UNTRACED, Levels, matches
 from declared.factors import factor_table as factor_rules
 from declared.frameworks import Framework, has_strategies, load_framework
@@ -52,6 +52,7 @@ from declared.responses import RESPONSES
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
+from models.graph import N_CATEGORIES, N_COUNTS
 from models.named import MASKED_SHARE, models
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE
 from network import fit
@@ -732,6 +733,11 @@ def _dataset(name: str) -> str:
         shape = (
             f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; "
             f"{targets_text}"
+        )
+    elif kind(entry) == ROWS:
+        shape = (
+            f"rows of {N_COUNTS} counts and {N_CATEGORIES} categories, which have "
+            f"{entry['vocabulary']:,} values together; labels are clicks"
         )
     else:
         height, width, channels = entry["shape"]

@@ -33,7 +33,7 @@ from common.files import display_path, write_text
 from common.tables import stored_file
 from common.templates import render
 from common.text import end_sentence, join_words, number_of, size
-from declared.datasets import TOKENS, find_dataset, kind, token_bytes
+from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device
 from declared.factors import factor_rules
 from declared.figures import Declared
@@ -179,7 +179,7 @@ def _input_facts(dataset: str, request: Request) -> dict[str, Any]:
     entry = find_dataset(dataset)
     if entry is None:
         return {"data_bytes": None}
-    bytes_of_number = token_bytes(entry["vocabulary"]) if kind(entry) == TOKENS else 1
+    bytes_of_number = token_bytes(entry["vocabulary"]) if "vocabulary" in entry else 1
     sample_bytes = math.prod(entry["shape"]) * bytes_of_number
     return {
         "sample_bytes": sample_bytes,

@@ -33,7 +33,7 @@ from figures import style
 from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.listing import inputs_of, parse_image, parse_tokens
-from models.named import IMAGES, PIXELS, TEXTS, TOKENS, graph, models
+from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
@@ -259,7 +259,7 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
             (length,),
             vocabulary if sample_kind == TOKENS else classes,
             vocabulary,
-            "class" if sample_kind == TEXTS else "next",
+            rest[1],
         )
     try:
         return graph(model, *samples)

@@ -204,6 +204,20 @@ def _dropout(x: Any, rate: float, seed: Any) -> Any:
     return x * mask / (1 - rate)
 
 
+def _join_products(x: Any, vectors: Any) -> Any:
+    """Return vectors [N, units], and products of pairs among them and [N, count, units].
+
+    Another product selects the pairs, since DTensor has no rule for gathering them.
+    """
+    joined = tf.concat([x[:, None], vectors], 1)
+    n_vectors = joined.shape[1]
+    pairs = np.flatnonzero(np.tri(n_vectors, k=-1))
+    products = tf.reshape(tf.einsum("nau,nbu->nab", joined, joined), (x.shape[0], n_vectors**2))
+    return tf.concat(
+        [x, tf.matmul(products, tf.constant(np.eye(n_vectors**2, dtype=np.float32)[:, pairs]))], 1
+    )
+
+
 WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
     "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
     "max_pool": lambda operator, x: tf.nn.max_pool2d(
@@ -218,6 +232,8 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {
     "step": lambda operator, x: x[:, operator["index"]],
     "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
     "gather": lambda _, x, positions: tf.einsum("nkp,npu->nku", tf.one_hot(positions, x.shape[1]), x),
+    "log_counts": lambda _, x: tf.math.log1p(tf.cast(x, tf.float32)),
+    "interactions": lambda _, x, vectors: _join_products(x, vectors),
     "flatten": lambda _, x: tf.reshape(x, (x.shape[0], -1)),
     "sequence": lambda operator, x: tf.reshape(x, (x.shape[0], *operator.shape)),
 }

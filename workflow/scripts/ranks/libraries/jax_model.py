@@ -247,6 +247,13 @@ def _dropout(x: Array, rate: float, key: Array | None) -> Array:
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
+def _join_products(x: Array, vectors: Array) -> Array:
+    """Return vectors [N, units], and products of pairs among them and [N, count, units]."""
+    joined = jnp.concatenate([x[:, None], vectors], 1)
+    rows, columns = np.tril_indices(joined.shape[1], -1)
+    return jnp.concatenate([x, (joined @ joined.swapaxes(1, 2))[:, rows, columns]], 1)
+
+
 WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
     "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
     "max_pool": lambda operator, x: _windows(operator, x, -jnp.inf, lax.max),
@@ -261,6 +268,8 @@ WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
     "step": lambda operator, x: x[:, operator["index"]],
     "steps": lambda operator, x: x[:, operator["start"] : operator["stop"]],
     "gather": lambda _, x, positions: jnp.take_along_axis(x, positions[..., None], 1),
+    "log_counts": lambda _, x: jnp.log1p(x.astype(jnp.float32)),
+    "interactions": lambda _, x, vectors: _join_products(x, vectors),
     "flatten": lambda _, x: x.reshape(len(x), -1),
     "sequence": lambda operator, x: x.reshape(len(x), *operator.shape),
 }

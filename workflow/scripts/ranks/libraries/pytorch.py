@@ -30,6 +30,8 @@ from ranks.libraries.pytorch_layers import (
     Positions,
     attention_kernel,
     gather_positions,
+    join_products,
+    log_counts,
 )
 from ranks.libraries.pytorch_own import (
     build_own,
@@ -76,6 +78,11 @@ WEIGHTS = {
         for part in ("query", "key", "value", "output")
         for weight, name in (("kernel", "weight"), ("bias", "bias"))
     },
+}
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "gather": gather_positions,
+    "interactions": join_products,
+    "log_counts": log_counts,
 }
 LSTM_WEIGHTS = {"kernel": "weight_ih_l0", "recurrent_kernel": "weight_hh_l0", "bias": "bias_ih_l0"}
 #: switches of fused kernels of attention; those of flash attention hold for CPUs, too
@@ -207,8 +214,8 @@ def _called(
             return calls.call_function(
                 nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight"))
             )
-        case "gather":
-            return calls.call_function(gather_positions, inputs)
+        case "gather" | "interactions" | "log_counts":
+            return calls.call_function(FUNCTIONS[operator.kind], inputs)
         case "final_state":
             (outputs,) = inputs
             return calls.call_function(getitem, (outputs.args[0], 1))

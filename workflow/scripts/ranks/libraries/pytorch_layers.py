@@ -49,6 +49,18 @@ def gather_positions(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
+def log_counts(x: torch.Tensor) -> torch.Tensor:
+    """Return log(1 + count) of integers."""
+    return torch.log1p(x.to(torch.get_default_dtype()))
+
+
+def join_products(x: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return vectors [N, units], and products of pairs among them and [N, count, units]."""
+    joined = torch.cat([x[:, None], vectors], 1)
+    rows, columns = torch.tril_indices(joined.shape[1], joined.shape[1], -1, device=x.device)
+    return torch.cat([x, torch.bmm(joined, joined.transpose(1, 2))[:, rows, columns]], 1)
+
+
 def rotated(x: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
     """Rotate pairs of units of [N, heads, length, units] by the cosines and sines of models.initial."""
     cosines, sines = tables

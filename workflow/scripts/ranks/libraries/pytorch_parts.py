@@ -13,7 +13,7 @@ from models.graph import Graph, Operator, is_trained
 from models.initial import rotary_tables
 from models.layout import Region
 from models.soap import Layer, Space
-from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
+from ranks.libraries.pytorch import ACTIVATIONS, FUNCTIONS, LSTM_WEIGHTS
 from ranks.libraries.pytorch_layers import LSTM, gather_positions, rotated
 
 IMAGE = 3  # dimensions of an image
@@ -158,6 +158,8 @@ class Part:
                 return lambda x: x + weight("table")[slice(*self.region[1])]
             case "add_vector":
                 return lambda x: x + weight("vector")
+            case "interactions" | "log_counts":
+                return FUNCTIONS[operator.kind]
             case "batch_norm":
                 names = ("mean", "variance", "scale", "offset")
                 settings = 1 - operator["momentum"], operator["epsilon"]

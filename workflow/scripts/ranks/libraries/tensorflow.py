@@ -31,6 +31,7 @@ from ranks.libraries.tensorflow_layers import (
     RMSNorm,
     TiedDense,
     UpConv,
+    join_products,
 )
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
@@ -151,21 +152,25 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
             return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
         case "final_state":
             return x.node.outputs[1:]
-        case "step" | "steps" | "gather":
-            return _selected(operator, x, *inputs[1:])
+        case "step" | "steps" | "gather" | "log_counts" | "interactions":
+            return _without_layer(operator, x, *inputs[1:])
         case "sequence":
             return layers.Reshape(operator.shape, name=name)(x)
     raise ValueError(f"TensorFlow has no operator {operator.kind}")
 
 
-def _selected(operator: Operator, x: Any, positions: Any = None) -> Any:
-    """Return the selected positions of sequences."""
+def _without_layer(operator: Operator, x: Any, operand: Any = None) -> Any:
+    """Return the output of an operator that is no layer."""
     match operator.kind:
+        case "log_counts":
+            return tf.math.log1p(tf.cast(x, tf.float32))
+        case "interactions":
+            return join_products(x, operand)
         case "step":
             return x[:, operator["index"]]
         case "steps":
             return x[:, operator["start"] : operator["stop"]]
-    return tf.gather(x, positions, axis=1, batch_dims=1)
+    return tf.gather(x, operand, axis=1, batch_dims=1)
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:

@@ -144,6 +144,14 @@ class Attention(tf.keras.layers.Layer):
         return product if bias is None else product + bias
 
 
+def join_products(x: Any, vectors: Any) -> Any:
+    """Return vectors [N, units], and products of pairs among them and [N, count, units]."""
+    joined = tf.concat([x[:, None], vectors], 1)
+    n_vectors = joined.shape[1]
+    products = tf.reshape(tf.matmul(joined, joined, transpose_b=True), (-1, n_vectors**2))
+    return tf.concat([x, tf.gather(products, np.flatnonzero(np.tri(n_vectors, k=-1)), axis=1)], 1)
+
+
 def _rotated(x: Any, tables: np.ndarray) -> Any:
     """Rotate pairs of units of [N, heads, length, units] by their position (models.initial), in float32."""
     cosines, sines = tables

@@ -1,7 +1,8 @@
 """Batches of a rank, the same in every framework.
 
 Images are uint8 [N, H, W, C] with int64 labels [N], or [N, H W], one for each pixel. Tokens are int64 [N,
-length] with int64 labels: [N], or [N, length], where the label of each token is the one that follows.
+length] with int64 labels: [N], or [N, length], where the label of each token is the one that follows. Rows of
+click logs are int64 [N, 39]: counts, then categories, which are numbers of one vocabulary, with labels [N].
 
 Prepared samples are read from the memory-mapped file. Samples of a `fresh` data set are drawn, each from the
 seed, the epoch and its place in the epoch's order; so is the augmentation of an image. Neither depends on the
@@ -14,11 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from models.graph import N_CATEGORIES, N_COUNTS
+
 Batch = tuple[np.ndarray, np.ndarray]
 
 # Separate the random numbers of augmentation and of masks from those of the order.
 AUGMENTATION_STREAM, MASKING_STREAM = 1, 2
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of masked positions: those with the mask, and with a random token
+KNUTH_FACTOR = 2_654_435_761  # of multiplicative hashing
 SQUARE = 8  # pixels of a side
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
 
@@ -155,6 +159,30 @@ class Topics(Fresh):
         return np.where(own, of_class, numbers % self.vocabulary), labels
 
 
+class Clicks(Fresh):
+    """Rows of click logs: half of the values of categories are for a click, the others against it.
+
+    Small values of a category are more frequent than large ones, and counts are of all magnitudes.
+    """
+
+    words = N_COUNTS + N_CATEGORIES
+
+    def __init__(self, seed: int, samples: int, vocabulary: int) -> None:
+        super().__init__(seed, samples)
+        self.n_values = vocabulary // N_CATEGORIES
+
+    def draw(self, drawn: np.ndarray) -> Batch:
+        """See Fresh."""
+        counts, categories = np.split(drawn, [N_COUNTS], axis=1)
+        counts = (counts & np.uint64(4095)) >> ((counts >> np.uint64(60)) % np.uint64(13))
+        high, low = categories >> np.uint64(32), categories & np.uint64(2**32 - 1)
+        values = (high % self.n_values) * (low % self.n_values) // self.n_values
+        values = values.astype(np.int64) + self.n_values * np.arange(N_CATEGORIES)
+        n_for = ((values * KNUTH_FACTOR >> 15) & 1).sum(1)
+        rows = np.concatenate([counts.astype(np.int64), values], axis=1)
+        return rows, (n_for > N_CATEGORIES // 2).astype(np.int64)
+
+
 def split_of(data: Path, name: str, manifest: dict[str, Any], seed: int) -> Split:
     """Return the split `train` or `validation` of the prepared data set in `data`."""
     tokens = "vocabulary" in manifest
@@ -164,6 +192,8 @@ def split_of(data: Path, name: str, manifest: dict[str, Any], seed: int) -> Spli
     shape, classes = tuple(manifest["shape"]), len(manifest.get("classes", []))
     if not tokens:
         return (Regions if manifest.get("targets") == "pixel" else Noise)(*drawn, shape, classes)
+    if manifest.get("targets") == "click":
+        return Clicks(*drawn, manifest["vocabulary"])
     if classes:
         return Topics(*drawn, shape[0], manifest["vocabulary"], classes)
     return Counting(*drawn, shape[0], manifest["vocabulary"])
