@@ -84,6 +84,7 @@ def test_bfloat16_weights_have_no_float32_copy(
                 ("pytorch-mesh", {"parallelism": "tensor2"}),
                 ("pytorch-mesh", {"parallelism": "pipeline2-tensor2", "microbatches": 2}),
                 ("pytorch-mesh", {"parallelism": "pipeline2-sharded2", "microbatches": 2}),
+                ("pytorch-mesh", {"parallelism": "pipeline2", "microbatches": 4, "schedule": "zero-bubble"}),
                 ("pytorch-ddp", {"reduce_dtype": "bf16"}),
                 ("pytorch-ddp", {"reduce_dtype": "bf16", "trace": "phases"}),
                 ("deepspeed", {"reduce_dtype": "bf16"}),
