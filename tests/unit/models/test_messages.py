@@ -118,6 +118,50 @@ def test_messages_have_the_ranks_of_their_axis() -> None:
     assert (boundary.bytes, boundary.count) == (4 * 4 * 16 * 64, 2), "of a microbatch of 4 samples, twice"
 
 
+@pytest.mark.parametrize(
+    ("precision", "reduce_dtype", "stored", "computed", "reduced"),
+    [
+        ("fp32", "default", 4, 4, 4),
+        ("tf32", "bf16", 4, 4, 2),
+        ("amp", "default", 4, 2, 4),
+        ("amp", "bf16", 4, 2, 2),
+        ("bf16", "default", 2, 2, 2),
+        ("bf16", "fp32", 2, 2, 4),
+    ],
+)
+def test_bfloat16_halves_memory_and_messages(
+    precision: str, reduce_dtype: str, stored: int, computed: int, reduced: int
+) -> None:
+    levels, mesh = {**SGD, "microbatches": 2}, Mesh(pipeline=2, data=2, sharded=2, tensor=2)
+    gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
+    plain, _ = needs(gpt, mesh, 8, levels)
+    need, _ = needs(gpt, mesh, 8, {**levels, "precision": precision, "reduce_dtype": reduce_dtype})
+    pairs = [(need.parameters, plain.parameters), (need.gradients, plain.gradients)]
+    pairs += [(need.optimizer, plain.optimizer)]
+    assert {own / of_fp32 for own, of_fp32 in pairs} == {stored / 4}
+    assert need.activations / plain.activations == computed / 4
+    shares = {
+        (message.axis, message.kind): message.bytes / of_fp32.bytes
+        for message, of_fp32 in zip(need.messages, plain.messages, strict=True)
+    }
+    assert shares == {
+        ("sharded", "all_gather"): computed / 4,
+        ("sharded", "reduce_scatter"): reduced / 4,
+        ("data", "all_reduce"): reduced / 4,
+        ("tensor", "all_reduce"): computed / 4,
+        ("pipeline", "point_to_point"): computed / 4,
+        ("tied", "all_reduce"): stored / 4,
+    }
+
+
+def test_clipping_all_reduces_one_number_where_ranks_have_parts() -> None:
+    clipped = {**SGD, "clip_norm": 1.0}
+    (plain,), (need,) = (needs(CNN, Mesh(sharded=4), 16, levels) for levels in (SGD, clipped))
+    (added,) = set(need.messages) - set(plain.messages)
+    assert (added.kind, added.axis, added.bytes, added.count, added.ranks) == ("all_reduce", "all", 4, 1, 4)
+    assert needs(CNN, Mesh(data=4), 16, clipped) == needs(CNN, Mesh(data=4), 16, SGD)
+
+
 def test_ranks_share_multiplications_that_an_axis_divides() -> None:
     (two,) = needs(CNN, Mesh(tensor=2), 64, SGD)
     convolved = sum(operator.macs for operator in CNN.operators if operator.kind == "conv")

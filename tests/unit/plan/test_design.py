@@ -268,6 +268,46 @@ def test_blocks_are_computed_again_where_they_can_be(
 
 
 @pytest.mark.parametrize(
+    ("framework", "levels", "missed"),
+    [
+        ("pytorch-ddp", {"precision": "bf16", "reduce_dtype": "fp32"}, {"precision", "reduce_dtype"}),
+        ("horovod-pytorch", {"reduce_dtype": "bf16"}, {"reduce_dtype"}),
+        ("deepspeed", {"precision": "bf16"}, {"precision"}),
+        ("tensorflow-single", {"precision": "bf16"}, {"precision"}),
+    ],
+)
+def test_types_that_a_framework_lacks_are_refused(
+    quickstart: Study, local: Site, framework: str, levels: dict[str, str], missed: set[str]
+) -> None:
+    """DeepSpeed has no weights in bfloat16 alone without a sharded axis."""
+    fixed = {"framework": framework, "nodes": 1 if framework.endswith("single") else 2, **levels}
+    factors = {name: [level] for name, level in fixed.items()}
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(quickstart, factors=quickstart.factors | factors, exclude=()), local)
+    got = refused.value.got
+    assert refused.value.code == UNSUPPORTED and isinstance(got, dict)
+    assert missed <= set(got)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "decided_by"),
+    [
+        ({"framework": "pytorch-single", "nodes": 1}, "framework"),
+        ({"framework": "pytorch-mesh", "nodes": 2, "parallelism": "tensor2"}, "parallelism"),
+    ],
+)
+def test_reduce_dtype_without_a_reduction_is_a_duplicate(
+    quickstart: Study, local: Site, fixed: dict[str, object], decided_by: str
+) -> None:
+    factors = {name: [level] for name, level in fixed.items()} | {"reduce_dtype": ["default", "bf16"]}
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(quickstart, factors=quickstart.factors | factors, exclude=()), local)
+    got = refused.value.got
+    assert refused.value.code == "duplicate" and isinstance(got, dict)
+    assert set(got) == {decided_by, "reduce_dtype"}
+
+
+@pytest.mark.parametrize(
     ("levels", "decided_by"),
     [
         ({"framework": "tensorflow-single", "model": "gpt-nano", "dataset": "text8-small"}, {"framework"}),

@@ -1,6 +1,8 @@
 """Train as the worker does, in a framework's environment, and keep weights and the samples seen."""
 
+import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,8 @@ def noise(trainer: Any) -> np.ndarray:
     if (torch := sys.modules.get("torch")) is not None:
         trainer.module.train()
         inputs = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
-        logits_of_draws = [trainer.module(inputs).detach().numpy() for _ in range(2)]
+        inputs = inputs if of_tokens else inputs.to(trainer.dtype)
+        logits_of_draws = [trainer.module(inputs).detach().float().numpy() for _ in range(2)]
     elif "ranks.libraries.jax_training" in sys.modules:  # TensorFlow 2.12 imports jax, too
         import jax
 
@@ -98,7 +101,27 @@ def noise(trainer: Any) -> np.ndarray:
     return np.stack(logits_of_draws)
 
 
+def count_messages(library: Any) -> Counter[str]:
+    """Count bytes of FSDP's messages, whole and not their shares, by collective and type."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, collective: Any) -> Any:
+        def called(*args: Any, **named: Any) -> Any:
+            largest = max((arg for arg in (*args, *named.values()) if hasattr(arg, "nbytes")), key=len)
+            counts[f"{name} {largest.dtype}"] += largest.nbytes
+            return collective(*args, **named)
+
+        return called
+
+    for name in library.FSDP_COLLECTIVES:
+        if hasattr(library.dist, name):
+            setattr(library.dist, name, counted(name, getattr(library.dist, name)))
+    return counts
+
+
 def train(folder: Path) -> None:
+    sharded = sys.modules.get("ranks.libraries.pytorch_sharded")
+    counts = count_messages(sharded) if sharded else None
     Trainer.evaluate = spied(Trainer.evaluate)  # type: ignore[method-assign]
     begun = Trainer.__init__
 
@@ -114,6 +137,8 @@ def train(folder: Path) -> None:
     trainer = run(folder)
     rank = trainer.context.rank
     np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    if counts is not None:
+        (folder / f"messages.{rank}.json").write_text(json.dumps(counts))
     after = trainer.weights()
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())

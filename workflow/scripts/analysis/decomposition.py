@@ -11,6 +11,7 @@ intervals are dependent.
 import functools
 import math
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from common.notes import Note
 from declared.mesh import divides_more
 from declared.models import find_graph
 from models.collectives import ALL_REDUCE
+from models.messages import number_bytes
 
 Levels = Mapping[str, Any]  # of a cell
 
@@ -71,10 +73,13 @@ NETWORK_ALONE = Note(
 TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
 
 
-def gradient_bytes(model: str, dataset: str) -> float:
-    """Return the bytes of a model's gradients (float32); NaN for a model that is not registered."""
+def gradient_bytes(model: str, dataset: str, levels: Mapping[str, Any] = MappingProxyType({})) -> float:
+    """Return the bytes of a model's gradients as replicas sum them; NaN for a model that is not registered.
+
+    `levels` are those of the cell (see `models.messages.number_bytes`).
+    """
     graph = find_graph(model, dataset)
-    return float(graph.gradient_bytes) if graph else math.nan
+    return float(number_bytes(levels).reduced * graph.parameters) if graph else math.nan
 
 
 def all_reduce_s(benchmark: pd.DataFrame, size: float) -> Estimate:
@@ -168,15 +173,15 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     benchmarks = dict(list(network.groupby([*BENCHMARK_COLUMNS, "ranks"], sort=False)))
 
     @functools.cache
-    def all_reduce_time(place: tuple[Any, ...], model: str, dataset: str) -> tuple[float, Estimate]:
-        size = gradient_bytes(model, dataset)
+    def all_reduce_time(place: tuple[Any, ...], size: float) -> tuple[float, Estimate]:
         return size, all_reduce_s(benchmarks.get(place, network[:0]), size)
 
     predicted = [
         _network_part(
             row,
             *all_reduce_time(
-                tuple(end[name] for name in (*BENCHMARK_COLUMNS, "replicas")), end["model"], end["dataset"]
+                tuple(end[name] for name in (*BENCHMARK_COLUMNS, "replicas")),
+                gradient_bytes(end["model"], end["dataset"], end),
             ),
         )
         if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["replicas"]))

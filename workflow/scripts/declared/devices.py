@@ -14,7 +14,7 @@ from common.written import Keys, Pairs, Rules, key, load
 
 TABLE = Path(__file__).with_suffix(".yaml")
 #: level of the factor precision -> precisions of its products; the first one with a peak counts
-PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16")}
+PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "bf16": ("bf16",)}
 GIB = 2**30
 TERA = 1e12
 _NAMED_GIB = re.compile(r"\b(\d+) ?GB\b", re.IGNORECASE)

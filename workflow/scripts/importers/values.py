@@ -16,7 +16,8 @@ PRECISIONS = {
     "fp32": ("fp32", "float32", "32", "32-true", "single", "no"),
     "tf32": ("tf32",),
     "amp": ("amp", "bf16", "bfloat16", "fp16", "float16", "half", "mixed", "mixed-precision", "16-mixed",
-            "bf16-mixed", "amp-bf16", "amp-fp16", "bf16-true", "16"),
+            "bf16-mixed", "amp-bf16", "amp-fp16", "16"),
+    "bf16": ("bf16-true",),
 }  # fmt: skip
 SUCCESS = ("ok", "success", "succeeded", "complete", "completed", "finished", "passed", "done", "0", "true")
 

@@ -5,8 +5,9 @@ n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axi
 reduce-scatter gradients once a step; if parameters are sharded, ranks gather them in the forward and the
 backward pass of each batch (Rajbhandari et al., SC'20, section 7). PyTorch's pipelines gather and reduce once
 for each batch. Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and
-gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3). Numbers are
-float32; libraries need more memory, and may send more.
+gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3). Clipping
+all-reduces the norm of the gradients where ranks have parts of them. Numbers have the types of the precision
+(`NumberBytes`); libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
@@ -30,8 +31,37 @@ from models.mesh import Mesh
 from models.pipelines import in_flight, stages_per_rank
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
+ALL = "all"  # instead of an axis: all ranks
+BFLOAT16_BYTES = 2
 # Numbers of optimizer state per parameter; that of sgd is the momentum.
 N_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+
+
+@dataclass(frozen=True)
+class NumberBytes:
+    """Bytes of a number of each kind, with the levels of precision and reduce_dtype of a cell.
+
+    Attributes:
+        stored: Of weights between steps, accumulated gradients and optimizer state.
+        computed: Of gathered weights and of outputs of operators.
+        reduced: Of gradients that are summed over replicas.
+    """
+
+    stored: int
+    computed: int
+    reduced: int
+
+
+def number_bytes(levels: Mapping[str, Any]) -> NumberBytes:
+    """Return the bytes of numbers as FSDP has them; other libraries may send float32 where it sends bfloat16.
+
+    Batch normalization counts as all else.
+    """
+    precision = levels.get("precision", "fp32")
+    stored = BFLOAT16_BYTES if precision == "bf16" else BYTES
+    computed = BFLOAT16_BYTES if precision in ("amp", "bf16") else BYTES
+    by_level = {"fp32": BYTES, "bf16": BFLOAT16_BYTES}
+    return NumberBytes(stored, computed, by_level.get(str(levels.get("reduce_dtype")), stored))
 
 
 @dataclass(frozen=True)
@@ -102,7 +132,8 @@ def needs(
         graph: The model.
         mesh: The mesh that it is trained on.
         batch: Samples of a replica per batch.
-        levels: Levels of optimizer, momentum, sync_every, microbatches, schedule and sharding.
+        levels: Levels of optimizer, momentum, sync_every, microbatches, schedule and sharding; precision,
+            reduce_dtype and clip_norm if they differ from their defaults.
         unit_bytes: Layers are gathered and reduced in units that are closed once they have this many bytes.
 
     Raises:
@@ -130,7 +161,10 @@ def needs(
             Need(
                 **{name: sum(stage[name] for stage in weights) for name in weights[0]},
                 activations=max(sum(map(mul, counts, sizes)) for counts in moments),
-                messages=tuple(message for stage in own for message in stage.messages(unit_bytes, shared)),
+                messages=(
+                    *(message for stage in own for message in stage.messages(unit_bytes, shared)),
+                    *clipping_messages(mesh, levels),
+                ),
                 work=sum(stage.macs for stage in own) / max(graph.macs, 1),
                 calls=sum(len(stage.graph.operators) for stage in own) / len(graph.operators),
             )
@@ -156,11 +190,16 @@ class _Stage:
     parts: Mapping[str, str]
 
     @property
+    def bytes(self) -> NumberBytes:
+        """Bytes of a number of each kind."""
+        return number_bytes(self.levels)
+
+    @property
     def layers(self) -> list[float]:
-        """Bytes of the weights of each operator."""
+        """Number of weights of each operator on a rank."""
         tensor = self.mesh.tensor
         return [
-            _own_bytes(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators
+            _own_weights(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators
         ]
 
     @property
@@ -171,7 +210,7 @@ class _Stage:
 
     def memory(self) -> dict[str, float]:
         """Return bytes of memory besides activations, by the attributes of Need."""
-        mesh, levels, weights = self.mesh, self.levels, sum(self.layers)
+        mesh, levels, weights = self.mesh, self.levels, self.bytes.stored * sum(self.layers)
         sharding = levels["sharding"]
         states = N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
         return {
@@ -184,8 +223,8 @@ class _Stage:
     def activation_bytes(self) -> float:
         """Bytes of all outputs for a batch or microbatch."""
         divided = divided_outputs(self.graph, self.parts)
-        return self.samples * sum(
-            _output_bytes(node) / (self.mesh.tensor if node.name in divided else 1)
+        return sum(
+            self._output_bytes(node) / (self.mesh.tensor if node.name in divided else 1)
             for node in self.graph.operators
         )
 
@@ -197,19 +236,20 @@ class _Stage:
 
     def parameter_messages(self, unit_bytes: float) -> Iterator[Message]:
         """Yield the messages that carry gradients and parameters of units."""
-        mesh, layers = self.mesh, self.layers
+        mesh, layers, number = self.mesh, self.layers, self.bytes
         n_batches = self.levels["sync_every"]
         gathered, reduced = (2 * n_batches if self.levels["sharding"] == "parameters" else 1), 1
         if mesh.pipeline > 1:
             gathered = reduced = n_batches
-        for unit in units(layers, unit_bytes):
+        for unit in units([number.stored * own for own in layers], unit_bytes):
             size = sum(layers[i] for i in unit)
+            gathered_bytes, reduced_bytes = number.computed * size, number.reduced * size
             if mesh.sharded > 1:
-                yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
-                yield Message(REDUCE_SCATTER, "sharded", size, reduced, mesh.sharded, mesh.tensor)
+                yield Message(ALL_GATHER, "sharded", gathered_bytes, gathered, mesh.sharded, mesh.tensor)
+                yield Message(REDUCE_SCATTER, "sharded", reduced_bytes, reduced, mesh.sharded, mesh.tensor)
             if mesh.data > 1:
                 stride = mesh.sharded * mesh.tensor
-                yield Message(ALL_REDUCE, "data", size / mesh.sharded, reduced, mesh.data, stride)
+                yield Message(ALL_REDUCE, "data", reduced_bytes / mesh.sharded, reduced, mesh.data, stride)
 
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
@@ -228,22 +268,31 @@ class _Stage:
                     continue
                 if part == COLUMNS and output.name in shared:
                     sent.add(output.name)
-                yield Message(
-                    ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1
-                )
+                yield Message(ALL_REDUCE, "tensor", self._output_bytes(output), self.batches, mesh.tensor, 1)
         boundaries = [operators[-1]] * (self.number < self.n_stages - 1) + [operators[0]] * (self.number > 0)
         for output in boundaries:
-            size, stride = _output_bytes(output) * self.samples, mesh.ranks // mesh.pipeline
-            yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)
+            stride = mesh.ranks // mesh.pipeline
+            yield Message(
+                POINT_TO_POINT, "pipeline", self._output_bytes(output), self.batches, mesh.pipeline, stride
+            )
+
+    def _output_bytes(self, output: Operator) -> float:
+        """Return the bytes of an operator's outputs for one batch or microbatch."""
+        return self.bytes.computed * math.prod(output.shape) * self.samples
 
     def table_messages(self, shared: Collection[str]) -> Iterator[Message]:
         """Yield the messages that carry gradients of tables that two stages share."""
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
         for operator in self.graph.operators:
             if operator.name in shared:
-                yield Message(
-                    ALL_REDUCE, TIED, _own_bytes(operator, None, 1) / self.mesh.sharded, 1, 2, stride
-                )
+                sent = self.bytes.stored * _own_weights(operator, None, 1) / self.mesh.sharded
+                yield Message(ALL_REDUCE, TIED, sent, 1, 2, stride)
+
+
+def clipping_messages(mesh: Mesh, levels: Mapping[str, Any]) -> Iterator[Message]:
+    """Yield the message that carries the norm of the gradients where each rank has parts of them."""
+    if levels.get("clip_norm") and not mesh.is_plain:
+        yield Message(ALL_REDUCE, ALL, BYTES, 1, mesh.ranks, 1)
 
 
 def units(layers: Sequence[float], limit: float) -> list[list[int]]:
@@ -273,15 +322,11 @@ def _inputs_with_gradient(stage: Graph, operator: Operator, is_later_stage: bool
     ]
 
 
-def _output_bytes(operator: Operator) -> int:
-    return BYTES * math.prod(operator.shape)
-
-
-def _own_bytes(operator: Operator, part: str | None, tensor: int) -> float:
-    """Return the bytes of trained weights on a rank; biases after an all-reduce are not divided."""
+def _own_weights(operator: Operator, part: str | None, tensor: int) -> float:
+    """Return the number of trained weights on a rank; biases after an all-reduce are not divided."""
     undivided = {"bias"} if part == ROWS else {"output_bias"} if part == HEADS else set()
     return sum(
-        BYTES * math.prod(shape) / (tensor if part and name not in undivided else 1)
+        math.prod(shape) / (tensor if part and name not in undivided else 1)
         for name, shape in operator.weights.items()
         if is_trained(name)
     )

@@ -143,6 +143,18 @@ IRRELEVANT_FACTORS = (
         for factor in ("lr_step_epochs", "lr_step_factor")
     ),
     IrrelevantFactor(
+        "reduce_dtype",
+        ("framework",),
+        "it trains on one device",
+        lambda levels, _: not load_framework(levels["framework"]).distributed,
+    ),
+    IrrelevantFactor(
+        "reduce_dtype",
+        ("parallelism",),
+        "no ranks sum gradients",
+        lambda _, mesh: mesh.replicas == 1 < mesh.ranks,
+    ),
+    IrrelevantFactor(
         "compiler",
         ("framework",),
         "XLA compiles every step of JAX",
@@ -159,7 +171,8 @@ IRRELEVANT_FACTORS = (
         ("framework", "precision"),
         "JAX has fused attention for bfloat16 only",
         lambda levels, _: (
-            load_framework(levels["framework"]).environment == JAX and bool(levels["precision"] != "amp")
+            load_framework(levels["framework"]).environment == JAX
+            and levels["precision"] not in ("amp", "bf16")
         ),
     ),
     IrrelevantFactor(

@@ -89,8 +89,10 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
     ]
     stated = runs.get("gradient_bytes", unknown).astype(float) * division  # they are those of a device
     stated = stated.fillna(BYTES * runs.get("parameters", unknown).astype(float))
-    pairs = zip(runs["model"], runs["dataset"], strict=True)
-    registered = pd.Series([gradient_bytes(*pair) for pair in pairs], index=runs.index, dtype=float)
+    levels = runs.reindex(columns=["model", "dataset", "precision", "reduce_dtype"]).to_dict("records")
+    registered = pd.Series(
+        [gradient_bytes(row["model"], row["dataset"], row) for row in levels], index=runs.index, dtype=float
+    )
     return count_devices_as_replicas(runs).assign(
         rate=runs["bandwidth_bytes_s"].astype(float),
         inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),

@@ -31,6 +31,7 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.log import read_end
 from models.graph import BYTES
+from models.messages import number_bytes
 from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.memory import recorded_estimate
@@ -126,6 +127,7 @@ def run_attempt(
     gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
     if planned.graph and planned.graph.module and measured:
         gradient_bytes = BYTES * measured["told"]["parameters"]
+    gradient_bytes = gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
     problem = own_times.problem if own_times else None
     status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, problem)
     if status in ("failed", "oom") and _parent_processes() != parents:

@@ -573,7 +573,9 @@ def _benchmark_times(
     latency = all_reduce_s(own_points, smallest).value if len(own_points) else math.nan
     if not allreduces_per_step:
         return latency, {}
-    size = gradient_bytes(row["model"], row["dataset"]) / (allreduces_per_step * float(row["sync_every"]))
+    size = gradient_bytes(row["model"], row["dataset"], row) / (
+        allreduces_per_step * float(row["sync_every"])
+    )
     seconds = {
         str(name): allreduces_per_step * steps * all_reduce_s(points, size).value
         for name, points in at_place.groupby("framework")

@@ -44,7 +44,9 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 # JAX's names of accelerators.
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
-PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}
+PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32", "bf16": "tensorfloat32"}
+IN_BFLOAT16 = ("amp", "bf16")  # levels of the factor precision whose products are bfloat16
+REDUCE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}  # by the level of reduce_dtype
 # What cuDNN's fused attention takes on every device that has it.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
@@ -104,7 +106,7 @@ def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> 
     (device,) = jax.local_devices()
     return (
         levels["attention"] == "default"
-        and levels["precision"] == "amp"
+        and levels["precision"] in IN_BFLOAT16
         and device.platform in ("gpu", "cuda")
         and vendor() == "nvidia"
         and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
@@ -257,8 +259,14 @@ class Layout:
         length = weight.shape[axis] // self._shards
         return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
 
-    def averaged(self, gradients: Arrays) -> Arrays:
-        """Return the means over all replicas, on a replica: all-reduced, or reduce-scattered for shards."""
+    def averaged(self, gradients: Arrays, dtype: Any = None) -> Arrays:
+        """Return the means over all replicas, on a replica: all-reduced, or reduce-scattered for shards.
+
+        Gradients are summed in `dtype`, by default their own.
+        """
+        if dtype is not None:
+            summed = self.averaged({name: gradient.astype(dtype) for name, gradient in gradients.items()})
+            return {name: summed[name].astype(gradient.dtype) for name, gradient in gradients.items()}
         scattered = {}
         for name, gradient in gradients.items():
             axis = self.share[name]
@@ -273,7 +281,9 @@ class Layout:
 
     def norm(self, gradients: Arrays) -> Array:
         """Return the L2 norm of all gradients, of which a replica may have shards."""
-        squares = {name: jnp.sum(jnp.square(gradient)) for name, gradient in gradients.items()}
+        squares = {
+            name: jnp.sum(jnp.square(gradient.astype(jnp.float32))) for name, gradient in gradients.items()
+        }
         shards = sum((square for name, square in squares.items() if self.share[name] is not None), 0.0)
         replicated = sum((square for name, square in squares.items() if self.share[name] is None), 0.0)
         return jnp.sqrt(replicated + lax.psum(shards, "sharded"))
@@ -376,7 +386,7 @@ class JaxTrainer(Trainer):
         self.device = device_name()
         levels, graph = context.levels, context.graph
         self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
-        self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
+        self._dtype = jnp.bfloat16 if levels["precision"] in IN_BFLOAT16 else jnp.float32
         self._is_fused = can_fuse_attention(levels, graph, context.mesh.tensor)
         self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
         if graph.vocabulary is None:
@@ -404,7 +414,8 @@ class JaxTrainer(Trainer):
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
         """Return the state that training changes, laid out, and its specs in one replica's step."""
-        layout, trained = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
+        layout = self.layout
+        trained = {name: self._stored(name, value) for name, value in initial.items() if is_trained(name)}
         statistics = {name: initial[name] for name in self.context.graph.statistics}
         weights = {
             name: layout.placed(value, layout.spec(name, not self._is_replicated))
@@ -433,6 +444,25 @@ class JaxTrainer(Trainer):
             ),
             "sums": P(REPLICAS),
         }
+
+    def _stored(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Return a weight in the type that it is kept in; those of batch normalization stay in float32."""
+        is_bfloat16 = self.context.levels["precision"] == "bf16" and not self._is_of_batch_norm(name)
+        return value.astype(jnp.bfloat16) if is_bfloat16 else value
+
+    def _is_of_batch_norm(self, name: str) -> bool:
+        return self.context.graph.by_name[name.rpartition(".")[0]].kind == "batch_norm"
+
+    def _gather_weights(self, weights: Arrays) -> Arrays:
+        """Return whole weights on a replica; shards are gathered in the type of the products, as in FSDP."""
+        if self._is_replicated:
+            return weights
+        if self.context.mesh.sharded > 1:
+            weights = {
+                name: weight if self._is_of_batch_norm(name) else weight.astype(self._dtype)
+                for name, weight in weights.items()
+            }
+        return self.layout.gathered(weights)
 
     def _sharding(self, name: str | None) -> NamedSharding:
         return NamedSharding(self.layout.mesh, P() if name is None else self.layout.spec(name, True))
@@ -515,7 +545,7 @@ class JaxTrainer(Trainer):
         """
         layout, graph, counts_correct = self.layout, self.context.graph, self.context.counts_correct
         levels = self.context.levels
-        weights = state["weights"] if self._is_replicated else layout.gathered(state["weights"])
+        weights = self._gather_weights(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
         key = self.key_of(lax.axis_index(REPLICAS), number)
 
@@ -527,23 +557,32 @@ class JaxTrainer(Trainer):
             return mark.turn("backward", loss), (sums, new_statistics)
 
         gradients, (sums, new_statistics) = jax.grad(loss_of, has_aux=True)(weights)
+        gradients = {
+            name: gradient.astype(state["weights"][name].dtype) for name, gradient in gradients.items()
+        }
         if state["sums"]:
             gradients = {
-                name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()
+                name: state["sums"][name][0] + (gradient / length).astype(gradient.dtype)
+                for name, gradient in gradients.items()
             }
         state = {**state, "statistics": {name: value[None] for name, value in new_statistics.items()}}
         if not last:
             mark("metrics", gradients)
             return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, sums[None]
         if layout.replicas > 1:
-            gradients = layout.averaged(mark.hold_back("wait", gradients))
+            reduce_dtype = REDUCE_DTYPES.get(levels["reduce_dtype"])
+            gradients = layout.averaged(mark.hold_back("wait", gradients), reduce_dtype)
         gradients = mark.hold_back("optimizer", gradients)
         if limit := levels["clip_norm"]:
             factor = jnp.minimum(1.0, limit / (layout.norm(gradients) + CLIP_EPSILON))
-            gradients = {name: gradient * factor for name, gradient in gradients.items()}
+            gradients = {
+                name: gradient * factor.astype(gradient.dtype) for name, gradient in gradients.items()
+            }
         shares = layout.own(weights) if self._is_replicated else state["weights"]
         changes, moments = self._optimizer.update(gradients, state["optimizer"], shares)
-        shares = {name: weight - rate * changes[name] for name, weight in shares.items()}
+        shares = {
+            name: (weight - rate * changes[name]).astype(weight.dtype) for name, weight in shares.items()
+        }
         state |= {
             "weights": layout.gathered(shares) if self._is_replicated else shares,
             "optimizer": moments,
@@ -574,9 +613,8 @@ class JaxTrainer(Trainer):
         self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
     ) -> Array:
         """Return the loss sum of the first `count` samples of a replica and how many are correct, [1, 2]."""
-        gathered = weights if self._is_replicated else self.layout.gathered(weights)
         statistics = {name: value[0] for name, value in statistics.items()}
-        inputs = {**gathered, **statistics}, self._normalized(samples)
+        inputs = {**self._gather_weights(weights), **statistics}, self._normalized(samples)
         logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attend=self._attend)
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -591,7 +629,8 @@ class JaxTrainer(Trainer):
                 weights
             )
         arrays = {
-            name: np.asarray(weight.addressable_data(0)) for name, weight in weights.items()
+            name: np.asarray(weight.addressable_data(0)).astype(np.float32)
+            for name, weight in weights.items()
         } | self.statistics()
         return {name: arrays[name] for name in self.context.graph.weights()}
 
@@ -614,6 +653,7 @@ class JaxTrainer(Trainer):
             "optimizer implementation": "optax, compiled into the step",
             "compiler": "XLA, the whole step",
             "mixed precision": "bfloat16 from layer to layer" if is_mixed else NONE,
+            **({"weights": "bfloat16"} if self.context.levels["precision"] == "bf16" else {}),
             "float32 products": PRODUCTS[jax.config.jax_default_matmul_precision],
             "input pipeline": ON_DEMAND,
             "threads": os.environ.get("NPROC", str(os.cpu_count())),

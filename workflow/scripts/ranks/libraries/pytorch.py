@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, getitem
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils.checkpoint import checkpoint
 
@@ -287,6 +288,22 @@ def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
     raise ValueError(f"PyTorch has no operator {operator.kind}")
 
 
+def make_bfloat16(module: nn.Module, float32_buffers: Collection[str]) -> None:
+    """Make weights and buffers bfloat16, in place.
+
+    Batch normalization stays in float32, since its running statistics would stand still, as do buffers of the
+    names `float32_buffers`.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            continue
+        for parameter in layer.parameters(recurse=False):
+            parameter.data = parameter.data.bfloat16()
+        for name, buffer in list(layer.named_buffers(recurse=False)):
+            if name not in float32_buffers and buffer.is_floating_point():
+                setattr(layer, name, buffer.bfloat16())
+
+
 def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers of a graph's weights, by their names in it."""
     if graph.module:
@@ -312,7 +329,7 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     """Return the canonical weights of a module that was built from `graph`; the inverse of `load`."""
     return {
-        name: canonical(tensor.detach().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
+        name: canonical(tensor.detach().float().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
     }
 
@@ -488,9 +505,12 @@ def synchronize(device: torch.device) -> None:
 def cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> torch.Tensor:
-    """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length]."""
+    """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length].
+
+    It is computed in float32, whatever the type of the logits.
+    """
     return nn.functional.cross_entropy(
-        logits.flatten(0, -2), labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
+        logits.flatten(0, -2).float(), labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
     )
 
 
@@ -506,7 +526,7 @@ def norm_over_ranks(
     """
     square = torch.zeros((), device=device)
     if weights:
-        norms = torch.stack(torch._foreach_norm([weight.grad for weight in weights]))
+        norms = torch.stack(torch._foreach_norm([weight.grad for weight in weights], 2, torch.float32))
         square += (norms.square() / torch.tensor(n_copies, device=device)).sum()
     dist.all_reduce(square)
     return square.sqrt()
@@ -527,6 +547,8 @@ class PyTorchTrainer(Trainer):
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._recomputes_blocks = levels["checkpointing"] == "blocks"
+        #: type of the weights, which samples have, too
+        self.dtype = torch.bfloat16 if levels["precision"] == "bf16" else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
         torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
         self.module = self.make_module()
@@ -557,9 +579,16 @@ class PyTorchTrainer(Trainer):
         """Return the part of the model that this rank trains, by default all of it (a hook)."""
         return context.graph
 
+    def build_module(self, graph: Graph) -> nn.Module:
+        """Return the module of a graph with weights of the run's type, before they have values."""
+        module = build(graph, self._recomputes_blocks)
+        if self.dtype != torch.float32:
+            make_bfloat16(module, rotary_buffers(graph))
+        return module
+
     def make_module(self) -> nn.Module:
         """Return the model with its initial weights on the device (a hook)."""
-        module = build(self.graph, self._recomputes_blocks)
+        module = self.build_module(self.graph)
         load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
         return module.to(self.torch_device, memory_format=self._format)
 
@@ -641,7 +670,7 @@ class PyTorchTrainer(Trainer):
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
         """Return the L2 norm of all gradients; `weights` are those that this rank updates (a hook)."""
-        norms = torch._foreach_norm([weight.grad for weight in weights])
+        norms = torch._foreach_norm([weight.grad for weight in weights], 2, torch.float32)
         return torch.linalg.vector_norm(torch.stack(norms))
 
     @torch.no_grad()
@@ -682,7 +711,7 @@ class PyTorchTrainer(Trainer):
         """See Trainer."""
         tensors_by_name = tensors(self.module, self.graph)
         names = own_statistics(self.module) if self.graph.module else self.graph.statistics
-        return {name: tensors_by_name[name].cpu().numpy() for name in names}
+        return {name: tensors_by_name[name].float().cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -700,6 +729,8 @@ class PyTorchTrainer(Trainer):
             "input pipeline": f"a thread copies up to {N_SLOTS} batches ahead" if self._ahead else ON_DEMAND,
             "threads": str(torch.get_num_threads()),
         }
+        if self.context.levels["precision"] == "bf16":
+            settings["weights"] = "bfloat16"
         if self._recomputes_blocks:
             settings["activations"] = "blocks are computed again"
         if graph.vocabulary is None:
@@ -707,7 +738,7 @@ class PyTorchTrainer(Trainer):
             settings["memory format"] = "channels last" if is_last else "channels first"
         if on_gpu and (graph.has_convolutions or graph.module):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
-        dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else torch.float32
+        dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else self.dtype
         kernels = {
             attention_kernel(operator, graph.by_name[operator.inputs[-1]].shape[0], dtype, device)
             for operator in graph.operators
@@ -762,7 +793,8 @@ class PyTorchTrainer(Trainer):
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
         # `contiguous` would keep the strides of images with one channel, whose layout is that of both
         # formats. Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
-        return (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
+        images = (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
+        return images.to(self.dtype)
 
 
 class PyTorchCollectives(Collectives):

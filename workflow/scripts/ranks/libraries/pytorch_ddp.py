@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.libraries.pytorch import PyTorchTrainer, join
@@ -66,6 +68,16 @@ class MarkedGroup(dist.ProcessGroup):
         return self._carries.broadcast(*arguments)
 
 
+def sum_in_bfloat16(
+    group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Return the mean of a bucket over all ranks, sent as bfloat16 by PyTorch's hook.
+
+    DDP refuses that hook by its name without NCCL, although Gloo sums bfloat16, too.
+    """
+    return bf16_compress_hook(group, bucket)
+
+
 class DDPTrainer(PyTorchTrainer):
     """A trainer whose model is wrapped in DDP.
 
@@ -87,6 +99,8 @@ class DDPTrainer(PyTorchTrainer):
             **{BUFFERS_OPTION: False},
             gradient_as_bucket_view=True,
         )
+        if self.context.levels["reduce_dtype"] == "bf16" and self.dtype.itemsize > 2:
+            self.ddp.register_comm_hook(self.group, sum_in_bfloat16)
         self.model = self.ddp
 
     def settings(self) -> dict[str, str]:

@@ -167,6 +167,8 @@ class Pipeline:
         self.stages_by_number, self.n_stages = stages_by_number, n_stages
         self.first, self.last = 0 in stages_by_number, n_stages - 1 in stages_by_number
         self.microbatches, self.divisor = context.levels["microbatches"], 1
+        precision = context.levels["precision"]
+        self.dtype = torch.bfloat16 if precision in ("amp", "bf16") else torch.float32
         size = context.spec["local_batch"] // self.microbatches
         own = [
             PipelineStage(
@@ -175,7 +177,13 @@ class Pipeline:
                 n_stages,
                 device,
                 input_args=self.input(graph, size).requires_grad_(number > 0),
-                output_args=_empty(graph.operators[-1].shape, size, device).requires_grad_(),
+                output_args=_empty(
+                    graph.operators[-1].shape,
+                    size,
+                    device,
+                    # FSDP returns logits in float32.
+                    torch.float32 if number == n_stages - 1 and precision == "amp" else self.dtype,
+                ).requires_grad_(),
                 group=self.group,
             )
             for number, (module, graph) in stages_by_number.items()
@@ -205,7 +213,7 @@ class Pipeline:
 
     def input(self, graph: Graph, size: int) -> torch.Tensor:
         """Return memory for a stage's inputs of `size` samples."""
-        placeholder = _empty(graph.shape, size, self.device)
+        placeholder = _empty(graph.shape, size, self.device, self.dtype)
         return placeholder if graph.vocabulary is None else placeholder.long()
 
     def propagate(
@@ -256,9 +264,10 @@ class Pipeline:
         return None
 
 
-def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> torch.Tensor:
+def _empty(shape: tuple[int, ...], size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return memory for `size` outputs of a shape in a graph; PyTorch's images have channels first."""
-    return torch.empty(size, *((shape[2], *shape[:2]) if len(shape) == 3 else shape), device=device)
+    own = (shape[2], *shape[:2]) if len(shape) == 3 else shape
+    return torch.empty(size, *own, dtype=dtype, device=device)
 
 
 class MeshTrainer(ShardedTrainer):
@@ -307,7 +316,8 @@ class MeshTrainer(ShardedTrainer):
         if sizes.tensor > 1:
             for root, part in self.roots:
                 divide_layers(root, part, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
-        if sizes.replicas > 1 or sizes.ranks == 1:  # One rank uses FSDP too, as its baseline.
+        is_mixed = context.levels["precision"] == "amp"  # FSDP casts, also where it shards nothing.
+        if sizes.replicas > 1 or sizes.ranks == 1 or is_mixed:  # One rank uses FSDP too, as its baseline.
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
         self.load_shards()
         if sizes.pipeline > 1:

@@ -5,9 +5,9 @@ use; what is in no block, such as embedding and head, belongs to the root. Then 
 and loads them. Each unit prefetches the next one, in the forward and in the backward pass.
 
 In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast: parameters are gathered in
-bfloat16 and gradients are reduced in float32, torchtitan's defaults. Weights, reduced gradients and optimizer
-state stay in float32, as with autocast. Batch normalization has units of its own in float32, since its
-kernels do not take bfloat16 parameters together with float32 running statistics.
+bfloat16 and gradients are reduced in float32, torchtitan's defaults, or as `reduce_dtype` says. Weights,
+reduced gradients and optimizer state stay in float32, as with autocast. Batch normalization has units of its
+own in float32, since its kernels do not take bfloat16 parameters together with float32 running statistics.
 """
 
 import contextlib
@@ -30,7 +30,6 @@ from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch import (
     PyTorchTrainer,
-    build,
     make_optimizer,
     norm_over_ranks,
     rotary_buffers,
@@ -41,6 +40,7 @@ from ranks.libraries.pytorch_own import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
+REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # by the level of reduce_dtype
 UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13
 FSDP_COLLECTIVES = (
@@ -97,7 +97,8 @@ def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
 
 def gathered(tensor: torch.Tensor) -> np.ndarray:
     """Return all of a tensor, which may be sharded, in host memory."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().numpy()
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().float().cpu().numpy()
 
 
 def mark_calls(context: Context, on_gpu: bool) -> None:
@@ -153,9 +154,9 @@ class ShardedTrainer(PyTorchTrainer):
     def make_part(self, graph: Graph) -> nn.Module:
         """Return the module of a graph, without memory."""
         if graph.module:
-            return build(graph)
+            return self.build_module(graph)
         with torch.device("meta"):
-            module = build(graph)
+            module = self.build_module(graph)
         for operator in graph.operators:
             # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
             if operator.kind == "activation" and len(operator.shape) == 2:
@@ -177,10 +178,14 @@ class ShardedTrainer(PyTorchTrainer):
             self._shard_root(root, graph, mesh)
 
     def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
-        is_mixed = self.context.levels["precision"] == "amp"
-        single = mixed = mixed_root = MixedPrecisionPolicy()
-        if is_mixed:
-            mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        levels, last = self.context.levels, self.context.graph.operators[-1].name
+        is_mixed, has_norms = levels["precision"] == "amp", levels["precision"] in ("amp", "bf16")
+        single = MixedPrecisionPolicy()
+        mixed = mixed_root = MixedPrecisionPolicy(
+            torch.bfloat16 if is_mixed else None,
+            REDUCE_DTYPES.get(levels["reduce_dtype"], torch.float32 if is_mixed else None),
+        )
+        if is_mixed and graph.operators[-1].name == last:
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
 
         def shard_unit(layers: list[nn.Module], policy: MixedPrecisionPolicy) -> list[nn.Module]:
@@ -190,7 +195,7 @@ class ShardedTrainer(PyTorchTrainer):
             return layers[:1]
 
         def is_norm(layer: nn.Module) -> bool:
-            return is_mixed and isinstance(layer, _BatchNorm) and not isinstance(layer, FSDPModule)
+            return has_norms and isinstance(layer, _BatchNorm) and not isinstance(layer, FSDPModule)
 
         blocks = []
         for layers in units(root, graph):
@@ -283,12 +288,14 @@ class ShardedTrainer(PyTorchTrainer):
         settings = super().settings()
         if self.sharded:
             state = self.sharded[-1]._get_fsdp_state()
-            dtype = state._mp_policy.param_dtype
+            dtype, reduced = state._mp_policy.param_dtype, state._mp_policy.reduce_dtype
             n_roots = len(self.roots)
             roots = "the root module" if n_roots == 1 else f"{n_roots} root modules"
             settings["sharding units"] = f"{len(self.sharded) - n_roots} and {roots}"
             if dtype is not None:
                 settings["mixed precision"] = f"MixedPrecisionPolicy, {str(dtype).removeprefix('torch.')}"
+            if reduced is not None:
+                settings["gradients"] = f"reduced in {str(reduced).removeprefix('torch.')}"
         return settings
 
     def validate(self) -> EpochSums:

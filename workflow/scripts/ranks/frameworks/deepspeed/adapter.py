@@ -8,8 +8,10 @@ With sharded parameters the model is built within `zero.Init`, so that no rank e
 DeepSpeed's FusedAdam on CUDA devices, if its kernel is installed or can be compiled, else PyTorch's; the
 result is the same, as is that of DeepSpeed's clipping of gradients. Communication overlaps computation in all
 stages, as in DeepSpeed's tutorial. In mixed precision (DeepSpeed's `torch_autocast`), parameters and
-gradients of linear layers and convolutions travel in bfloat16. All other settings are DeepSpeed's defaults,
-except that its timers are off, and that the bucket of gradients is not larger than all of them.
+gradients of linear layers and convolutions travel in bfloat16. With a `reduce_dtype`, mixed precision is
+DeepSpeed's `bf16`: weights in bfloat16 beside those in float32, and gradients summed in that type; with
+`precision: bf16` there are no weights in float32. All other settings are DeepSpeed's defaults, except that
+its timers are off, and that the bucket of gradients is not larger than all of them.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,15 +73,24 @@ def start(context: Context) -> str:
     return backend
 
 
+def has_bfloat16_weights(levels: Mapping[str, Any]) -> bool:
+    """Return whether weights are bfloat16 in the forward pass (DeepSpeed's `bf16`, not `torch_autocast`)."""
+    precision = levels["precision"]
+    return bool(precision == "bf16" or (precision == "amp" and levels["reduce_dtype"] != "default"))
+
+
 def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
     ZeRO allocates a whole bucket for gradients, by default one of 2 GB, so that it would be most of the
     memory of a small model. A bucket of all weights sends the same messages.
     """
+    levels, is_bfloat16 = context.levels, has_bfloat16_weights(context.levels)
+    has_no_float32 = levels["precision"] == "bf16"
+    chosen = levels["reduce_dtype"] != "default"
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
-        "gradient_clipping": float(context.levels["clip_norm"]),
+        "gradient_clipping": float(levels["clip_norm"]),
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {
             "stage": stage,
@@ -87,7 +98,22 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
             "reduce_bucket_size": min(n_parameters, DEFAULT_BUCKET_SIZE),
         },
         "zero_allow_untested_optimizer": True,
-        "torch_autocast": {"enabled": context.levels["precision"] == "amp", "dtype": "bfloat16"},
+        "torch_autocast": {
+            "enabled": levels["precision"] == "amp" and not is_bfloat16,
+            "dtype": "bfloat16",
+        },
+        "bf16": {
+            "enabled": is_bfloat16,
+            "bf16_master_weights_and_grads": has_no_float32,
+            "bf16_optimizer_states": has_no_float32,
+        },
+        # Otherwise batch normalization would have running statistics in float32 beside weights in bfloat16.
+        **(
+            {"data_types": {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary"]}}
+            if is_bfloat16
+            else {}
+        ),
+        **({"communication_data_type": levels["reduce_dtype"]} if chosen else {}),
     }
 
 
@@ -117,7 +143,7 @@ def trainer(context: Context) -> Trainer:
     import torch
 
     from ranks.libraries.channels_first import canonical
-    from ranks.libraries.pytorch import PyTorchTrainer, adam_settings, build, load, tensors
+    from ranks.libraries.pytorch import PyTorchTrainer, adam_settings, build, load, rotary_buffers, tensors
 
     def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return a weight as a list of parameters to gather, [] if it is a buffer."""
@@ -129,12 +155,16 @@ def trainer(context: Context) -> Trainer:
             self.transport = start(context)
             context.phases.enter("build")
             self.stage = STAGES[context.levels["sharding"]] if context.mesh.sharded > 1 else 0
+            if has_bfloat16_weights(context.levels):
+                self.dtype = torch.bfloat16
             if self.stage < STAGES["parameters"] or self.graph.module:
                 # Code of the user's that draws weights needs whole ones: DeepSpeed shards them later.
                 return super().make_module()
             config = configuration(context, self.stage, self.graph.parameters)
             with deepspeed.zero.Init(config_dict_or_path=config):
                 module = build(self.graph)
+            for name, table in rotary_buffers(self.graph).items():
+                module.register_buffer(name, table)  # which zero.Init has rounded
             own = tensors(module, self.graph)
             for name, weight in context.draw_weights(own):
                 with deepspeed.zero.GatheredParameters(parameters(own[name]), modifier_rank=0):
@@ -173,6 +203,8 @@ def trainer(context: Context) -> Trainer:
 
         def settings(self) -> dict[str, str]:
             settings, engine = super().settings(), self.engine
+            if context.levels["precision"] == "amp" and self.dtype == torch.bfloat16:
+                settings["mixed precision"] = "DeepSpeed's bf16, beside weights in float32"
             if context.ranks > 1:
                 settings["gradient messages"] = (
                     f"buckets of up to {engine.zero_reduce_bucket_size():,} elements"
@@ -194,8 +226,12 @@ def trainer(context: Context) -> Trainer:
             for name, tensor in tensors(self.module, self.graph).items():
                 with deepspeed.zero.GatheredParameters(parameters(tensor)):
                     operator = self.graph.by_name[name.rpartition(".")[0]]
-                    arrays[name] = canonical(tensor.detach().cpu().numpy(), operator, self.graph)
+                    arrays[name] = canonical(tensor.detach().float().cpu().numpy(), operator, self.graph)
             return arrays
+
+        def _precision(self) -> contextlib.AbstractContextManager[Any]:
+            is_bfloat16 = self.dtype == torch.bfloat16
+            return contextlib.nullcontext() if is_bfloat16 else super()._precision()
 
     return DeepSpeedTrainer(context)
 
