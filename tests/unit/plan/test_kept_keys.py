@@ -3,6 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+20. Models have mixtures of experts, and ranks report the share of tokens that these dropped (November 2026).
 19. Recipes of training: AdamW, clipping, label smoothing, schedules and checkpointing are factors, so that
     every run's spec says more; TensorFlow adds weight decay after the all-reduce (November 2026).
 18. FSDP builds on the meta device and shards blocks, ZeRO 3 builds within zero.Init, and device memory is that
