@@ -68,6 +68,8 @@ TRANSFORMERS = [
     ("sharded2-tensor2", BERT),
     ("pipeline2", {**BERT, "microbatches": 2}),
     ("pipeline2", {**EXPERTS, "microbatches": 2}),
+    ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "interleaved-1f1b"}),
+    ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "zero-bubble"}),
     ("sharded2-tensor2", EXPERTS),
 ]
 

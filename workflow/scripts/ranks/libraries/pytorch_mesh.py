@@ -220,7 +220,6 @@ class Pipeline:
         """
         self._wait()
         self.divisor = self.microbatches * length
-        share_auxiliary_losses(self.module, length)
         losses: list[torch.Tensor] = []
         arguments: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
         logits = self.schedule.step(*([samples] if self.first else []), **arguments, **self._options)
@@ -327,6 +326,7 @@ class MeshTrainer(ShardedTrainer):
         """See PyTorchTrainer."""
         if self.pipeline is None:
             return super().propagate(images, labels, length)
+        share_auxiliary_losses(self.module, length)
         return self.pipeline.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
