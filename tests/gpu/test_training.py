@@ -28,9 +28,10 @@ def shortened(model: str, blocks: int) -> Graph | None:
         tokens = Builder(model, (32,), "gpt-2", 100)
         gpt(tokens, 100, layers=blocks, heads=4, units=64)
         return tokens.graph()
-    if model == "llama-nano":
+    if model in ("llama-nano", "llama-moe-nano"):
         tokens = Builder(model, (32,), "gpt-2", 100)
-        sizes = {"heads": 4, "key_heads": 2, "units": 64, "hidden": 128}
+        sizes: dict[str, Any] = {"heads": 4, "key_heads": 2, "units": 64, "hidden": 128}
+        sizes["experts"] = (4, 2) if model == "llama-moe-nano" else None
         llama(tokens, 100, layers=blocks, rotary=Rotary(10_000.0), **sizes)
         return tokens.graph()
     return None
@@ -90,6 +91,7 @@ MODELS = {
         "memory_format": "channels-last",
         "precision": "tf32",
     },
+    "experts": {"model": "llama-moe-nano", "dataset": TOKENS, "batch_size": 32},
     "lstm": {"model": "rnn-nano", "dataset": TOKENS, "batch_size": 32},
 }
 

@@ -217,6 +217,8 @@ def main() -> None:
         for _ in range(n_steps):
             step(samples, labels)
         results[f"{key}.after"] = logits(samples)
+        loads = [value for name, value in weights().items() if name.endswith(".load")]
+        results[f"{key}.loads"] = np.array(loads)
     np.savez(out, **results)
 
 

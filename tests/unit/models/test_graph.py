@@ -25,6 +25,7 @@ VOCABULARY = {
     "gpt-2": 50_257,
     "llama-2-7b": 32_000,
     "llama-3": 128_256,
+    "mixtral": 32_000,
 }  # of models whose names begin so
 # As implemented by torchvision, GPT-2 by OpenAI, Llama as Hugging Face's weights of these names; BERT as Hugging
 # Face's BertForMaskedLM, without the vectors of two segments; U-Net as milesial's with two classes.
@@ -47,6 +48,7 @@ PUBLISHED = {
     "llama-3-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
+    "mixtral-8x7b": 46_702_792_704,
     "efficientnet-b0": 5_288_548,
     "alexnet": 61_100_840,
     "vgg-16": 138_357_544,

@@ -83,6 +83,7 @@ CASES = {
         ("vit-b-16", partial(vit, layers=2, heads=2, units=16), (8, 12, 3), 10, None),
         ("llama-3-8b", partial(llama, **LLAMA), (7,), 23, 23),
         ("llama-3.2-1b", partial(llama, **LLAMA, tied=True), (7,), 23, 23),
+        ("mixtral-8x7b", partial(llama, **LLAMA, experts=(4, 2)), (7,), 23, 23),
         ("rnn-text", partial(text_classifier, layers=2, units=8), (6,), 4, 19),
         ("rnn-lm", partial(language_model, layers=2, units=8), (6,), 19, 19),
         ("rnn-translation", partial(translation, layers=2, units=8), (9,), 19, 19),
@@ -97,7 +98,9 @@ RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 amplifies the 
 RATE = 0.1  # of narrow models, whose logits are small
 SMALL_RATE = {"unet-nano": 1e-2}  # of a model in which a relu's kink lies close to many pixels
 TOLERANCE = 1e-4  # relative to the largest logit
-CLOSE = dict.fromkeys(("bert-nano", "dlrm-nano", "llama-3-8b", "llama-3.2-1b", "unet-nano"), 1e-6)
+CLOSE = dict.fromkeys(
+    ("bert-nano", "dlrm-nano", "llama-3-8b", "llama-3.2-1b", "mixtral-8x7b", "unet-nano"), 1e-6
+)
 N_STEPS = dict.fromkeys(CLOSE, 3)
 DEEP = {
     "resnet-101.32": 5e-4,
@@ -123,6 +126,7 @@ BY_JAX = {
     "dlrm-nano",
     "gpt-2",
     "llama-3-8b",
+    "mixtral-8x7b",
     "vit-b-16",
     "rnn-translation",
     "all-kinds",
@@ -224,6 +228,7 @@ def test_libraries_compute_the_same_logits(logits: Any, library: str, case: str)
         )
     moved = np.abs(reference[f"{case}.after"] - reference[f"{case}.before"]).max()
     assert moved > 1e-4, "the step has changed something"
+    np.testing.assert_allclose(reference[f"{case}.loads"], logits_of_library[f"{case}.loads"], atol=1e-6)
 
 
 SMALL_IMAGES = """

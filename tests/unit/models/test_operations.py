@@ -21,6 +21,12 @@ def narrow_transformer(build: Any, shape: tuple[int, ...], vocabulary: int | Non
     return builder.graph()
 
 
+def even_experts(model: Builder, classes: int) -> None:
+    """Add experts that take as many positions as choose them."""
+    x = model.embedding(model.input, 6)
+    model.dense(model.experts(x, 4, 5, top=2, capacity_factor=1.0), classes)
+
+
 def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tmp_path: Path) -> None:
     graphs = {
         "small-cnn": graph("small-cnn", (28, 28, 1), 10),
@@ -31,6 +37,7 @@ def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tm
         "llama": graph("llama-nano", (7,), 23, 23, "next"),
         "unet": graph("unet-nano", (8, 12, 3), 3, None, "pixel"),
         "dlrm": graph("dlrm-nano", (39,), 2, 260, "click"),
+        "experts": narrow_transformer(even_experts, (8,), 23),
         "vit": narrow_transformer(vit, (8, 12, 3), None, layers=2, heads=2, units=16),
     }
     (tmp_path / "graphs.json").write_text(

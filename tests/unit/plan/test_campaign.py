@@ -271,6 +271,9 @@ def test_missing_operators_are_missing_on_that_device_only() -> None:
     assert stated(llama)[1]["operators"] == ["key_heads", "rms_norm", "rotary"]
     bert = unsupported_reason(site, levels | {"model": "bert-nano", "dataset": "wikitext-2-small"})
     assert stated(bert)[1]["operators"] == ["add_vector", "gather"]
+    experts = {"model": "llama-moe-nano", "dataset": "wikitext-2-small"}
+    refusal = unsupported_reason(load_site("local"), levels_of("tensorflow-dtensor") | experts)
+    assert stated(refusal)[1]["operators"] == ["experts"]
 
 
 def test_a_framework_trains_on_the_devices_that_it_names() -> None:

@@ -49,6 +49,7 @@ TOKENS = {
 }
 LLAMA = {**TOKENS, "model": "llama-nano"}
 BERT = {**TOKENS, "model": "bert-nano"}
+EXPERTS = {**TOKENS, "model": "llama-moe-nano"}
 TRANSFORMERS = [
     ("tensor2", TOKENS),
     ("pipeline2", {**TOKENS, "microbatches": 2}),
@@ -66,6 +67,10 @@ TRANSFORMERS = [
     ("sharded2-tensor2", LLAMA),
     ("sharded2-tensor2", BERT),
     ("pipeline2", {**BERT, "microbatches": 2}),
+    ("pipeline2", {**EXPERTS, "microbatches": 2}),
+    ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "interleaved-1f1b"}),
+    ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "zero-bubble"}),
+    ("sharded2-tensor2", EXPERTS),
 ]
 
 OF_JAX: list[tuple[str, dict[str, Any]]] = [
@@ -79,6 +84,7 @@ OF_JAX: list[tuple[str, dict[str, Any]]] = [
     ("tensor2", TOKENS),
     ("sharded2-tensor2", TOKENS),
     ("sharded2-tensor2", LLAMA),
+    ("sharded2-tensor2", EXPERTS),
 ]
 
 OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [

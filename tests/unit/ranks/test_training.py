@@ -216,6 +216,29 @@ def test_three_steps_of_recipes_agree_to_1e_6(trainings: Trainings, framework: s
 
 @pytest.mark.parametrize(
     "framework",
+    framework_params(
+        [name for name in COMPARED if "experts" not in load_framework(name).without.get("cpu", [])],
+        ("pytorch-ddp",),
+    ),
+)
+def test_experts_train_and_drop_alike(trainings: Trainings, framework: str) -> None:
+    levels = {
+        "model": "llama-moe-nano",
+        "dataset": "synthetic-tokens-32-16-64",
+        "learning_rate": 0.1,
+        "epochs": 3,
+    }
+    reference = trainings.train("pytorch-single", batch_size=64, **levels)
+    folder = trainings.train(framework, **of_64(framework), **levels)
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-6)
+    results = (json.loads((run / "result.json").read_text()) for run in (folder, reference))
+    shares, expected = (result["ranks"][0]["dropped_token_shares"] for result in results)
+    assert list(shares) == [f"block{n}_experts" for n in range(1, 5)]
+    assert shares == pytest.approx(expected, abs=1e-6) and 0 < min(shares.values()) < 0.5
+
+
+@pytest.mark.parametrize(
+    "framework",
     framework_params(able(COMPARED, model="llama-nano", checkpointing="blocks"), ("pytorch-ddp",)),
 )
 def test_blocks_computed_again_train_alike(trainings: Trainings, framework: str) -> None:

@@ -22,7 +22,15 @@ from plan.design import plan_design
 from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import describe_run, failure_or_lost, judge, startup_time, summarize_ranks, with_last_line
+from runs.supervise import (
+    describe_run,
+    failure_or_lost,
+    judge,
+    mean_dropped_share,
+    startup_time,
+    summarize_ranks,
+    with_last_line,
+)
 from runs.usable import find_cause
 from support.one_run import one_run
 
@@ -215,6 +223,13 @@ def test_environment_exists_while_its_stamp_is_rewritten(tmp_path: Path) -> None
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:
     assert summarize_ranks(tmp_path, 0.0, 4.0, SPEC, []) is None
+
+
+def test_share_of_dropped_tokens_is_the_mean_over_layers() -> None:
+    """Here of a pipeline with two stages, each of two ranks."""
+    first, second = {"block1_experts": 0.1, "block2_experts": 0.2}, {"block3_experts": 0.6}
+    assert mean_dropped_share([first, first, second, second]) == pytest.approx(0.3)
+    assert mean_dropped_share([{}, {}]) is None
 
 
 def test_epochs_are_numbers_and_a_truncated_table_is_refused(tmp_path: Path) -> None:

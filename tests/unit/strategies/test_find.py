@@ -75,6 +75,7 @@ def test_a_search_may_leave_out_the_random_start():
         (["--precision", "bf16"], "missing-key", "--precision", "bf16", "p100"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
+        (["--model", "llama-moe-nano"], "not-possible-here", "", "llama-moe-nano", "experts"),
     ],
 )
 def test_impossible_question_is_refused(argv, code, file, got, words):

@@ -19,6 +19,9 @@ element of a sequence is a position. Weights are named `<operator>.<weight>` and
     add_vector       vector [units]
     attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], perhaps each with a
                      bias [out]; outputs of the first three, and inputs of the last one, are ordered by head
+    experts          router_kernel [units, experts], gate_kernel and up_kernel [experts, units, hidden],
+                     down_kernel [experts, hidden, units], and load [experts + 1], which is not trained:
+                     the shares of choices that each expert took, and of those dropped, summed over batches
     lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units];
                      columns in the order input gate, forget gate, candidate, output gate
 
@@ -38,7 +41,7 @@ Size = int | list[int]
 
 BYTES = 4  # of a float32 number
 N_COUNTS, N_CATEGORIES = 13, 26  # in a row of Criteo's click logs
-NOT_TRAINED = ("mean", "variance")
+NOT_TRAINED = ("mean", "variance", "load")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
 # Kind of the only operator of a model that is a PyTorch module of the user's own, whose weights only PyTorch
@@ -190,6 +193,18 @@ class Graph:
     def parameters(self) -> int:
         """Number of trained parameters."""
         return sum(math.prod(shape) for name, shape in self.weights().items() if is_trained(name))
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of trained parameters that a token uses: of experts only those that it is routed to."""
+        idle = sum(
+            math.prod(shape) * (operator["experts"] - operator["top"]) // operator["experts"]
+            for operator in self.operators
+            if operator.kind == "experts"
+            for name, shape in operator.weights.items()
+            if len(shape) == 3
+        )
+        return self.parameters - idle
 
     @property
     def gradient_bytes(self) -> int:
@@ -518,6 +533,51 @@ class Builder:
         if (operator := self._operators[lstm]).kind != "lstm":
             raise ValueError(f"{lstm} is no lstm, it has no state")
         return self._add("final_state", (lstm,), (2, operator["units"]), name=name)
+
+    def experts(
+        self,
+        x: str,
+        n_experts: int,
+        hidden: int,
+        *,
+        top: int,
+        capacity_factor: float = 1.25,
+        balance: float = 0.01,
+        name: str = "",
+    ) -> str:
+        """Add a mixture of experts (Shazeer et al., ICLR 2017), of which each position uses `top`.
+
+        An expert returns down(silu(gate(x)) up(x)). A position's output is the sum over its experts, weighed
+        by the softmax of their router logits (Jiang et al., arXiv:2401.04088, section 2.1). In each sequence
+        an expert takes the first `capacity` positions that choose it, and drops others: these lack its
+        summand (Fedus et al., JMLR 2022, section 2.2). So outputs depend neither on other samples nor on
+        later positions. `macs` are those of `top` experts for each position.
+
+        Args:
+            x: Sequence.
+            n_experts: Number of experts.
+            hidden: Hidden units of an expert.
+            top: Number of experts that each position chooses, those with the largest router logits.
+            capacity_factor: Capacity over the number of positions that an expert takes if all take as many.
+            balance: Weight of the auxiliary loss that balances experts (Fedus et al., eq. 4 to 6): the number
+                of experts times the sum over experts of the share of choices times the mean probability. It
+                is computed in each sequence, and averaged over sequences.
+            name: Name of the operator.
+        """
+        length, units = self._sequence(x)
+        if not 1 <= top <= n_experts:
+            raise ValueError(f"a position cannot choose {top} of {n_experts} experts")
+        weights: dict[str, Shape] = {
+            "router_kernel": (units, n_experts),
+            "gate_kernel": (n_experts, units, hidden),
+            "up_kernel": (n_experts, units, hidden),
+            "down_kernel": (n_experts, hidden, units),
+            "load": (n_experts + 1,),
+        }
+        capacity = min(length, math.ceil(capacity_factor * length * top / n_experts))
+        settings = {"experts": n_experts, "top": top, "capacity": capacity, "balance": balance}
+        macs = length * units * (n_experts + top * 3 * hidden)
+        return self._add("experts", (x,), (length, units), settings, weights, macs, name)
 
     def step(self, x: str, index: int, *, name: str = "") -> str:
         """Add the selection of one position of a sequence, as a vector: 0 is the first, -1 the last."""

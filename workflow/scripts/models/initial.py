@@ -73,7 +73,7 @@ def _gpt_2(
 ) -> np.ndarray | None:
     if weight != "table" and not is_kernel(weight):
         return None
-    is_linear = operator.kind == "dense" or weight == "output_kernel"
+    is_linear = operator.kind == "dense" or weight in ("output_kernel", "down_kernel")
     is_added = is_linear and {user.kind for user in graph.users(operator.name)} == {"add"}
     additions = sum(node.kind == "add" for node in graph.operators)
     return normal(operator.weights[weight], 0.02 / math.sqrt(additions) if is_added else 0.02, generator)
@@ -143,7 +143,7 @@ def normal(shape: Shape, deviation: float, generator: np.random.Generator) -> np
 def fans(operator: Operator, weight: str = "kernel") -> tuple[int, int]:
     """Return fan-in and fan-out of a kernel, without regard to strides."""
     shape = operator.weights[weight]
-    window = math.prod(shape[:-2])
+    window = 1 if operator.kind == "experts" else math.prod(shape[:-2])
     if operator.kind == "depthwise_conv":
         return window, window
     if operator.kind == "up_conv":  # Every output is of one pixel.

@@ -33,6 +33,8 @@ HEADER = (
 WORDS = HEADER[:4]
 DASH = "–"
 MIN_CLASSES = 2
+# Attributes of a graph that the table has in JSON.
+NUMBERS = ("parameters", "active_parameters", "macs", "gradient_bytes", "activation_bytes")
 LEGEND = (
     "sample: an image, HEIGHTxWIDTHxCHANNELS, a sequence of tokens or a row with clicks, LENGTH:VOCABULARY.",
     (
@@ -41,7 +43,7 @@ LEGEND = (
     ),
     f"stem: of models with two stems the one for these images: small up to {SMALL} pixels, original above.",
     "MMACs: millions of multiply-accumulate operations in the forward pass of one sample, in convolutions, "
-    "dense operators, attention (as if it were not causal) and LSTMs.",
+    "dense operators, attention (as if it were not causal), LSTMs and the experts that a token uses.",
     (
         "gradients: payload of a gradient all-reduce; activations: outputs of all operators, which training "
         "keeps. Both in float32."
@@ -131,9 +133,7 @@ def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> st
             except ValueError as error:
                 rows.append({**entry, "reason": str(error)})
                 continue
-            numbers = {"parameters": model.parameters, "macs": model.macs}
-            sizes = {"gradient_bytes": model.gradient_bytes, "activation_bytes": model.activation_bytes}
-            rows.append({**entry, **numbers, **sizes})
+            rows.append(entry | {name: getattr(model, name) for name in NUMBERS})
     return json.dumps(rows, indent=2)
 
 

@@ -159,6 +159,8 @@ def _last_seen(model: Graph) -> dict[str, list[int]]:
                 last = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[
                     1:
                 ]
+            case "experts":  # Earlier positions fill experts.
+                last = list(itertools.accumulate(inputs[0], max))
             case "attention" if operator["causal"]:
                 last = list(itertools.accumulate(inputs[0], max))
             case "attention":

@@ -53,9 +53,9 @@ from runs.epochs import read_lines
 
 MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
-    "device_memory_peak_bytes", "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j",
-    "energy_node_j", "energy_j", "energy_scope", "other_cpu_share", "steal_share", "paused_s",
-    "python_version", "library_version",
+    "device_memory_peak_bytes", "dropped_token_share", "throttled_s", "sent_bytes",
+    "energy_device_j", "energy_package_j", "energy_node_j", "energy_j", "energy_scope",
+    "other_cpu_share", "steal_share", "paused_s", "python_version", "library_version",
 )  # fmt: skip
 RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from common.errors import MACHINE_ERRORS, print_line
@@ -302,6 +303,7 @@ def summarize_ranks(
         "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
+        "dropped_token_share": mean_dropped_share([rank["dropped_token_shares"] for rank in ranks]),
         "weights_finite": None if None in finite else all(finite),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
         **epoch_energy(epochs, run_spec["device"]),
@@ -316,6 +318,15 @@ def summarize_ranks(
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
+
+
+def mean_dropped_share(shares_by_rank: Sequence[Mapping[str, float]]) -> float | None:
+    """Return the mean over operators of the shares that experts dropped, None without experts.
+
+    Ranks of a pipeline stage have the means over all replicas.
+    """
+    shares = {name: share for own in shares_by_rank for name, share in own.items()}
+    return fmean(shares.values()) if shares else None
 
 
 def merge_settings(settings_by_rank: Sequence[Mapping[str, str]]) -> dict[str, str]:

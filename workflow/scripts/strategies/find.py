@@ -262,9 +262,11 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
             rest[1],
         )
     try:
-        return graph(model, *samples)
+        built = graph(model, *samples)
+        divide(built, batch=1)
     except ValueError as error:
         raise InputError("not-possible-here", str(error), got=model) from None
+    return built
 
 
 def choose_topology(

@@ -45,12 +45,14 @@ def llama(
     hidden: int,
     rotary: Rotary,
     tied: bool = False,
+    experts: tuple[int, int] | None = None,
 ) -> None:
     """Add an embedding, causal blocks and a dense layer, all without biases and dropout.
 
     Blocks have RMSNorm, grouped-query attention with rotary positions, and SwiGLU (Shazeer,
     arXiv:2002.05202). With `tied` the last layer uses the table of the embedding. Initial weights are drawn
-    as GPT-2's, since Llama's distribution is not published.
+    as GPT-2's, since Llama's distribution is not published. With `experts`, their number and how many a
+    position uses, blocks have a mixture of experts in place of SwiGLU, as Mixtral's.
     """
     x = model.embedding(model.input, units, name="embedding")
     for block in range(1, layers + 1):
@@ -67,15 +69,23 @@ def llama(
         )
         x = model.add(x, y, name=f"{name}_add1")
         y = model.rms_norm(x, name=f"{name}_norm2")
-        gate = model.dense(y, hidden, bias=False, name=f"{name}_gate")
-        gate = model.activation(gate, "silu", name=f"{name}_silu")
-        y = model.multiply(gate, model.dense(y, hidden, bias=False, name=f"{name}_up"), name=f"{name}_gated")
-        x = model.add(x, model.dense(y, units, bias=False, name=f"{name}_down"), name=f"{name}_add2")
+        if experts:
+            y = model.experts(y, experts[0], hidden, top=experts[1], name=f"{name}_experts")
+        else:
+            y = _swiglu(model, y, hidden, name)
+        x = model.add(x, y, name=f"{name}_add2")
     x = model.rms_norm(x, name="norm")
     if tied:
         model.tied_dense(x, "embedding", name="head")
     else:
         model.dense(x, classes, bias=False, name="head")
+
+
+def _swiglu(model: Builder, x: str, hidden: int, name: str) -> str:
+    gate = model.dense(x, hidden, bias=False, name=f"{name}_gate")
+    gate = model.activation(gate, "silu", name=f"{name}_silu")
+    y = model.multiply(gate, model.dense(x, hidden, bias=False, name=f"{name}_up"), name=f"{name}_gated")
+    return model.dense(y, model.shape(x)[-1], bias=False, name=f"{name}_down")
 
 
 def _block(
@@ -109,9 +119,10 @@ def _llama(
     source: str = "",
     *,
     tied: bool = False,
+    experts: tuple[int, int] | None = None,
 ) -> Model:
     """Return a Llama from its heads of queries and keys, and the units of blocks and hidden layers."""
-    of_heads = partial(llama, heads=heads[0], key_heads=heads[1], rotary=rotary, tied=tied)
+    of_heads = partial(llama, heads=heads[0], key_heads=heads[1], rotary=rotary, tied=tied, experts=experts)
     build = partial(of_heads, layers=layers, units=units[0], hidden=units[1])
     return Model(build, title, source, "gpt-2", TOKENS)
 
@@ -138,6 +149,15 @@ MODELS = {
     ),
     "llama-nano": _llama(
         4, (4, 2), (64, 192), Rotary(10_000.0), "Llama's operators, for laptops: 4 blocks of 4 heads"
+    ),
+    "llama-moe-nano": _llama(
+        4, (4, 2), (64, 96), Rotary(10_000.0),
+        "Mixtral's operators, for laptops: 4 blocks of 4 experts, of which a token uses 2", experts=(4, 2)
+    ),
+    "mixtral-8x7b": _llama(
+        32, (32, 8), (4096, 14_336), Rotary(1_000_000.0),
+        "Mixtral 8x7B: 8 experts in each block, of which a token uses 2", "Jiang et al., arXiv:2401.04088",
+        experts=(8, 2),
     ),
     "vit-b-16": Model(
         partial(vit, layers=12, heads=12, units=768), "Vision Transformer ViT-B/16", _VIT, "vit"

@@ -68,6 +68,11 @@ def forward(
             case "dropout":
                 drawn_from = None if key is None else jax.random.fold_in(key, number)
                 outputs[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+            case "experts":
+                outputs[operator.name], load = _experts(
+                    operator, inputs[0], own, dtype, training=key is not None
+                )
+                statistics |= {f"{operator.name}.load": load} if key is not None else {}
             case "tied_dense":
                 outputs[operator.name] = (
                     inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
@@ -184,6 +189,45 @@ def _rotated(x: Array, tables: np.ndarray) -> Array:
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     pairs = [first * cosines - second * sines, second * cosines + first * sines]
     return jnp.concatenate(pairs, -1).astype(x.dtype)
+
+
+def _experts(operator: Operator, x: Array, own: Weights, dtype: Any, training: bool) -> tuple[Array, Array]:
+    """Return the outputs of a mixture of experts (Builder.experts) for sequences, and its load.
+
+    Choices are copied to slots, `capacity` for each expert and sample; dropped ones have no slot.
+    """
+    (n, _, units), (n_experts, capacity) = x.shape, (operator["experts"], operator["capacity"])
+    logits = x.astype(jnp.float32) @ own["router_kernel"].astype(jnp.float32)
+    scores, indices = lax.top_k(logits, operator["top"])
+    chosen = indices.reshape(n, -1)
+    choices = jax.nn.one_hot(chosen, n_experts, dtype=jnp.int32)
+    places = jnp.take_along_axis(jnp.cumsum(choices, 1), chosen[..., None], -1)[..., 0] - 1
+    is_kept, n_slots = places < capacity, n_experts * n * capacity
+    slots = (chosen * n + jnp.arange(n)[:, None]) * capacity + places
+    slots = jnp.where(is_kept, slots, n_slots).ravel()
+    copies = jnp.repeat(x.reshape(-1, units), operator["top"], 0).astype(dtype)
+    buffer = (
+        jnp.zeros((n_slots, units), dtype).at[slots].set(copies, mode="drop").reshape(n_experts, -1, units)
+    )
+    gate, up, down = (own[f"{part}_kernel"].astype(dtype) for part in ("gate", "up", "down"))
+    computed = ((jax.nn.silu(buffer @ gate) * (buffer @ up)) @ down).reshape(-1, units)
+    outputs = computed.at[slots].get(mode="fill", fill_value=0).reshape(*scores.shape, units)
+    output = (outputs * jax.nn.softmax(scores).astype(dtype)[..., None]).sum(2)
+    if not training:
+        return output, own["load"]
+    loads = (choices * is_kept[..., None]).astype(jnp.float32).mean((0, 1))
+    shares, probabilities = choices.astype(jnp.float32).mean(1), jax.nn.softmax(logits).mean(1)
+    loss = operator["balance"] * n_experts * (shares * probabilities).sum(-1).mean()
+    return _with_loss(output, loss), own["load"] + jnp.append(loads, 1 - loads.sum())
+
+
+@jax.custom_vjp
+def _with_loss(output: Array, _loss: Array) -> Array:
+    """Return the output; in the backward pass, the loss has the gradient 1, as if added to the model's."""
+    return output
+
+
+_with_loss.defvjp(lambda output, _: (output, None), lambda _, gradient: (gradient, jnp.float32(1)))
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:

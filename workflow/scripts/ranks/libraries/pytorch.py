@@ -28,6 +28,7 @@ from ranks.libraries.pytorch_layers import (
     AddVector,
     Attention,
     ClassToken,
+    Experts,
     Positions,
     attention_kernel,
     gather_positions,
@@ -74,6 +75,8 @@ WEIGHTS = {
     "table": "weight",
     "vector": "vector",
     "token": "weight",
+    "load": "load",
+    **{f"{part}_kernel": part for part in ("router", "gate", "up", "down")},
     **{
         f"{part}_{weight}": f"{part}.{name}"
         for part in ("query", "key", "value", "output")
@@ -283,6 +286,8 @@ def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
             return ClassToken(units)
         case "attention":
             return Attention(operator)
+        case "experts":
+            return Experts(operator)
         case "lstm":
             return LSTM(units, operator["units"])
     raise ValueError(f"PyTorch has no operator {operator.kind}")
@@ -332,6 +337,13 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
         name: canonical(tensor.detach().float().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
     }
+
+
+def share_auxiliary_losses(module: nn.Module, n_batches: int) -> None:
+    """Let experts add their auxiliary losses to gradients that are means over `n_batches` batches."""
+    for layer in module.modules():
+        if isinstance(layer, Experts):
+            layer.loss_share = 1 / n_batches
 
 
 def make_optimizer(
@@ -646,6 +658,7 @@ class PyTorchTrainer(Trainer):
             them.
         """
         phases = self.context.phases
+        share_auxiliary_losses(self.module, length)
         phases.enter("forward")
         with self._precision():
             logits = self.model(images)

@@ -1,5 +1,7 @@
 """PyTorch modules for operators that PyTorch lacks or computes differently."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend
@@ -112,6 +114,84 @@ class Attention(nn.Module):
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+
+class AuxiliaryLoss(torch.autograd.Function):
+    """An output that adds a loss to the model's: in the backward pass, the loss has the gradient `share`."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, _loss: torch.Tensor, share: float) -> torch.Tensor:
+        """Return the output."""
+        ctx.share = share
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Return the gradients of output, loss and share."""
+        (gradient,) = gradients
+        return gradient, gradient.new_full((), ctx.share, dtype=torch.float32), None
+
+
+class Experts(nn.Module):
+    """A mixture of experts for sequences [N, length, units] (Builder.experts).
+
+    Choices are copied to slots: `capacity` for each expert and sample, and a last one for what is dropped.
+
+    Attributes:
+        batch_share: The share of a batch that its samples are, less than 1 of microbatches.
+        loss_share: The share of its auxiliary loss that counts, 1 over the batches of an optimizer step.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.top, self.capacity, self.balance = operator["top"], operator["capacity"], operator["balance"]
+        self.batch_share = self.loss_share = 1.0
+        self.router = nn.Parameter(torch.empty(operator.weights["router_kernel"][::-1]))
+        self.gate, self.up, self.down = (
+            nn.Parameter(torch.empty(operator.weights[f"{part}_kernel"])) for part in ("gate", "up", "down")
+        )
+        self.register_buffer("load", torch.zeros(operator.weights["load"]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the outputs of each position's experts, without those that dropped it."""
+        with torch.autocast(x.device.type, enabled=False):  # The router computes in float32.
+            logits = nn.functional.linear(x.float(), self.router.float())
+        scores, chosen = logits.topk(self.top)
+        slots, choices, is_kept = self._slots(chosen.flatten(1), logits.shape[-1])
+        copies = x.flatten(0, 1).repeat_interleave(self.top, 0)
+        n_slots = choices.shape[-1] * len(x) * self.capacity
+        inputs = x.new_zeros(n_slots + 1, x.shape[-1]).index_copy(0, slots, copies)
+        outputs = self._computed(inputs[:-1].unflatten(0, (choices.shape[-1], -1))).flatten(0, 1)
+        outputs = nn.functional.pad(outputs, (0, 0, 0, 1)).index_select(0, slots)
+        weights = scores.softmax(-1).to(outputs.dtype).unsqueeze(-1)
+        output = (outputs.view(*scores.shape, -1) * weights).sum(2)
+        if not self.training:
+            return output
+        self._count(choices, is_kept)
+        shares, probabilities = choices.float().mean(1), logits.softmax(-1).mean(1)
+        loss = self.balance * choices.shape[-1] * (shares * probabilities).sum(-1).mean()
+        return AuxiliaryLoss.apply(output, loss, self.batch_share * self.loss_share)
+
+    def _slots(self, chosen: torch.Tensor, n_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the slot of each choice, of all samples in a row, from the experts chosen [N, choices].
+
+        With them come the choices one-hot [N, choices, experts], and which are not dropped [N, choices].
+        """
+        choices = nn.functional.one_hot(chosen, n_experts)
+        places = choices.cumsum(1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - 1
+        is_kept = places < self.capacity
+        samples = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
+        slots = (chosen * len(chosen) + samples) * self.capacity + places
+        return slots.where(is_kept, n_experts * len(chosen) * self.capacity).flatten(), choices, is_kept
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of experts [experts, positions, units]."""
+        return torch.bmm(nn.functional.silu(torch.bmm(x, self.gate)) * torch.bmm(x, self.up), self.down)
+
+    @torch.no_grad()
+    def _count(self, choices: torch.Tensor, is_kept: torch.Tensor) -> None:
+        loads = (choices * is_kept.unsqueeze(-1)).float().mean((0, 1))
+        self.load += self.batch_share * torch.cat([loads, 1 - loads.sum(0, keepdim=True)])
 
 
 class LSTM(nn.LSTM):

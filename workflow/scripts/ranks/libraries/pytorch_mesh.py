@@ -38,7 +38,8 @@ from models.graph import SHARED, Graph
 from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import cross_entropy, join, tensors
+from ranks.libraries.pytorch import cross_entropy, join, share_auxiliary_losses, tensors
+from ranks.libraries.pytorch_layers import Experts
 from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
 from ranks.worker.context import Context
 
@@ -107,11 +108,13 @@ def keep_statistics_rate(module: nn.Module, n_microbatches: int) -> None:
     """Make running statistics forget as much in `n_microbatches` as batch normalization does in one batch.
 
     They are updated once for each microbatch. With the momentum m of a batch, the share 1 - m of the former
-    value that is kept becomes (1 - m)^(1 / n_microbatches).
+    value that is kept becomes (1 - m)^(1 / n_microbatches). Loads of experts are sums.
     """
-    for norm in module.modules():
-        if isinstance(norm, nn.BatchNorm2d) and norm.momentum is not None:
-            norm.momentum = 1 - (1 - norm.momentum) ** (1 / n_microbatches)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d) and layer.momentum is not None:
+            layer.momentum = 1 - (1 - layer.momentum) ** (1 / n_microbatches)
+        if isinstance(layer, Experts):
+            layer.batch_share = 1 / n_microbatches
 
 
 def hand_on(module: fx.GraphModule) -> None:
@@ -333,6 +336,7 @@ class MeshTrainer(ShardedTrainer):
         """See PyTorchTrainer."""
         if self.pipeline is None:
             return super().propagate(images, labels, length)
+        share_auxiliary_losses(self.module, length)
         return self.pipeline.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:

@@ -27,6 +27,7 @@ from ranks.libraries.tensorflow_layers import (
     Attention,
     ClassToken,
     Embedding,
+    Experts,
     Positions,
     RMSNorm,
     TiedDense,
@@ -145,8 +146,9 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
             return Positions(*operator.shape, name=name)(x)
         case "class_token":
             return ClassToken(operator.shape[-1], name=name)(x)
-        case "attention":
-            return Attention(operator, name=name)(*inputs)
+        case "attention" | "experts":
+            layer = Attention if operator.kind == "attention" else Experts
+            return layer(operator, name=name)(*inputs)
         case "lstm":
             lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
             return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]

@@ -152,6 +152,66 @@ def join_products(x: Any, vectors: Any) -> Any:
     return tf.concat([x, tf.gather(products, np.flatnonzero(np.tri(n_vectors, k=-1)), axis=1)], 1)
 
 
+class Experts(tf.keras.layers.Layer):
+    """A mixture of experts for sequences [N, length, units] (Builder.experts).
+
+    Choices are copied to slots: `capacity` for each expert and sample, and a last one for what is dropped.
+    """
+
+    def __init__(self, operator: Operator, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.operator = operator
+        for weight, shape in operator.weights.items():
+            if weight != "load":
+                is_router = weight == "router_kernel"  # It computes in float32.
+                own = self.add_weight(weight, shape, experimental_autocast=not is_router)
+                setattr(self, weight, own)
+        self.load = self.add_weight(
+            "load",
+            operator.weights["load"],
+            dtype=tf.float32,
+            trainable=False,
+            experimental_autocast=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Return the sum of the outputs of each position's experts, without those that dropped it."""
+        n_experts, top, capacity = (self.operator[name] for name in ("experts", "top", "capacity"))
+        n, units = tf.shape(x)[0], x.shape[-1]
+        logits = tf.tensordot(tf.cast(x, tf.float32), self.router_kernel, 1)
+        scores, indices = tf.math.top_k(logits, top)
+        chosen = tf.reshape(indices, (n, x.shape[1] * top))
+        choices = tf.one_hot(chosen, n_experts, dtype=tf.int32)
+        places = tf.gather(tf.cumsum(choices, 1), chosen, batch_dims=2) - 1
+        is_kept, n_slots = places < capacity, n_experts * n * capacity
+        slots = (chosen * n + tf.range(n)[:, None]) * capacity + places
+        slots = tf.reshape(tf.where(is_kept, slots, n_slots), (-1, 1))
+        copies = tf.repeat(tf.reshape(x, (-1, units)), top, 0)
+        inputs = tf.scatter_nd(slots, copies, (n_slots + 1, units))[:-1]
+        inputs = tf.reshape(inputs, (n_experts, n * capacity, units))
+        hidden = tf.nn.silu(tf.matmul(inputs, self.gate_kernel)) * tf.matmul(inputs, self.up_kernel)
+        computed = tf.reshape(tf.matmul(hidden, self.down_kernel), (-1, units))
+        outputs = tf.gather_nd(tf.pad(computed, [[0, 1], [0, 0]]), slots)
+        weights = tf.cast(tf.nn.softmax(scores), x.dtype)[..., None]
+        output = tf.reduce_sum(tf.reshape(outputs, (n, *scores.shape[1:], units)) * weights, 2)
+        if not training:
+            return output
+        counted = tf.cast(choices, tf.float32)
+        loads = tf.reduce_mean(counted * tf.cast(is_kept, tf.float32)[..., None], (0, 1))
+        self.load.assign_add(tf.concat([loads, [1 - tf.reduce_sum(loads)]], 0))
+        products = tf.reduce_mean(counted, 1) * tf.reduce_mean(tf.nn.softmax(logits), 1)
+        loss = self.operator["balance"] * n_experts * tf.reduce_mean(tf.reduce_sum(products, -1))
+        return _with_loss(output, loss)
+
+
+@tf.custom_gradient
+def _with_loss(output: Any, loss: Any) -> Any:
+    """Return the output; in the backward pass, the loss has the gradient 1, as if added to the model's."""
+    return tf.identity(output), lambda gradient: (gradient, tf.ones_like(loss))
+
+
 def _rotated(x: Any, tables: np.ndarray) -> Any:
     """Rotate pairs of units of [N, heads, length, units] by their position (models.initial), in float32."""
     cosines, sines = tables

@@ -49,6 +49,7 @@ def run(folder: Path) -> Training:
         "paused_s": timer.heartbeat.paused_s,
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
+        "dropped_token_shares": trainer.dropped_token_shares(),
         "meters": timer.meters(),
         "settings": trainer.settings(),
         "warnings": library_warnings.messages,

@@ -43,6 +43,10 @@ class Training(abc.ABC):
         """Return whether all weights are finite; None if the framework does not expose them."""
         return None
 
+    def dropped_token_shares(self) -> dict[str, float]:
+        """Return the share of choices that experts dropped in training, by operator (Builder.experts)."""
+        return {}
+
     def library_version(self) -> str:
         """Return names and versions of the libraries that train."""
         return versions(self.context.input["modules"])
@@ -131,6 +135,11 @@ class Trainer(Training):
                 averages[name] = np.average(values, axis=0, weights=[weights[rank] for rank in holders])
             self.set_statistics(averages)
         return self.validate()
+
+    def dropped_token_shares(self) -> dict[str, float]:
+        """See Training. The shares of a load add up to the number of batches."""
+        loads = {name: load for name, load in self.statistics().items() if name.endswith(".load")}
+        return {name.removesuffix(".load"): float(load[-1] / load.sum()) for name, load in loads.items()}
 
     def weights_finite(self) -> bool:
         """See Training. Finite losses are no proof: in some libraries the ReLU of NaN is 0."""
