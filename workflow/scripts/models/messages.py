@@ -27,7 +27,7 @@ from models.collectives import (
 from models.division import COLUMNS, HEADS, ROWS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
-from models.pipelines import in_flight, stages_per_rank
+from models.pipelines import in_flight, own_stages, rank_of, stages_per_rank
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
 # Numbers of optimizer state per parameter; that of sgd is the momentum.
@@ -120,9 +120,10 @@ def needs(
     ]
     all_needs = []
     for rank in range(mesh.pipeline):
-        own = on_ranks[rank :: mesh.pipeline]
+        own = on_ranks
         moments: list[tuple[int, ...]] = [(1,)]
         if mesh.pipeline > 1:
+            own = [on_ranks[number] for number in own_stages(rank, levels["schedule"], mesh.pipeline)]
             moments = in_flight(levels["schedule"], mesh.pipeline, rank, microbatches)
         sizes = [stage.activation_bytes for stage in own]
         weights = [stage.memory() for stage in own]
@@ -231,16 +232,24 @@ class _Stage:
                 yield Message(
                     ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1
                 )
-        boundaries = [operators[-1]] * (self.number < self.n_stages - 1) + [operators[0]] * (self.number > 0)
+        boundaries = [operators[-1]] * self._has_other_rank(self.number + 1)
+        boundaries += [operators[0]] * self._has_other_rank(self.number - 1)
         for output in boundaries:
             size, stride = _output_bytes(output) * self.samples, mesh.ranks // mesh.pipeline
             yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)
+
+    def _has_other_rank(self, stage: int) -> bool:
+        """Return whether there is a stage with this number, and another rank has it."""
+        if not 0 <= stage < self.n_stages:
+            return False
+        ranks = {rank_of(i, self.levels["schedule"], self.mesh.pipeline) for i in (self.number, stage)}
+        return len(ranks) > 1
 
     def table_messages(self, shared: Collection[str]) -> Iterator[Message]:
         """Yield the messages that carry gradients of tables that two stages share."""
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
         for operator in self.graph.operators:
-            if operator.name in shared:
+            if operator.name in shared and self._has_other_rank(self.n_stages - 1 - self.number):
                 yield Message(
                     ALL_REDUCE, TIED, _own_bytes(operator, None, 1) / self.mesh.sharded, 1, 2, stride
                 )
