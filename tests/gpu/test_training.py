@@ -299,6 +299,7 @@ def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
         ("1f1b", 4),
         pytest.param("interleaved-1f1b", 2, marks=pytest.mark.every_framework),
         pytest.param("zero-bubble", 4, marks=pytest.mark.every_framework),
+        pytest.param("zero-bubble-v", 2, marks=pytest.mark.every_framework),
     ],
 )
 def test_messages_of_a_pipeline_meet(trained: Callable[..., Any], schedule: str, n_ranks: int) -> None:

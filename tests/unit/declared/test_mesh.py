@@ -60,7 +60,7 @@ def test_ranks_are_laid_out_with_the_tensor_axis_innermost() -> None:
         (1, 0, 0, 1),
     ]
     assert [mesh.replica(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert [rank for rank in range(8) if mesh.is_reporter(rank)] == [4, 6], (
+    assert [rank for rank in range(8) if mesh.is_reporter(rank, 1)] == [4, 6], (
         "of each replica one, of its last stage"
     )
     assert mesh_from_spec({"ranks": 8, "mesh": mesh.sizes}) == mesh and mesh_from_spec({"ranks": 3}) == Mesh(

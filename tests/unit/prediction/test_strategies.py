@@ -104,14 +104,19 @@ def test_schedules_shorten_bubbles_and_interleaving_sends_more():
             Place(2, 2, 1.0),
             ideal_seconds,
         )
-        for schedule in ("1f1b", "interleaved-1f1b", "zero-bubble")
+        for schedule in ("1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v")
     }
-    full, interleaved, late = (step.work for step in steps.values())
+    full, interleaved, late, late_v = (step.work for step in steps.values())
     assert late == pytest.approx(full - (1 - 1 / 3) / 8, abs=0.01)
     assert interleaved == pytest.approx(full - (1 - 1 / 2) / 8, abs=0.02)
-    table_s = 4 * 32 * 64  # all-reduced once
-    times = [step.message_s - table_s for step in steps.values()]
-    assert times == [times[0], 2 * times[0], times[0]]
+    assert late_v == pytest.approx(full - (1 - 1 / 6) / 8, abs=0.02)
+    times = [step.message_s for step in steps.values()]
+    table_s = 4 * 32 * 64  # all-reduced once, if two ranks have it
+    assert [times[1] - table_s, times[2], times[3]] == [
+        2 * (times[0] - table_s),
+        times[0],
+        times[1] - table_s,
+    ]
 
 
 def test_fastest_strategy_is_predicted_from_one_node_by_link():

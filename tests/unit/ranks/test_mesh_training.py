@@ -40,6 +40,7 @@ FURTHER_MESHES = [
     ("pipeline2-data2", {"microbatches": 2, "schedule": "interleaved-1f1b"}),
     ("pipeline2", {"microbatches": 4, "schedule": "zero-bubble", "sync_every": 2}),
     ("pipeline2-data2", {"microbatches": 2, "schedule": "zero-bubble"}),
+    ("pipeline2", {"microbatches": 4, "schedule": "zero-bubble-v", "sync_every": 2}),
 ]
 TOKENS = {
     "model": "gpt-nano",
@@ -64,6 +65,8 @@ TRANSFORMERS = [
     ("pipeline2", {**LLAMA, "microbatches": 4, "schedule": "zero-bubble"}),
     ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble"}),
     ("pipeline2-sharded2", {**TOKENS, "microbatches": 2, "schedule": "zero-bubble"}),
+    ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble-v"}),
+    ("pipeline2-sharded2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble-v"}),
     ("sharded2-tensor2", LLAMA),
     ("sharded2-tensor2", BERT),
     ("pipeline2", {**BERT, "microbatches": 2}),
@@ -226,6 +229,7 @@ CLIPPED = {
                 ("pytorch-mesh", "pipeline2-tensor2", {"microbatches": 2}),  # which share a table
                 ("pytorch-mesh", "pipeline2-sharded2", {"microbatches": 2}),
                 ("pytorch-mesh", "pipeline2-data2", {"microbatches": 2, "schedule": "interleaved-1f1b"}),
+                ("pytorch-mesh", "pipeline2-sharded2", {"microbatches": 4, "schedule": "zero-bubble-v"}),
                 ("pytorch-mesh", "data2-sharded2", {}),
                 ("jax", "sharded2-tensor2", {}),
                 ("jax", "sharded2", {"sharding": "optimizer"}),
@@ -260,7 +264,7 @@ class Trainer(pytorch_mesh.MeshTrainer):
         mesh = Mesh(data=2, pipeline=2)
         self.context = SimpleNamespace(
             rank=rank, replica=mesh.replica(rank), mesh=mesh, graph=None, spec={"seed": 7},
-            levels={"microbatches": 4, "sharding": "none"}, phases=SimpleNamespace(is_traced=False),
+            levels={"microbatches": 4, "sharding": "none", "schedule": "1f1b"}, phases=SimpleNamespace(is_traced=False),
         )
         self.module, self.own_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
         self.parts = [None, None]

@@ -67,10 +67,15 @@ class Mesh:
         indices = self.coordinates(rank)
         return indices["data"] * self.sharded + indices["sharded"]
 
-    def is_reporter(self, rank: int) -> bool:
-        """Return whether a rank reports its replica's loss: the replica's first rank that has the logits."""
+    def is_reporter(self, rank: int, last: int) -> bool:
+        """Return whether a rank reports its replica's loss: the replica's first rank that has the logits.
+
+        Args:
+            rank: The rank.
+            last: Index along `pipeline` of the ranks with the last stage.
+        """
         indices = self.coordinates(rank)
-        return indices["tensor"] == 0 and indices["pipeline"] == self.pipeline - 1
+        return indices["tensor"] == 0 and indices["pipeline"] == last
 
 
 def mesh_from_spec(spec: Mapping[str, object]) -> Mesh:

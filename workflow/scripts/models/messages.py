@@ -28,7 +28,7 @@ from models.collectives import (
 from models.division import COLUMNS, HEADS, ROWS, divided_outputs, shared_inputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
-from models.pipelines import in_flight, stages_per_rank
+from models.pipelines import in_flight, own_stages, rank_of, stages_per_rank
 
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
 ALL = "all"  # instead of an axis: all ranks
@@ -151,9 +151,10 @@ def needs(
     ]
     all_needs = []
     for rank in range(mesh.pipeline):
-        own = on_ranks[rank :: mesh.pipeline]
+        own = on_ranks
         moments: list[tuple[int, ...]] = [(1,)]
         if mesh.pipeline > 1:
+            own = [on_ranks[number] for number in own_stages(rank, levels["schedule"], mesh.pipeline)]
             moments = in_flight(levels["schedule"], mesh.pipeline, rank, microbatches)
         sizes = [stage.activation_bytes for stage in own]
         weights = [stage.memory() for stage in own]
@@ -269,7 +270,8 @@ class _Stage:
                 if part == COLUMNS and output.name in shared:
                     sent.add(output.name)
                 yield Message(ALL_REDUCE, "tensor", self._output_bytes(output), self.batches, mesh.tensor, 1)
-        boundaries = [operators[-1]] * (self.number < self.n_stages - 1) + [operators[0]] * (self.number > 0)
+        boundaries = [operators[-1]] * self._has_other_rank(self.number + 1)
+        boundaries += [operators[0]] * self._has_other_rank(self.number - 1)
         for output in boundaries:
             stride = mesh.ranks // mesh.pipeline
             yield Message(
@@ -280,11 +282,18 @@ class _Stage:
         """Return the bytes of an operator's outputs for one batch or microbatch."""
         return self.bytes.computed * math.prod(output.shape) * self.samples
 
+    def _has_other_rank(self, stage: int) -> bool:
+        """Return whether there is a stage with this number, and another rank has it."""
+        if not 0 <= stage < self.n_stages:
+            return False
+        ranks = {rank_of(i, self.levels["schedule"], self.mesh.pipeline) for i in (self.number, stage)}
+        return len(ranks) > 1
+
     def table_messages(self, shared: Collection[str]) -> Iterator[Message]:
         """Yield the messages that carry gradients of tables that two stages share."""
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
         for operator in self.graph.operators:
-            if operator.name in shared:
+            if operator.name in shared and self._has_other_rank(self.n_stages - 1 - self.number):
                 sent = self.bytes.stored * _own_weights(operator, None, 1) / self.mesh.sharded
                 yield Message(ALL_REDUCE, TIED, sent, 1, 2, stride)
 

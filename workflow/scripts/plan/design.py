@@ -45,7 +45,7 @@ from models import division
 from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
-from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
 from models.strategy import Strategy
 from plan.batch_sizes import (
     batch_size_file,
@@ -537,16 +537,17 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
         ) from None
     if mesh.pipeline == 1:
         return
-    if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
+    fewest = {"1f1b": mesh.pipeline, ZERO_BUBBLE_V: 2 * mesh.pipeline - 1}.get(levels["schedule"], 1)
+    if microbatches < fewest:
         reason = (
-            f"schedule=1f1b needs at least one microbatch per stage ({mesh.pipeline}), "
+            f"schedule={levels['schedule']} needs at least {fewest} microbatches on {mesh.pipeline} ranks, "
             f"microbatches={microbatches}"
         )
         raise InfeasibleCell(
             "too-few-microbatches",
             reason,
             ("schedule", "microbatches", "parallelism"),
-            f"set microbatches to {mesh.pipeline} or more, or use schedule: gpipe",
+            f"set microbatches to {fewest} or more, or use schedule: gpipe",
         )
     if levels["schedule"] in (INTERLEAVED, ZERO_BUBBLE) and microbatches % mesh.pipeline:
         reason = (

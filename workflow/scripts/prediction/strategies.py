@@ -3,9 +3,9 @@
 Of a pipeline stage, w is its share of the multiplications, some of which a tensor axis partitions
 (models.division), q its share of the operators, and v its share of the parameters that a rank updates. m
 microbatches pass through p stages: equal stages take m + p - 1 turns (Huang et al., NeurIPS 2019, section
-2.3; of the p - 1, interleaved stages save a half, and zero-bubble two thirds), and a mesh without a pipeline
-takes one. The law of prediction multiplies these by alpha, beta and u of
-one device. Messages (models.messages) take the time of their collective among the ranks of their group:
+2.3; other schedules take a share of the p - 1, models.pipelines), and a mesh without a pipeline takes one.
+The law of prediction multiplies these by alpha, beta and u of one device. Messages (models.messages) take the
+time of their collective among the ranks of their group:
 
     layers       of a tensor axis, for every microbatch: later layers wait for each
     handed       an output forward and a gradient backward between two turns

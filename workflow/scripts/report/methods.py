@@ -54,7 +54,7 @@ from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from models.graph import N_CATEGORIES, N_COUNTS
 from models.named import MASKED_SHARE, models
-from models.pipelines import INTERLEAVED, ZERO_BUBBLE
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
 from network import fit
 from plan.cost import fraction_line
 from plan.design import DuplicateCell, InfeasibleCell, distinct_geometry
@@ -137,6 +137,7 @@ SCHEDULES = {
     "1f1b": f"1F1B{cite('narayanan2019')} (backward passes as early as possible)",
     INTERLEAVED: f"interleaved 1F1B{cite('narayanan2021')} (two stages on each rank)",
     ZERO_BUBBLE: f"ZB-H1{cite('qi2024')} (gradients of weights where a rank would idle)",
+    ZERO_BUBBLE_V: f"ZB-V{cite('qi2024')} (the same with two stages on each rank)",
 }
 _LEVEL = re.compile(r"\b(?P<factor>[a-z_]+)=(?P<level>[\w./-]+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")

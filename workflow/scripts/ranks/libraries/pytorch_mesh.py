@@ -21,6 +21,7 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.distributed.tensor import DTensor, Replicate
@@ -34,9 +35,9 @@ from torch.distributed.tensor.parallel import (
 )
 
 from models.division import COLUMNS, HEADS, divided_outputs, shared_inputs, stages, tensor_parts
-from models.graph import SHARED, Graph
+from models.graph import SHARED, Graph, Operator
 from models.mesh import AXES
-from models.pipelines import INTERLEAVED, ZERO_BUBBLE, stages_per_rank
+from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from ranks.libraries.channels_first import canonical
 from ranks.libraries.pytorch import cross_entropy, join, share_auxiliary_losses, tensors
 from ranks.libraries.pytorch_layers import Experts
@@ -48,6 +49,7 @@ SCHEDULES = {
     "1f1b": Schedule1F1B,
     INTERLEAVED: ScheduleInterleaved1F1B,
     ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+    ZERO_BUBBLE_V: ScheduleZBVZeroBubble,
 }
 
 
@@ -125,7 +127,9 @@ def hand_on(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
+def shared_tables(
+    parts: list[Graph], schedule: str, mesh: DeviceMesh
+) -> Iterator[tuple[str, dist.ProcessGroup]]:
     """Yield each weight that this rank's stage shares with another one, and the group of ranks that hold it.
 
     A group has the ranks of both stages at the same coordinates along the other axes.
@@ -139,8 +143,10 @@ def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, d
                 for i, stage in enumerate(parts)
                 if operator.name in stage.by_name and stage.by_name[operator.name].kind != SHARED
             )
-            n_ranks = len(mesh.mesh)
-            for ranks in mesh.mesh[[first % n_ranks, number % n_ranks]].flatten(1).T.tolist():
+            holders = [rank_of(stage, schedule, len(mesh.mesh)) for stage in (first, number)]
+            if holders[0] == holders[1]:
+                continue
+            for ranks in mesh.mesh[holders].flatten(1).T.tolist():
                 group = dist.new_group(ranks)
                 if dist.get_rank() in ranks:
                     yield f"{operator.name}.table", group
@@ -168,6 +174,10 @@ class Pipeline:
     ) -> None:
         self.group, self.device = mesh.get_group("pipeline"), device
         self.stages_by_number, self.n_stages = stages_by_number, n_stages
+        self.ranks = [
+            dist.get_global_rank(self.group, rank_of(number, context.levels["schedule"], mesh.size(0)))
+            for number in range(n_stages)
+        ]
         self.first, self.last = 0 in stages_by_number, n_stages - 1 in stages_by_number
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         precision = context.levels["precision"]
@@ -201,7 +211,7 @@ class Pipeline:
             for stage in own:
                 stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
                 stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
-                if context.levels["schedule"] == ZERO_BUBBLE:
+                if context.levels["schedule"] in (ZERO_BUBBLE, ZERO_BUBBLE_V):
                     of_weights = self._marked("backward", stage.backward_weight_one_chunk)
                     stage.backward_weight_one_chunk = of_weights
         self.schedule: Any = kind(
@@ -255,15 +265,16 @@ class Pipeline:
 
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a batch on the last stage, after passing outputs from stage to stage."""
-        size, n_ranks = len(samples), dist.get_world_size(self.group)
+        size = len(samples)
         for number, (module, graph) in self.stages_by_number.items():
-            if number > 0:
+            if number > 0 and number - 1 not in self.stages_by_number:
                 samples = self.input(graph, size)
-                dist.recv(samples, dist.get_global_rank(self.group, (number - 1) % n_ranks), self.group)
-            outputs: torch.Tensor = module(samples)
+                dist.recv(samples, self.ranks[number - 1], self.group)
+            samples = module(samples)
             if number == self.n_stages - 1:
-                return outputs
-            dist.send(outputs, dist.get_global_rank(self.group, (number + 1) % n_ranks), self.group)
+                return samples
+            if number + 1 not in self.stages_by_number:
+                dist.send(samples, self.ranks[number + 1], self.group)
         return None
 
 
@@ -281,11 +292,16 @@ class MeshTrainer(ShardedTrainer):
         mesh, graph = context.mesh, context.graph
         n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
         self.parts = stages(graph, n_stages, mesh.tensor) if mesh.pipeline > 1 else [graph]
-        self.own_parts = self.parts[mesh.coordinates(context.rank)["pipeline"] :: mesh.pipeline]
+        rank, schedule = mesh.coordinates(context.rank)["pipeline"], context.levels["schedule"]
+        numbers = own_stages(rank, schedule, mesh.pipeline) if mesh.pipeline > 1 else [0]
+        self.own_parts = [self.parts[number] for number in numbers]
         if len(self.own_parts) == 1:
             return self.own_parts[0]
-        operators = (operator for part in self.own_parts for operator in part.operators)
-        return Graph(graph.model, graph.initializer, tuple(operators))
+        operators: dict[str, Operator] = {}
+        for operator in (operator for part in self.own_parts for operator in part.operators):
+            # Another operator of this name is the input of the next stage, or a copy of a table.
+            operators.setdefault(operator.name, operator)
+        return Graph(graph.model, graph.initializer, tuple(operators.values()))
 
     def make_module(self) -> nn.Module:
         """See PyTorchTrainer."""
@@ -305,6 +321,7 @@ class MeshTrainer(ShardedTrainer):
         mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
         self.pipeline: Pipeline | None = None
         self.shared: list[tuple[str, dist.ProcessGroup]] = []
+        self.copies: list[tuple[nn.Parameter, nn.Parameter]] = []
         # Otherwise each microbatch would gather them, and the weights' own backward pass would not find them.
         self.regathers = context.levels["sharding"] == "parameters" and sizes.pipeline == 1
         if context.phases.is_traced:
@@ -324,10 +341,12 @@ class MeshTrainer(ShardedTrainer):
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
         self.load_shards()
         if sizes.pipeline > 1:
-            numbers = range(mesh.get_local_rank("pipeline"), len(self.parts), sizes.pipeline)
-            own = dict(zip(numbers, self.roots, strict=True))
+            schedule = context.levels["schedule"]
+            own = dict(zip(own_stages(stage, schedule, sizes.pipeline), self.roots, strict=True))
             self.pipeline = Pipeline(context, own, len(self.parts), mesh, self.torch_device)
-            self.shared = list(shared_tables(self.parts, mesh))
+            self.shared = list(shared_tables(self.parts, schedule, mesh))
+            self.copies = list(self._copies_of_tables())
+            self._copy_tables()
         self.optimize_own()
 
     def propagate(
@@ -356,8 +375,7 @@ class MeshTrainer(ShardedTrainer):
                     )
                     value.copy_(torch.from_numpy(own))
                 if self.pipeline:
-                    group, source = self.pipeline.group, number % self.context.mesh.pipeline
-                    dist.broadcast(value, dist.get_global_rank(group, source), group)
+                    dist.broadcast(value, self.pipeline.ranks[number], self.pipeline.group)
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
 
@@ -369,8 +387,24 @@ class MeshTrainer(ShardedTrainer):
         ]
         return super().n_copies(parameter) * max(stages_with_it, default=1)
 
+    def _copies_of_tables(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Yield each table that two stages of this rank have, and its copy in the later one."""
+        for module, part in self.roots[1:]:
+            for operator in part.operators:
+                if operator.kind == SHARED and self.graph.by_name[operator.name].kind != SHARED:
+                    own = tensors(self.module, self.graph)[f"{operator.name}.table"]
+                    yield own, module.get_submodule(operator.name).weight
+
+    @torch.no_grad()
+    def _copy_tables(self) -> None:
+        for own, copy in self.copies:
+            copy.copy_(own)
+
     def _step(self) -> None:
         for table, group in self.shared:
             gradient = tensors(self.module, self.graph)[table].grad
             dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
+        for own, copy in self.copies:
+            own.grad, copy.grad = own.grad + copy.grad, None
         super()._step()
+        self._copy_tables()

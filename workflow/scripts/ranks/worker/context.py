@@ -14,6 +14,7 @@ import numpy as np
 from models.graph import Graph, from_json
 from models.initial import draw_weights, initial_weights
 from models.mesh import Mesh, mesh_from_spec
+from models.pipelines import rank_of, stages_per_rank
 from ranks.worker import sampling
 from ranks.worker.batches import Augmentation, Batch, Prepared, Split, mask_tokens, split_of
 from ranks.worker.group import Group
@@ -66,7 +67,11 @@ class Context:
     @property
     def counting(self) -> list[int]:
         """Ranks whose samples and losses count: one of those that see the same samples."""
-        return [rank for rank in range(self.ranks) if self.mesh.is_reporter(rank)]
+        last = 0
+        if (n_ranks := self.mesh.pipeline) > 1:
+            schedule = self.levels["schedule"]
+            last = rank_of(n_ranks * stages_per_rank(schedule) - 1, schedule, n_ranks)
+        return [rank for rank in range(self.ranks) if self.mesh.is_reporter(rank, last)]
 
     @property
     def hosts(self) -> list[str]:
