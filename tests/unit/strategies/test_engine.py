@@ -209,7 +209,7 @@ def test_starts_that_need_little_memory_are_added() -> None:
     job = {
         "graph": two_layers().to_json(), "batch": BATCH, "topology": topology.to_json(), "costs": None,
         "numbers_of_parameter": 4, "gradients": RING, "proposals": 5, "restarts": 3, "seed": 1,
-        "whole": False,
+        "whole": False, "precision": "fp32", "bucket_bytes": [1 << 20, 25 << 20],
     }  # fmt: skip
     answers = list(search.run_job({**job, "starts": ["data"]}))
     begun = {answer["start"]: answer["seconds"] for answer in answers if answer["method"] is None}

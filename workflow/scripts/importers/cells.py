@@ -16,7 +16,6 @@ from common.written import parse
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
-from declared.models import model_names
 from importers.log_runs import median_seconds, step_seconds
 from importers.measurement import Measurement
 from importers.values import SUCCESS, iso_time
@@ -298,7 +297,6 @@ def to_rows(
     """Return the rows of runs.csv and epochs.csv, cells in the order of the files."""
     samples = epoch_samples(runs, statement)
     scopes = _batch_scopes(runs)
-    registered = model_names()
     rows: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
     counts: dict[str, int] = defaultdict(int)
@@ -316,7 +314,6 @@ def to_rows(
         sequence = values.get("sequence_length")
         rate = samples / epoch_s if epoch_s and not run.is_to_target else None
         size = statement.models.get(levels["model"])
-        is_sized = levels["model"] not in registered
         device = values.get("device") or statement.device
         rows.append(
             {
@@ -329,10 +326,8 @@ def to_rows(
                 "replicas": run.replicas,
                 "local_batch": run.local_batch,
                 "effective_batch": run.effective_batch,
-                "parameters": (values.get("parameters") or (size and size.parameters)) if is_sized else None,
-                "gradient_bytes": (values.get("gradient_bytes") or (size and size.gradient_bytes))
-                if is_sized
-                else None,
+                "parameters": values.get("parameters") or (size and size.parameters),
+                "gradient_bytes": values.get("gradient_bytes") or (size and size.gradient_bytes),
                 "sample_flops": size.sample_flops if size else None,
                 "status": run.status,
                 "reason": run.reason,

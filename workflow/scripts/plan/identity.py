@@ -45,7 +45,9 @@ from plan.design import JAX, Geometry, Run
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
 
 # Code of the models that every rank uses.
-MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
+MODEL_CODE = tuple(
+    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
+)
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")

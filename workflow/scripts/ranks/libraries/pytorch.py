@@ -519,10 +519,11 @@ def cross_entropy(
 ) -> torch.Tensor:
     """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length].
 
-    It is computed in float32, whatever the type of the logits.
+    Logits of fewer bits become float32.
     """
+    precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return nn.functional.cross_entropy(
-        logits.flatten(0, -2).float(), labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
+        precise, labels.flatten(), reduction=reduction, label_smoothing=label_smoothing
     )
 
 
