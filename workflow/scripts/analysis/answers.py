@@ -33,6 +33,7 @@ from analysis.measured import (
     out_of_memory_cells,
     successful,
     title,
+    to_float,
     varying,
 )
 from analysis.pooling import measured_response, pooled_response
@@ -338,14 +339,14 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame, prefix: str) 
     levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
     for row in own[own[ratio_column].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])
-        low, high = (_to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
+        low, high = (to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
         yield Contrast(
             factor,
             level_text(levels.at[before, factor]),
             level_text(levels.at[after, factor]),
             _context(levels.loc[after], other_factors),
-            Estimate(_to_float(row[ratio_column]), low, high),
-            _to_float(row.get(f"{prefix}p_holm")),
+            Estimate(to_float(row[ratio_column]), low, high),
+            to_float(row.get(f"{prefix}p_holm")),
             row.get("verdict") == EQUAL,
             (before, after),
             {name: level for name, level in levels.loc[after, other_factors].items() if not pd.isna(level)},
@@ -940,7 +941,3 @@ def _difference_text(contrast: Contrast) -> str:
 
 def _tested(contrasts: Sequence[Contrast]) -> list[Contrast]:
     return [contrast for contrast in contrasts if not math.isnan(contrast.p)]
-
-
-def _to_float(value: object) -> float:
-    return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
-from analysis.measured import measured_elsewhere, successful
+from analysis.measured import measured_elsewhere, successful, to_float
 from analysis.pooling import Pooling, pooled
 from common.lattice import find_lattices
 from common.notes import Note
@@ -436,13 +436,9 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
             float(row.p_outlier),
             size,
             row.run_id,
-            _to_float(row.other_cpu_share),
-            _to_float(row.steal_share),
+            to_float(row.other_cpu_share),
+            to_float(row.steal_share),
         )
-
-
-def _to_float(value: object) -> float:
-    return math.nan if pd.isna(value) else float(value)  # type: ignore[arg-type]
 
 
 def half_width(n: int, df: float | None = None) -> float:

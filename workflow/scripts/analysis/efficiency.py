@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, count_steps, level_texts, scaled, successful
+from analysis.measured import cell_levels, count_steps, level_texts, scaled, successful, to_float
 from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError
@@ -105,13 +105,13 @@ def _graph_operations(model: str, dataset: str) -> Operations | None:
 
 def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
     """Return what the operations of one sample are computed from, and these; None if nothing tells them."""
-    if not math.isnan(stated := _number(run.get("sample_flops"))):
+    if not math.isnan(stated := to_float(run.get("sample_flops"))):
         source = COUNTED if is_own_model(str(run["model"])) else STATED
         return source, Operations(stated / 3, 2 * stated / 3)
     if operations := _graph_operations(str(run["model"]), str(run["dataset"])):
         return FROM_GRAPH, operations
-    tokens = _number(run.get("throughput_tokens_s")) / _number(run.get("throughput_samples_s"))
-    parameters = _number(run.get("parameters"))
+    tokens = to_float(run.get("throughput_tokens_s")) / to_float(run.get("throughput_samples_s"))
+    parameters = to_float(run.get("parameters"))
     if math.isnan(parameters * tokens):
         return None
     return FROM_PARAMETERS, parameter_operations(parameters, tokens)
@@ -160,7 +160,7 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of one run before its time: operations and peak, with the reason if one is not."""
     reported = str(run["devices"]) if pd.notna(run["devices"]) else ""
     peak = find_peak(reported, run["device"], run["precision"])
-    if not math.isnan(stated := _number(run.get("peak_flops_s"))):
+    if not math.isnan(stated := to_float(run.get("peak_flops_s"))):
         peak = Peak(stated, "", run["precision"], STATED)
     unknown = f"no operations are known of {run['model']}; {OPERATIONS_HINT}"
     counted = find_operations(run)
@@ -186,10 +186,6 @@ def _recomputed_share(run: Mapping[str, Any]) -> float:
     return sum(operator.macs for block in graph.blocks.values() for operator in block) / graph.macs
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None or pd.isna(value) else float(value)
-
-
 def _collective_rates(runs: pd.DataFrame) -> pd.Series:
     """Return bytes per second that a device has to send in collectives, NaN on one device or if unknown."""
     counted = count_steps(runs)
@@ -205,8 +201,8 @@ def _sent_bytes(run: Mapping[str, Any]) -> float:
     devices = int(run["replicas"])
     if requirements := cell_requirements(run, {**run, "ranks": devices}):
         return sum(requirements[f"{kind}_bytes"] for kind in MESH_COLLECTIVES)
-    size = _number(run.get("gradient_bytes"))
-    size = BYTES * _number(run.get("parameters")) if math.isnan(size) else size
+    size = to_float(run.get("gradient_bytes"))
+    size = BYTES * to_float(run.get("parameters")) if math.isnan(size) else size
     if math.isnan(size) or not is_mesh(run["parallelism"]):
         return math.nan
     mesh = mesh_of(run["parallelism"], devices)

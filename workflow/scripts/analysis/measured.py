@@ -1,6 +1,7 @@
 """Read runs.csv and epochs.csv, and name their factors, cells and missing runs."""
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -441,3 +442,8 @@ def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
     rows = runs[["cell", *factors(runs), "replicas", "baseline"]].drop_duplicates("cell")
     order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(runs), kind="stable").index
     return rows.loc[order].reset_index(drop=True)
+
+
+def to_float(value: object) -> float:
+    """Return a number of a table, NaN where there is none."""
+    return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import math
 import os
 import select
 import sys
@@ -154,6 +155,19 @@ class InputErrors(InputError):
         rest = len(self.errors) - MAX_LINES
         printed = [line for error in self.errors[:MAX_LINES] for line in error.lines]
         return [*printed, *([f"and {rest} more like these"] if rest > 0 else [])]
+
+
+def check_range(option: str, value: float | None, minimum: float, maximum: float) -> None:
+    """Raise InputError if the value of an option is no number, or out of its range; None is not checked."""
+    if value is None:
+        return
+    if math.isnan(value):
+        raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
+    if not minimum <= value <= maximum:
+        is_small = value < minimum
+        problem = f"{value:g} is too {'small' if is_small else 'large'}"
+        expected = f"at least {minimum:g}" if is_small else f"at most {maximum:g}"
+        raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
 
 
 def _escape(text: str) -> str:

@@ -301,13 +301,16 @@ def cores_per_task(spec: Mapping[str, Any]) -> int:
     return max(1, sum(core_counts) // len(core_counts)) if core_counts else int(spec["cores_per_rank"])
 
 
-def kept_variables() -> dict[str, str]:
+def kept_variables(prefix: str = "\0") -> dict[str, str]:
     """Return the only variables of the caller's environment that every launcher hands on.
 
     A launcher adds those that its scheduler needs, such as SLURM_JOB_ID, and the scheduler those of its job.
+
+    Args:
+        prefix: How the names of the scheduler's variables begin; by default, none is handed on.
     """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
-    return {name: value for name, value in os.environ.items() if name in names}
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith(prefix)}
 
 
 def local_variables() -> dict[str, str]:

@@ -83,14 +83,14 @@ class Oar:
         self._command = program.command
         with open(log, "ab") as output:
             if self._mpi:
-                self._processes.append(spawn(self._mpirun(program), _environment(), output))
+                self._processes.append(spawn(self._mpirun(program), kept_variables("OAR"), output))
                 return self._processes
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
                 remote = program.command_after(self._site.setup, identity)
                 self._processes.append(
-                    spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), output)
+                    spawn(["oarsh", self.hosts[node], shlex.join(remote)], kept_variables("OAR"), output)
                 )
         return self._processes
 
@@ -157,7 +157,7 @@ class Oar:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
                     ["oarsh", host, kill_ranks],
-                    env=_environment(),
+                    env=kept_variables("OAR"),
                     capture_output=True,
                     check=False,
                     timeout=30,
@@ -170,15 +170,7 @@ def job_state(number: str) -> str | None:
 
     Raise Lost if OAR does not answer.
     """
-    return query_job_field(["oarstat", "-fj", number], _STATE, _environment())
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of oarsh and oarstat, with OAR's variables of the job."""
-    return {
-        **kept_variables(),
-        **{name: value for name, value in os.environ.items() if name.startswith("OAR")},
-    }
+    return query_job_field(["oarstat", "-fj", number], _STATE, kept_variables("OAR"))
 
 
 launcher_class = Oar

@@ -67,7 +67,7 @@ class Pbs:
                 if program.paths:  # checked before the redirection: the rank's log lies in one of them
                     redirected = [*check_node(program.paths), "--", *redirected]
                 self._processes.append(
-                    spawn(["pbs_tmrsh", self.hosts[node], *redirected], _environment(), output)
+                    spawn(["pbs_tmrsh", self.hosts[node], *redirected], kept_variables("PBS"), output)
                 )
         return self._processes
 
@@ -111,7 +111,7 @@ def job_state(number: str) -> str | None:
 
     Raise Lost if PBS does not answer.
     """
-    return query_job_field(["qstat", "-f", number], _STATE, _environment())
+    return query_job_field(["qstat", "-f", number], _STATE, kept_variables("PBS"))
 
 
 def _end_on_node(host: str, command: Sequence[str]) -> bool:
@@ -119,7 +119,12 @@ def _end_on_node(host: str, command: Sequence[str]) -> bool:
     try:
         remote = ["pbs_tmrsh", host, *pkill(command)]
         result = subprocess.run(
-            remote, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30
+            remote,
+            env=kept_variables("PBS"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=30,
         )
     except subprocess.TimeoutExpired:
         return False
@@ -139,14 +144,6 @@ def _gather_logs(log: Path, n_ranks: int) -> None:
                 with open(rank_log, "rb") as part:
                     shutil.copyfileobj(part, output)
                 rank_log.unlink()
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of pbs_tmrsh and qstat, with PBS's variables of the job."""
-    return {
-        **kept_variables(),
-        **{name: value for name, value in os.environ.items() if name.startswith("PBS")},
-    }
 
 
 launcher_class = Pbs

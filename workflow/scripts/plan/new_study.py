@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path
+from common.templates import render as render_template
 from common.text import alternatives, join_words
 from declared.configuration import check_name
 from declared.datasets import load_dataset
@@ -102,54 +103,26 @@ def render(name: str, draft: Draft, batch_sizes: Sequence[int]) -> str:
     """Return the text of a study."""
     frameworks = [check_framework(framework) for framework in draft.frameworks]
     titles = " and ".join(load_framework(framework).title for framework in frameworks)
-    single = [framework for framework in frameworks if not load_framework(framework).distributed]
-    more_nodes = [count for count in draft.nodes if count > 1]
-    lines = [
-        (
-            f"# Cost: ./ringside plan {name}. Run it: ./ringside run {name}. Every key: "
-            "docs/reference/configuration.md."
-        ),
-        f"title: {titles} on {_words(draft.nodes)} node{'s' * (tuple(draft.nodes) != (1,))}",
-        f"question: How long does an epoch of {check_model(draft.model)} take?   # say what you want to know",
-        (
-            f"seed: {secrets.randbelow(MAX_SEED):<8d}               # the order of the runs and their random "
-            "numbers are derived from it"
-        ),
-        (
-            "design: full                 # all combinations of levels; fractional: a fraction, to screen "
-            "many factors"
-        ),
-        (
-            f"replicates: {draft.replicates}                # runs of each cell; a precision is possible, "
-            "too: docs/how-to/precision.md"
-        ),
-        (
-            "factors:                     # a list varies a factor, a single value holds it: "
-            "docs/reference/factors.md"
-        ),
-        f"  framework: {_levels(frameworks)}",
-        f"  model: {draft.model}           # ./ringside models lists them",
-        f"  dataset: {check_dataset(draft.dataset)}",
-        f"  nodes: {_levels(draft.nodes)}",
-        f"  batch_size: {_levels(batch_sizes)}       # local: samples per replica",
-        "  sync_every: 1              # gradient accumulation steps",
-        "  epochs: 5",
-    ]
-    if single and more_nodes and 1 in draft.nodes:
-        lines += [
-            "exclude:                     # cells to leave out",
-            f"  - {{framework: {_levels(single)}, nodes: {_levels(more_nodes)}}}   # single-device baselines",
-        ]
-    return "\n".join(lines) + "\n"
+    check_model(draft.model)
+    check_dataset(draft.dataset)
+    return render_template(
+        Path(__file__).with_name("new_study.yaml.jinja"),
+        name=name,
+        draft=draft,
+        titles=titles,
+        node_counts=join_words(map(str, dict.fromkeys(draft.nodes))),
+        seed=secrets.randbelow(MAX_SEED),
+        frameworks=frameworks,
+        single=[framework for framework in frameworks if not load_framework(framework).distributed],
+        more_nodes=[count for count in draft.nodes if count > 1],
+        batch_sizes=batch_sizes,
+        levels=_levels,
+    )
 
 
 def _levels(values: Sequence[object]) -> str:
     words = [str(value) for value in dict.fromkeys(values)]
     return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
-
-
-def _words(counts: Sequence[int]) -> str:
-    return join_words(map(str, dict.fromkeys(counts)))
 
 
 def _check(option: str, name: str, choices: Sequence[str]) -> str:

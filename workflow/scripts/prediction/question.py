@@ -5,7 +5,6 @@ time of a step on one device or at a few places, the rates of links. With a stud
 collective benchmark is used for another model.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, check_range
 from common.text import alternatives
 from models.graph import BYTES
 from prediction.message_times import described_frameworks
@@ -104,9 +103,9 @@ def ask(
     places = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_place, measured)]
     numbers: dict[str, Sequence[Any]] = {name: [value] for name, value in options.items()}
     numbers |= {"step_time": [step_time], "measured": [], "rate": rate, "at": at}
-    for name in LIMITS:
+    for name, limits in LIMITS.items():
         for value in numbers[name]:
-            _check_range(name, value)
+            check_range(_option(name), value, *limits)
     if framework is not None and framework not in (described := described_frameworks()):
         fields = {"file": "--framework", "got": framework, **alternatives(framework, described)}
         raise InputError("unknown-name", f"'{framework}' is unknown", **fields)
@@ -130,9 +129,9 @@ def _parse_place(text: str) -> tuple[int, int, float]:
     with suppress(ValueError):
         if match:
             nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
-            _check_range("measured", step_s)
+            check_range("--measured", step_s, *LIMITS["measured"])
             for count in (nodes, devices):
-                _check_range("measured", count, LIMITS["nodes"])
+                check_range("--measured", count, *LIMITS["nodes"])
             return nodes, devices, step_s
     expected = "NODESxDEVICES=SECONDS of a step, as 2x8=0.31"
     raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
@@ -174,19 +173,6 @@ def _check_combination(
     elif options["model"] is None:
         context = f"with {_option(sizes[0])}, which gives the size of an all-reduce"
         _reject_options(options, ["dataset"], context, "leave it out")
-
-
-def _check_range(name: str, value: float | None, limits: tuple[float, float] | None = None) -> None:
-    option, (minimum, maximum) = _option(name), limits or LIMITS[name]
-    if value is None:
-        return
-    if math.isnan(value):
-        raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
-    if not minimum <= value <= maximum:
-        is_small = value < minimum
-        problem = f"{value:g} is too {'small' if is_small else 'large'}"
-        expected = f"at least {minimum:g}" if is_small else f"at most {maximum:g}"
-        raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
 
 
 def _reject_options(options: dict[str, Any], names: Iterable[str], context: str, hint: str) -> None:

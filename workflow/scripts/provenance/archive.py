@@ -27,6 +27,7 @@ from common.files import CHECKOUT, digest_file, display_path, load_yaml, source_
 from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
+from common.templates import render
 from declared.commands import command_names, load_command
 from declared.imported import IMPORT_FILE
 from declared.own_models import is_own_model, load_own_model
@@ -42,6 +43,7 @@ from provenance.manifest import read
 from report import elsewhere
 from report.checkout import GIT_LIMIT_S, state
 
+TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
 REBUILD_HINT = "rebuild it: ./ringside run"
 CHECKOUT_PATHS = (  # of a checkout without git: these, and files in folders with CHECKOUT_SUFFIXES
@@ -57,35 +59,6 @@ CHECKOUT_SUFFIXES = (
 )  # fmt: skip
 LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
-REMAKE = """\
-#!/bin/sh
-# Rebuilds all figures and tables from the records, without training, and compares them with those in this \
-folder.
-set -e
-cd "$(dirname "$0")/{workflow}"
-"${{PYTHON:-python3}}" ringside run {study} --site {site} --records {records}
-"${{PYTHON:-python3}}" ringside verify {study} --against ../manifest.json
-"""
-README = """\
-# {title}
-
-{question}
-
-* `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` \
-(one row per run, per epoch).
-* `./remake` rebuilds all of them from the records of every run, without training, and compares every file. \
-It needs Linux and
-  Python 3.11 or newer with venv, and installs the locked libraries into `{workflow}/.venv`. On another CPU \
-last digits may differ.
-* `manifest.json`: the SHA-256 of every figure and table, and of all that they depend on: study, site, \
-locks, code, data, records.
-* `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a \
-paper.
-* `ro-crate-metadata.json`: the campaign as a Workflow Run RO-Crate.
-* `{workflow}/`: the workflow as it was, with its README; records and logs of each run in \
-`{workflow}/results/{study}/`. Logs
-  contain names of hosts and paths.
-"""
 
 
 def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
@@ -138,8 +111,11 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     costs = count_costs(campaign, runs)
     sections = list(appendix.appendix_sections(campaign, runs, costs, checkout))
     texts = {
-        "README.md": README.format(title=study.title, question=study.question, **fields) + origin,
-        "remake": REMAKE.format(**fields),
+        "README.md": render(
+            TEMPLATES / "README.md.jinja", title=study.title, question=study.question, **fields
+        )
+        + origin,
+        "remake": render(TEMPLATES / "remake.jinja", **fields),
         "appendix.md": appendix.to_markdown(study.title, sections),
         "appendix.tex": appendix.to_latex(sections),
         "CITATION.cff": format_citation(study, costs.last and costs.last[:10], checkout.commit),

@@ -18,41 +18,6 @@ from report.latex import to_latex
 NO_AUTHORS = r"\tobenamed{authors}"
 NO_AFFILIATION = r"\tobenamed{affiliation}"
 COMMON_PACKAGES = r"\usepackage{array,booktabs,graphicx,longtable,pdflscape}"
-# Graphics are scaled to the line width, and to a height that leaves room for long captions. A figure is as
-# wide as the page if its graphics are clearly wider than a column.
-COMMON_COMMANDS = r"""\emergencystretch=3em
-\renewcommand{\topfraction}{0.95}
-\renewcommand{\dbltopfraction}{0.95}
-\renewcommand{\floatpagefraction}{0.8}
-\renewcommand{\dblfloatpagefraction}{0.8}
-\renewcommand{\textfraction}{0.05}
-\setcounter{topnumber}{3}
-\setcounter{dbltopnumber}{3}
-\setcounter{totalnumber}{6}
-\makeatletter
-\renewcommand{\fps@table}{!htp}
-% Tables that float stay before those that do not.
-\newcommand{\floatsfirst}{\ifx\@deferlist\@empty\else\clearpage\fi}
-\newcommand{\longtables}[1]{\if@twocolumn\onecolumn#1\twocolumn\else#1\fi} % which do not break across columns
-\makeatother
-\newsavebox{\ringsidebox}
-\newcommand{\fitgraphics}[1]{%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%
-  \ifdim\wd\ringsidebox>\linewidth \sbox{\ringsidebox}{\resizebox{\linewidth}{!}{\usebox{\ringsidebox}}}\fi
-  \ifdim\ht\ringsidebox>0.66\textheight
-    \sbox{\ringsidebox}{\resizebox{!}{0.66\textheight}{\usebox{\ringsidebox}}}\fi
-  \usebox{\ringsidebox}}
-\newenvironment{fittedfigure}[1]{%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%
-  \ifdim\wd\ringsidebox>1.1\columnwidth \def\fittedname{figure*}\else\def\fittedname{figure}\fi
-  \begin{\fittedname}[!htbp]\centering\fitgraphics{#1}}{\end{\fittedname}}
-\providecommand{\Description}[1]{} % of a figure, for readers who do not see it: acmart's
-\newcommand{\tobenamed}[1]{\textbf{[To be written: #1]}}
-\newcommand{\tobewritten}[1]{\par\medskip\noindent\fbox{%
-  \parbox{\dimexpr\linewidth-2\fboxsep-2\fboxrule}{\textbf{To be written:} #1}}\par\medskip}
-\newcommand{\drafted}{\noindent\textbf{[Draft from the records: check it and write your own in main.tex.]} }
-\pdfstringdefDisableCommands{\def\tobenamed#1{To be written: #1}}
-"""
 ARTICLE_PACKAGES = r"""\usepackage[T1]{fontenc}
 \usepackage{mathptmx}
 \usepackage{courier}
@@ -65,20 +30,11 @@ ACMART_PACKAGES = r"""\IfFileExists{libertine.sty}{}{% the ACM's fonts are in De
 IEEETRAN_PACKAGES = r"""\usepackage[T1]{fontenc}
 \usepackage{courier}
 """
+# They scale graphics to the line width, and to a height that leaves room for long captions. A figure is as
+# wide as the page if its graphics are clearly wider than a column.
+COMMANDS = Path(__file__).with_name("commands.tex").read_text(encoding="utf-8")
 # For a document of one column in which figures and tables stand where they are named.
-NOTHING_FLOATS = r"""\makeatletter
-% Pages are full: narrow figures stand side by side, tables one below the other.
-\setlength{\parindent}{0pt}
-\renewenvironment{fittedfigure}[1]{%
-  \sbox{\ringsidebox}{\includegraphics{#1}}%
-  \ifdim\wd\ringsidebox>0.49\linewidth\def\shownwidth{\linewidth}\else\def\shownwidth{0.49\linewidth}\fi
-  \begin{minipage}[t]{\shownwidth}\centering\def\@captype{figure}\fitgraphics{#1}}{%
-  \vspace{14pt}\end{minipage}}
-\newenvironment{placedtable}{\par\begin{minipage}{\linewidth}\def\@captype{table}}{\vspace{14pt}\end{minipage}\par}
-\renewenvironment{table}{\placedtable}{\endplacedtable}
-\renewenvironment{table*}{\placedtable}{\endplacedtable}
-\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
-\makeatother"""
+NOTHING_FLOATS = Path(__file__).with_name("nothing_floats.tex").read_text(encoding="utf-8").rstrip("\n")
 _CLASS = re.compile(r"^\s*\\documentclass\s*(?:\[[^\]]*\]\s*)?\{(?P<name>[^}]+)\}", re.MULTILINE)
 HYPERREF = r"""\usepackage[hidelinks]{hyperref}
 """
@@ -199,6 +155,6 @@ def preamble(study: Study, name: ClassName, anonymous: bool = False) -> str:
     }
     return (
         document_class.preamble
-        + f"{COMMON_PACKAGES}\n{COMMON_COMMANDS}"
+        + f"{COMMON_PACKAGES}\n{COMMANDS}"
         + "".join(rf"\newcommand{{\study{word}}}{{{text}}}" + "\n" for word, text in commands.items())
     )

@@ -22,13 +22,16 @@ from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
 from analysis.measured import cell_words, level_text, successful, varying
 from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
-from common.errors import InputError
+from common.errors import InputError, check_range
 from common.text import alternatives
 from prediction.projection import Study, forecast
 
 UNKNOWN = Estimate(math.nan)
-#: largest numbers of a question, far beyond all machines and trainings
-LIMITS = {"--target-nodes": 10**6, "--epochs": 1e9, "--samples": 1e15, "--trainings": 10**6}
+#: smallest and largest numbers of a question; the largest are far beyond all machines and trainings
+LIMITS = {
+    "--target-nodes": (1, 10**6), "--epochs": (1e-9, 1e9), "--samples": (1e-9, 1e15),
+    "--trainings": (1, 10**6),
+}  # fmt: skip
 COUNTS = ("nodes", "devices_per_node", "replicas")  # which grow along a series
 
 
@@ -60,14 +63,7 @@ class Question:
             ("--samples", self.samples),
             ("--trainings", self.trainings),
         ):
-            if value is None:
-                continue
-            if math.isnan(value):
-                raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
-            if not 0 < value <= LIMITS[option]:
-                problem = f"{value:g} is too {'large' if value > 0 else 'small'}"
-                expected = f"at most {LIMITS[option]:g}" if value > 0 else "more than 0"
-                raise InputError("out-of-range", problem, file=option, got=value, expected=expected)
+            check_range(option, value, *LIMITS[option])
 
     @property
     def is_work_stated(self) -> bool:

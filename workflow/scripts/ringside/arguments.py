@@ -1,5 +1,6 @@
 """Arguments that verbs share: studies and sites, checked against config/ and completed by the shell."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,24 +20,9 @@ def names_in(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.yaml") if file.is_file())
 
 
-def complete_study(incomplete: str) -> list[str]:
-    """Return the names of studies that begin with `incomplete`."""
-    return [name for name in names_in(STUDIES) if name.startswith(incomplete)]
-
-
-def complete_site(incomplete: str) -> list[str]:
-    """Return the names of sites that begin with `incomplete`."""
-    return [name for name in names_in(SITES) if name.startswith(incomplete)]
-
-
-def complete_profile(incomplete: str) -> list[str]:
-    """Return the names of profiles that begin with `incomplete`."""
-    return [name for name in PROFILES if name.startswith(incomplete)]
-
-
-def complete_runs(incomplete: str) -> list[str]:
-    """Return the statuses of records that begin with `incomplete`."""
-    return [name for name in STATUSES if name.startswith(incomplete)]
+def complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a function that completes what a person has typed to those of the names that begin so."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def check_study(name: str) -> str:
@@ -75,7 +61,7 @@ Study = Annotated[
         show_envvar=False,
         show_default=False,
         callback=check_study,
-        autocompletion=complete_study,
+        autocompletion=complete(lambda: names_in(STUDIES)),
     ),
 ]
 StudyOption = Annotated[
@@ -88,7 +74,7 @@ StudyOption = Annotated[
         show_envvar=False,
         show_default=False,
         callback=check_study,
-        autocompletion=complete_study,
+        autocompletion=complete(lambda: names_in(STUDIES)),
     ),
 ]
 Site = Annotated[
@@ -102,7 +88,7 @@ Site = Annotated[
         show_envvar=False,
         show_default=False,
         callback=check_site,
-        autocompletion=complete_site,
+        autocompletion=complete(lambda: names_in(SITES)),
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

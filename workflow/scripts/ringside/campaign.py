@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from common.errors import InputError
-from ringside.arguments import Json, Site, Study, StudyOption, complete_runs
+from ringside.arguments import STATUSES, Json, Site, Study, StudyOption, complete
 
 
 def plan(
@@ -67,7 +67,7 @@ def repeat(
         typer.Argument(
             metavar="RUNS",
             help="A status of records (failed, timeout, invalid, broken, oom, ok) or a pattern of run ids.",
-            autocompletion=complete_runs,
+            autocompletion=complete(lambda: STATUSES),
         ),
     ],
     study: StudyOption = "",

@@ -7,31 +7,31 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import InputError
-from ringside.arguments import Site
+from ringside.arguments import Site, complete
 from ringside.models import option
 
 
-def complete_framework(incomplete: str) -> list[str]:
-    """Return the names of frameworks that begin with `incomplete`."""
+def _frameworks() -> tuple[str, ...]:
     from declared.frameworks import framework_names
 
-    return [name for name in framework_names() if name.startswith(incomplete)]
+    return framework_names()
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Return the names of models that begin with `incomplete`."""
+def _models() -> tuple[str, ...]:
     from declared.models import trainable_model_names
 
-    return [name for name in trainable_model_names() if name.startswith(incomplete)]
+    return trainable_model_names()
 
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: a-z, 0-9 and -.")],
     framework: Annotated[
         list[str] | None,
-        option("Framework to compare; repeat it for more.", metavar="F", autocompletion=complete_framework),
+        option(
+            "Framework to compare; repeat it for more.", metavar="F", autocompletion=complete(_frameworks)
+        ),
     ] = None,
-    model: Annotated[str | None, option("Model.", metavar="M", autocompletion=complete_model)] = None,
+    model: Annotated[str | None, option("Model.", metavar="M", autocompletion=complete(_models))] = None,
     data: Annotated[str | None, option("Data set.", metavar="D")] = None,
     nodes: Annotated[
         list[int] | None, option("Number of nodes; repeat it for more.", metavar="N", min=1)

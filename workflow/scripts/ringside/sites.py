@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ringside.arguments import KeepGoing, Site, Study, check_site, complete_site
+from ringside.arguments import SITES, KeepGoing, Site, Study, check_site, complete, names_in
 
 
 def site(
@@ -45,7 +45,9 @@ def nodecheck(
     site: Annotated[
         str,
         typer.Argument(
-            help="A site; default: the configured one.", callback=check_site, autocompletion=complete_site
+            help="A site; default: the configured one.",
+            callback=check_site,
+            autocompletion=complete(lambda: names_in(SITES)),
         ),
     ] = "",
     nodes: Annotated[

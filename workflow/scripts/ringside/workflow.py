@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from common.files import CHECKOUT
-from ringside.arguments import KeepGoing, Site, Study, complete_profile
+from ringside.arguments import PROFILES, KeepGoing, Site, Study, complete
 
 Profile = Annotated[
     str,
@@ -17,7 +17,7 @@ Profile = Annotated[
         metavar="PROFILE",
         help="Where jobs run: local, slurm, oar, pbs, flux; default: this machine.",
         show_default=False,
-        autocompletion=complete_profile,
+        autocompletion=complete(lambda: PROFILES),
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would run, and run nothing.")]
