@@ -74,6 +74,11 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
     ]
     listing.show_models(tokens="12:300")
     assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
+    listing.show_models(tokens="39:260")
+    assert [row[1:3] for row in cells(capsys.readouterr().out, "dlrm")] == [["39:260", "2"]]
+    listing.show_models(["unet", "dlrm"], image="32x64x3", classes=3)
+    text = capsys.readouterr().out
+    assert cells(text, "unet")[0][1:3] == ["32x64x3", "3"] and cells(text, "dlrm")[0][3] == listing.DASH
     listing.show_models(["vgg-16"], tokens="12:300")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  model vgg-16 ")]
     assert "12 tokens" in line

@@ -590,6 +590,16 @@ def test_methods_state_which_model_masks_tokens() -> None:
     assert find_note(notes_of(facts), "masked-tokens").facts == {"model": "bert-nano"}
 
 
+def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    facts.runs["dataset"] = "synthetic-clicks-100"
+    clicks = find_note(notes_of(facts), "dataset")
+    assert clicks.facts["shape"] == [39] and "2,600 values" in clicks
+    facts.runs["dataset"] = "synthetic-regions-32x16x3-4"
+    regions = find_note(notes_of(facts), "dataset")
+    assert regions.facts["shape"] == [32, 16, 3] and "each pixel" in regions
+
+
 def test_excluded_cells_that_train_the_same_say_so() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv")
     factors = {name: levels[:1] for name, levels in facts.study.factors.items()}

@@ -116,6 +116,8 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
         chosen[PIXELS] = [(parse_image(image), classes, None, "pixel")]
     if tokens:
         length, vocabulary = parse_tokens(tokens)
+        if length == N_COUNTS + N_CATEGORIES:
+            chosen[CLICKS] = [((length,), 2, vocabulary, "click")]
         chosen[TEXTS] = [((length,), classes, vocabulary, "class")]
         chosen[TOKENS] = [((length,), vocabulary, vocabulary, "next")]
     return chosen or {**INPUTS}
