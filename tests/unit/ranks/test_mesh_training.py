@@ -67,6 +67,7 @@ TRANSFORMERS = [
     ("pipeline2-sharded2", {**TOKENS, "microbatches": 2, "schedule": "zero-bubble"}),
     ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble-v"}),
     ("pipeline2-sharded2", {**TOKENS, "microbatches": 4, "schedule": "zero-bubble-v"}),
+    ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "zero-bubble-v"}),
     ("sharded2-tensor2", LLAMA),
     ("sharded2-tensor2", BERT),
     ("pipeline2", {**BERT, "microbatches": 2}),

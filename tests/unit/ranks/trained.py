@@ -107,7 +107,8 @@ def count_messages(library: Any) -> Counter[str]:
 
     def counted(name: str, collective: Any) -> Any:
         def called(*args: Any, **named: Any) -> Any:
-            largest = max((arg for arg in (*args, *named.values()) if hasattr(arg, "nbytes")), key=len)
+            messages = (arg for arg in (*args, *named.values()) if hasattr(arg, "nbytes"))
+            largest = max(messages, key=lambda message: message.nbytes)
             counts[f"{name} {largest.dtype}"] += largest.nbytes
             return collective(*args, **named)
 
