@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 
+from models.graph import Graph
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from strategies.problem import RING, Posed, pose
@@ -31,11 +32,21 @@ SAMPLES = {
 }
 
 
+def planned_graph(name: str) -> Graph:
+    """Return a model for samples of its kind."""
+    return graph(name, *SAMPLES[models()[name].sample_kind])
+
+
+def divisible_models() -> list[str]:
+    """Return the names of models that strategies can divide: those without a mixture of experts."""
+    kinds = {name: {operator.kind for operator in planned_graph(name).operators} for name in models()}
+    return sorted(name for name in kinds if "experts" not in kinds[name])
+
+
 def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:
     """Return a model's problem for a batch size and devices behind links of these levels."""
-    model = graph(name, *SAMPLES[models()[name].sample_kind])
     topology = Topology(DEVICE, levels)
-    return pose(divide(model, batch), topology, cost_on(topology, 4), gradients=gradients)
+    return pose(divide(planned_graph(name), batch), topology, cost_on(topology, 4), gradients=gradients)
 
 
 def by_planner() -> None:

@@ -9,12 +9,11 @@ import sys
 
 import numpy as np
 
-from models.named import models
 from strategies import engine, starts
 from strategies.engine import Ints, Problem, State, compiled
 from strategies.problem import GRADIENTS, Posed
 from strategies.topology import Level
-from support.planned_models import posed
+from support.planned_models import divisible_models, posed
 
 DEVICES = 16
 LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))
@@ -84,7 +83,7 @@ def check(posed_model: Posed, proposals: int, seed: int) -> int:
 
 def main() -> None:
     """Check all models with both kinds of gradient synchronization."""
-    ways = list(itertools.product(sorted(models()), GRADIENTS))
+    ways = list(itertools.product(divisible_models(), GRADIENTS))
     n_proposals = -(-int(sys.argv[1]) // len(ways))
     n_accepted = sum(
         check(posed(name, 64, *LEVELS, gradients=way), n_proposals, seed)
