@@ -178,7 +178,10 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed_share(run: Mapping[str, Any]) -> float:
-    """Return the share of a forward pass that is computed again while going backward, NaN if unknown."""
+    """Return the share of a forward pass that is computed again while going backward, NaN if unknown.
+
+    Selective checkpointing keeps all products.
+    """
     if pd.notna(level := run.get(RECOMPUTATION_FACTOR)):
         return RECOMPUTED_SHARES.get(str(level), math.nan)
     if run.get("checkpointing") != "blocks" or (graph := find_graph(run["model"], run["dataset"])) is None:
