@@ -216,7 +216,8 @@ def _sent_bytes(run: Mapping[str, Any]) -> float:
     if mesh.tensor * mesh.pipeline > 1:
         return math.nan
     weights = Operator("all", "dense", (), (1,), weights={"kernel": (round(size / BYTES),)})
-    levels = {**run, "sync_every": int(run["sync_every"]), "microbatches": 1}
+    stated = {"precision": "fp32", "reduce_dtype": "default", "clip_norm": 0.0}  # The size has their types.
+    levels = {**run, **stated, "sync_every": int(run["sync_every"]), "microbatches": 1}
     (need,) = needs(Graph("", "", (weights,)), mesh, 1, levels)
     return sum(need.sent.values())
 
