@@ -160,10 +160,11 @@ def test_table_has_recomputation_only_where_there_is_some(mpt: pd.DataFrame, run
 def test_blocks_computed_again_count_as_executed_not_as_needed(runs: pd.DataFrame) -> None:
     """gpt-nano's head is in no block, so that it is computed once."""
     tokens = runs.assign(model="gpt-nano", dataset="synthetic-tokens-32-16-256", peak_flops_s=1e12)
-    stored, recomputed = (
+    stored, selective, recomputed = (
         efficiency.model_flop_utilization(tokens.assign(checkpointing=level)).iloc[0]
-        for level in ("none", "blocks")
+        for level in ("none", "selective", "blocks")
     )
+    assert selective["recomputed_flops"] == 0, "products are kept"
     graph = model_graph("gpt-nano", "synthetic-tokens-32-16-256")
     head = graph.operators[-1].macs
     assert stored["recomputed_flops"] == 0 and recomputed["recomputed_flops"] == 2 * (graph.macs - head) > 0

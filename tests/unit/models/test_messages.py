@@ -154,6 +154,21 @@ def test_bfloat16_halves_memory_and_messages(
     }
 
 
+def test_checkpointing_keeps_inputs_and_has_one_block_again() -> None:
+    """gpt-nano's four blocks: two norms, two sums, attention, 256 units expanded, gelu, 64 units projected."""
+    gpt, samples, length = model_graph("gpt-nano", "synthetic-tokens-100-16"), 8, 16
+    (stored,), (selective,), (blocks,) = (
+        needs(gpt, Mesh(tensor=2), samples, {**SGD, "checkpointing": level})
+        for level in ("none", "selective", "blocks")
+    )
+    position = 4 * samples * length
+    assert stored == needs(gpt, Mesh(tensor=2), samples, SGD)[0]
+    assert stored.activations - blocks.activations == 3 * position * (5 * 64 + 2 * 256 / 2)
+    assert stored.activations - selective.activations == 3 * position * (3 * 64 + 256 / 2)
+    assert selective.sent == stored.sent, "sums over the tensor axis are kept"
+    assert blocks.sent["all_reduce"] - stored.sent["all_reduce"] == 4 * 2 * position * 64
+
+
 def test_clipping_all_reduces_one_number_where_ranks_have_parts() -> None:
     clipped = {**SGD, "clip_norm": 1.0}
     (plain,), (need,) = (needs(CNN, Mesh(sharded=4), 16, levels) for levels in (SGD, clipped))

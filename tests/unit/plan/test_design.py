@@ -254,13 +254,13 @@ def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) ->
     [
         ("pytorch-ddp", "small-cnn", "not-recomputable"),
         ("pytorch-ddp", "resnet-18", "not-recomputable"),
-        ("pytorch-fsdp", "small-cnn", UNSUPPORTED),
+        ("pytorch-hybrid", "gpt-nano", UNSUPPORTED),
     ],
 )
 def test_blocks_are_computed_again_where_they_can_be(
     quickstart: Study, local: Site, framework: str, model: str, code: str
 ) -> None:
-    """A model may have no blocks, or running statistics; FSDP would gather a third time."""
+    """A model may have no blocks, or running statistics, a framework no checkpointing."""
     factors = {"framework": [framework], "model": [model], "checkpointing": ["blocks"]}
     with pytest.raises(InputError) as refused:
         plan_design(replace(quickstart, factors=quickstart.factors | factors, exclude=()), local)

@@ -84,6 +84,9 @@ def test_groups_that_leave_a_node_together_share_its_link():
     tensor = describe_step(CNN, Mesh(tensor=2), 1, LEVELS, Place(2, 2, 1.0), ideal_seconds)
     assert tensor.message_s == pytest.approx(4 * (CLASSES + FLAT)), "2 (2 - 1) / 2 of both"
     assert tensor.work < plain.work == 1 and tensor.updated < plain.updated == 1
+    bf16 = {**LEVELS, "precision": "bf16"}
+    halved = describe_step(CNN, Mesh(data=2), 1, bf16, Place(2, 2, 1.0), ideal_seconds)
+    assert halved.updated == 1 and halved.message_s == plain.message_s / 2
     assert apart.message_s > tensor.message_s
     mesh = Mesh(pipeline=2, data=2)
     together = describe_step(CNN, mesh, 4, LEVELS, Place(2, 4, 1.0), ideal_seconds)

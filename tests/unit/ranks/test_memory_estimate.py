@@ -71,3 +71,25 @@ def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
     assert added == pytest.approx(replicated["parameters"], rel=0.1), (
         "accumulated gradients lie beside buckets"
     )
+
+
+@pytest.mark.every_framework
+def test_checkpointing_and_bfloat16_need_less(real: Any, site: Site) -> None:
+    fsdp = {**COMMON, **TOKENS, "framework": "pytorch-fsdp", "nodes": 2, "batch_size": 64}
+    levels: list[dict[str, Any]] = [{"checkpointing": level} for level in ("none", "selective", "blocks")]
+    levels += [{"precision": "amp"}, {"precision": "bf16"}]
+    planned = [one_run(site, **fsdp, **own) for own in levels]
+    pipeline = {"parallelism": "pipeline4", "microbatches": 4}
+    planned += [
+        one_run(site, **MESH, **pipeline, precision=level, checkpointing="blocks")
+        for level in ("fp32", "amp")
+    ]
+    inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
+    sizes = [entry.tensor_bytes or {} for entry in estimate(site, real("pytorch"), inputs)]
+    stored, selective, blocks, amp, bf16, stage, mixed_stage = sizes
+    assert blocks["activations"] < 0.9 * selective["activations"] < 0.81 * stored["activations"]
+    assert amp["activations"] < 0.75 * stored["activations"]
+    for category in ("parameters", "optimizer"):
+        assert stored[category] == selective[category] == blocks[category] == amp[category]
+        assert bf16[category] == pytest.approx(stored[category] / 2, rel=0.02)
+    assert mixed_stage["activations"] < stage["activations"]

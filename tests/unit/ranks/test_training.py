@@ -11,6 +11,7 @@ import pytest
 
 from declared.frameworks import load_framework
 from declared.models import model_graph
+from ranks.worker.trainer import RECOMPUTED
 from runs.steps import quantiles
 from support.trainings import (
     DAILY,
@@ -237,23 +238,41 @@ def test_experts_train_and_drop_alike(trainings: Trainings, framework: str) -> N
     assert shares == pytest.approx(expected, abs=1e-6) and 0 < min(shares.values()) < 0.5
 
 
+LLAMA = {
+    "model": "llama-nano",
+    "dataset": "synthetic-tokens-32-16-64",
+    "learning_rate": 0.1,
+    "epochs": 3,
+    "batch_size": 64,
+    "batch_scope": "global",
+}
+RECOMPUTING: list[tuple[str, dict[str, Any]]] = [
+    ("pytorch-single", {}),
+    ("pytorch-ddp", {"nodes": 2}),
+    ("pytorch-fsdp", {"nodes": 2}),
+    ("pytorch-mesh", {"nodes": 2, "parallelism": "tensor2"}),
+    ("pytorch-mesh", {"nodes": 4, "parallelism": "pipeline2-sharded2", "microbatches": 2}),
+    ("deepspeed", {"nodes": 2, "parallelism": "sharded"}),
+    ("jax", {"nodes": 2, "parallelism": "sharded2"}),
+    ("jax-single", {}),
+]
+
+
+@pytest.mark.parametrize("checkpointing", ["blocks", "selective"])
 @pytest.mark.parametrize(
-    "framework",
-    framework_params(able(COMPARED, model="llama-nano", checkpointing="blocks"), ("pytorch-ddp",)),
+    ("framework", "levels"),
+    [
+        pytest.param(*case, marks=[pytest.mark.every_framework] * (case[0] != "pytorch-single"))
+        for case in RECOMPUTING
+    ],
 )
-def test_blocks_computed_again_train_alike(trainings: Trainings, framework: str) -> None:
-    levels = {
-        "model": "llama-nano",
-        "dataset": "synthetic-tokens-32-16-64",
-        "learning_rate": 0.1,
-        "epochs": 3,
-    }
-    folder = trainings.train(framework, **of_64(framework), **levels, checkpointing="blocks")
-    assert_same(
-        weights(folder / "after.npz"), trainings.weights(framework, **of_64(framework), **levels), 1e-6
-    )
+def test_blocks_computed_again_train_alike(
+    trainings: Trainings, framework: str, levels: dict[str, Any], checkpointing: str
+) -> None:
+    folder = trainings.train(framework, **LLAMA, **levels, checkpointing=checkpointing)
+    assert_same(weights(folder / "after.npz"), trainings.weights(framework, **LLAMA, **levels), 1e-6)
     ranks = json.loads((folder / "result.json").read_text())["ranks"]
-    assert {rank["settings"]["activations"] for rank in ranks} == {"blocks are computed again"}
+    assert {rank["settings"]["activations"] for rank in ranks} == {RECOMPUTED[checkpointing]}
 
 
 @pytest.mark.parametrize(

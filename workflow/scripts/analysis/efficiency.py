@@ -178,7 +178,10 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed_share(run: Mapping[str, Any]) -> float:
-    """Return the share of a forward pass that is computed again while going backward, NaN if unknown."""
+    """Return the share of a forward pass that is computed again while going backward, NaN if unknown.
+
+    Selective checkpointing keeps all products.
+    """
     if pd.notna(level := run.get(RECOMPUTATION_FACTOR)):
         return RECOMPUTED_SHARES.get(str(level), math.nan)
     if run.get("checkpointing") != "blocks" or (graph := find_graph(run["model"], run["dataset"])) is None:
@@ -209,7 +212,8 @@ def _sent_bytes(run: Mapping[str, Any]) -> float:
     if mesh.tensor * mesh.pipeline > 1:
         return math.nan
     weights = Operator("all", "dense", (), (1,), weights={"kernel": (round(size / BYTES),)})
-    levels = {**run, "sync_every": int(run["sync_every"]), "microbatches": 1}
+    stated = {"precision": "fp32", "reduce_dtype": "default", "clip_norm": 0.0}  # The size has their types.
+    levels = {**run, **stated, "sync_every": int(run["sync_every"]), "microbatches": 1}
     (need,) = needs(Graph("", "", (weights,)), mesh, 1, levels)
     return sum(need.sent.values())
 

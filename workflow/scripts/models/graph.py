@@ -176,6 +176,16 @@ class Graph:
                 blocks.setdefault(in_block[1], []).append(operator)
         return blocks
 
+    def block_outputs(self, block: Sequence[Operator]) -> list[Operator]:
+        """Return the operators of a block whose outputs others use, or the model returns."""
+        own = {operator.name for operator in block}
+        return [
+            operator
+            for operator in block
+            if operator is self.operators[-1]
+            or any(user.name not in own for user in self.users(operator.name))
+        ]
+
     def users(self, name: str) -> list[Operator]:
         """Return the operators that have `name` as an input."""
         return [operator for operator in self.operators if name in operator.inputs]

@@ -133,7 +133,7 @@ def needs(
         mesh: The mesh that it is trained on.
         batch: Samples of a replica per batch.
         levels: Levels of optimizer, momentum, sync_every, microbatches, schedule and sharding; precision,
-            reduce_dtype and clip_norm if they differ from their defaults.
+            reduce_dtype, clip_norm and checkpointing if they differ from their defaults.
         unit_bytes: Layers are gathered and reduced in units that are closed once they have this many bytes.
 
     Raises:
@@ -161,7 +161,8 @@ def needs(
         all_needs.append(
             Need(
                 **{name: sum(stage[name] for stage in weights) for name in weights[0]},
-                activations=max(sum(map(mul, counts, sizes)) for counts in moments),
+                activations=max(sum(map(mul, counts, sizes)) for counts in moments)
+                + max(stage.recomputed_bytes for stage in own),
                 messages=(
                     *(message for stage in own for message in stage.messages(unit_bytes, shared)),
                     *clipping_messages(mesh, levels),
@@ -222,11 +223,30 @@ class _Stage:
 
     @property
     def activation_bytes(self) -> float:
-        """Bytes of all outputs for a batch or microbatch."""
+        """Bytes of the outputs that are kept of a batch or microbatch."""
+        return self._sum_bytes(self.graph.operators) - sum(map(self._sum_bytes, self.recomputed))
+
+    @property
+    def recomputed_bytes(self) -> float:
+        """Bytes of the outputs that one block has again in the backward pass."""
+        return max(map(self._sum_bytes, self.recomputed), default=0.0)
+
+    @property
+    def recomputed(self) -> list[list[Operator]]:
+        """Operators of each block whose outputs are not kept; none without activation checkpointing."""
+        level, blocks = self.levels.get("checkpointing"), self.graph.blocks.values()
+        if level not in ("blocks", "selective"):
+            return []
+        results = [{node.name for node in self.graph.block_outputs(block)} for block in blocks]
+        return [
+            [node for node in block if node.name not in names and (level == "blocks" or not node.macs)]
+            for block, names in zip(blocks, results, strict=True)
+        ]
+
+    def _sum_bytes(self, operators: Sequence[Operator]) -> float:
         divided = divided_outputs(self.graph, self.parts)
         return sum(
-            self._output_bytes(node) / (self.mesh.tensor if node.name in divided else 1)
-            for node in self.graph.operators
+            self._output_bytes(node) / (self.mesh.tensor if node.name in divided else 1) for node in operators
         )
 
     def messages(self, unit_bytes: float, shared: Collection[str]) -> Iterator[Message]:
@@ -256,6 +276,8 @@ class _Stage:
         """Yield the messages that carry outputs of operators and their gradients."""
         mesh, operators = self.mesh, self.graph.operators
         shared, sent = shared_inputs(self.graph, self.parts), set[str]()
+        recomputed = self.graph.blocks.values() if self.levels.get("checkpointing") == "blocks" else ()
+        summed_twice = {node.name for block in recomputed for node in block}
         for operator in operators if mesh.tensor > 1 else ():
             part = self.parts.get(operator.name)
             summed = [operator] * (part in (ROWS, HEADS))
@@ -269,7 +291,8 @@ class _Stage:
                     continue
                 if part == COLUMNS and output.name in shared:
                     sent.add(output.name)
-                yield Message(ALL_REDUCE, "tensor", self._output_bytes(output), self.batches, mesh.tensor, 1)
+                count = self.batches * (2 if output is operator and output.name in summed_twice else 1)
+                yield Message(ALL_REDUCE, "tensor", self._output_bytes(output), count, mesh.tensor, 1)
         boundaries = [operators[-1]] * self._has_other_rank(self.number + 1)
         boundaries += [operators[0]] * self._has_other_rank(self.number - 1)
         for output in boundaries:

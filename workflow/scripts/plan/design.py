@@ -634,9 +634,9 @@ def _check_checkpointing(levels: Levels) -> None:
         return
     graph, reason = model_graph(levels["model"], levels["dataset"]), ""
     if not graph.blocks:
-        reason = f"checkpointing=blocks: {levels['model']} has no blocks"
+        reason = f"checkpointing={levels['checkpointing']}: {levels['model']} has no blocks"
     elif graph.statistics:
-        reason = f"checkpointing=blocks would move the running statistics of {levels['model']} twice a step"
+        reason = f"{levels['model']} would move its running statistics twice a step"
     if reason:
         raise InfeasibleCell(
             "not-recomputable", reason, ("model", "checkpointing"), "set checkpointing: none"

@@ -24,7 +24,7 @@ import numpy as np
 
 from models.graph import Graph
 from models.mesh import Mesh
-from models.messages import Message, Need, needs
+from models.messages import Message, Need, needs, number_bytes
 from models.pipelines import IDLE_TURNS, stages_per_rank
 
 BLOCKING_AXES = ("tensor", "pipeline")
@@ -112,7 +112,8 @@ def describe_step(
     return MeshStep(
         calls=turns(calls),
         work=turns(work) / n_microbatches,
-        updated=max(_updated_bytes(need, mesh, levels) for need in stages) / graph.gradient_bytes,
+        updated=max(_updated_bytes(need, mesh, levels) for need in stages)
+        / (number_bytes(levels).stored * graph.parameters),
         n_blocking=n_batches * turns(counts),
         message_s=n_batches * (turns(layers) + 2 * (n_passes + mesh.pipeline - 2) * max(handed))
         + max(parameters),

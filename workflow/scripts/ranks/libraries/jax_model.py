@@ -5,7 +5,7 @@ Weights, samples and shapes have the graph's own layout, channels last.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,8 @@ ACTIVATIONS = {
     "gelu_tanh": jax.nn.gelu,
     "softmax": jax.nn.softmax,
 }
+#: what is kept of blocks that are computed again, by the level of checkpointing; selective: their products
+POLICIES = {"blocks": None, "selective": jax.checkpoint_policies.dots_saveable}
 CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 
 
@@ -45,6 +47,7 @@ def forward(
     key: Array | None = None,
     dtype: Any = jnp.float32,
     attend: Attend = unfused_attention,
+    checkpointing: str = "none",
 ) -> tuple[Array, Arrays]:
     """Return logits and the running statistics after them.
 
@@ -52,38 +55,74 @@ def forward(
     length].
 
     With a `key` for dropout, the result is that of training, which uses statistics of this batch. Products
-    are computed in `dtype`, and attention by `attend`.
+    are computed in `dtype`, and attention by `attend`. With `checkpointing`, blocks are computed again in the
+    backward pass.
     """
-    outputs = {graph.operators[0].name: samples}
-    statistics: Arrays = {}
-    for number, operator in enumerate(graph.operators[1:]):
-        inputs = [outputs[name] for name in operator.inputs]
+    outputs, statistics = {graph.operators[0].name: samples}, dict[str, Array]()
+    steps = list(enumerate(graph.operators[1:]))
+    blocks = [] if checkpointing == "none" else list(graph.blocks.values())
+    first_of_blocks = {block[0].name: block for block in blocks}
+    in_blocks = {operator.name for block in blocks for operator in block}
+    for step in steps:
+        if block := first_of_blocks.get(step[1].name):
+            own = {operator.name for operator in block}
+            names = {name for operator in block for name in operator.inputs if name not in own}
+            results = [operator.name for operator in graph.block_outputs(block)]
+            block_steps = [step for step in steps if step[1].name in own]
+
+            def apply_block(
+                inputs: Arrays, steps: Sequence[tuple[int, Operator]], results: Sequence[str]
+            ) -> Arrays:
+                computed, _ = _apply_steps(steps, inputs, weights, key, dtype, attend)
+                return {name: computed[name] for name in results}
+
+            apply = functools.partial(apply_block, steps=block_steps, results=results)
+            inputs = {name: outputs[name] for name in names}
+            outputs |= jax.checkpoint(apply, policy=POLICIES[checkpointing])(inputs)
+        elif step[1].name not in in_blocks:
+            computed, batch_statistics = _apply_steps([step], outputs, weights, key, dtype, attend)
+            outputs, statistics = computed, statistics | batch_statistics
+    return outputs[graph.operators[-1].name].astype(jnp.float32), statistics
+
+
+def _apply_steps(
+    steps: Sequence[tuple[int, Operator]],
+    inputs: Arrays,
+    weights: Weights,
+    key: Array | None,
+    dtype: Any,
+    attend: Attend,
+) -> tuple[Arrays, Arrays]:
+    """Return the outputs of numbered operators with what they got, and running statistics (see forward)."""
+    outputs, statistics = dict(inputs), dict[str, Array]()
+    for number, operator in steps:
+        own_inputs = [outputs[name] for name in operator.inputs]
         own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
         match operator.kind:
             case "batch_norm":
                 outputs[operator.name], batch_statistics = _batch_norm(
-                    operator, inputs[0], own, training=key is not None
+                    operator, own_inputs[0], own, training=key is not None
                 )
                 statistics |= {f"{operator.name}.{name}": value for name, value in batch_statistics.items()}
             case "dropout":
                 drawn_from = None if key is None else jax.random.fold_in(key, number)
-                outputs[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+                outputs[operator.name] = _dropout(own_inputs[0], operator["rate"], drawn_from)
             case "experts":
                 outputs[operator.name], load = _experts(
-                    operator, inputs[0], own, dtype, training=key is not None
+                    operator, own_inputs[0], own, dtype, training=key is not None
                 )
                 statistics |= {f"{operator.name}.load": load} if key is not None else {}
             case "tied_dense":
                 outputs[operator.name] = (
-                    inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
+                    own_inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
                 )
             case "lstm":
-                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(inputs, own, dtype)
+                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(own_inputs, own, dtype)
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                outputs[operator.name] = _applied(operator, inputs, own, dtype, attend)
-    return outputs[graph.operators[-1].name].astype(jnp.float32), statistics
+                outputs[operator.name] = _applied(operator, own_inputs, own, dtype, attend)
+    return outputs, statistics
 
 
 def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, attend: Attend) -> Array:

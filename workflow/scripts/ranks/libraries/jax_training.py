@@ -36,7 +36,16 @@ from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
-from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import (
+    CLIP_EPSILON,
+    HEURISTIC,
+    NONE,
+    ON_DEMAND,
+    RECOMPUTED,
+    TIMED,
+    UNFUSED,
+    Trainer,
+)
 
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.
@@ -551,7 +560,9 @@ class JaxTrainer(Trainer):
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
             inputs = {**weights, **statistics}, self._normalized(samples)
-            logits, new_statistics = forward(graph, *inputs, key, self._dtype, self._attend)
+            logits, new_statistics = forward(
+                graph, *inputs, key, self._dtype, self._attend, levels["checkpointing"]
+            )
             loss = cross_entropy(logits, labels, levels["label_smoothing"]).mean()
             sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
             return mark.turn("backward", loss), (sums, new_statistics)
@@ -658,6 +669,8 @@ class JaxTrainer(Trainer):
             "input pipeline": ON_DEMAND,
             "threads": os.environ.get("NPROC", str(os.cpu_count())),
         }
+        if (level := self.context.levels["checkpointing"]) != NONE:
+            settings["activations"] = RECOMPUTED[level]
         if graph.vocabulary is None:
             settings["memory format"] = "channels last"
         if on_gpu and graph.has_convolutions:

@@ -17,7 +17,12 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.optimizer import _default_to_fused_or_foreach
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+    set_checkpoint_early_stop,
+)
 
 from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
@@ -51,7 +56,16 @@ from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
-from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, TIMED, UNFUSED, Trainer
+from ranks.worker.trainer import (
+    CLIP_EPSILON,
+    HEURISTIC,
+    NONE,
+    ON_DEMAND,
+    RECOMPUTED,
+    TIMED,
+    UNFUSED,
+    Trainer,
+)
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -97,7 +111,20 @@ FUSED_ATTENTION = (
 )
 
 
-def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
+#: operators whose results `checkpointing: selective` keeps: products, attention, and sums over a tensor axis
+SELECTED = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops._c10d_functional.all_reduce.default,
+]
+
+
+def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
     """Return the model as a PyTorch module, of the user's own or made of a graph of operators.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
@@ -105,7 +132,7 @@ def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
 
     Args:
         graph: The model.
-        recomputes_blocks: Whether blocks keep their inputs alone and are computed again in the backward pass.
+        checkpointing: Level of the factor: what the backward pass computes again.
     """
     if graph.module:
         return build_own(graph.module)
@@ -116,12 +143,12 @@ def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
         root.register_buffer(name, table)
         tables[name] = calls.get_attr(name)
     blocks = (
-        {operators[0].name: operators for operators in graph.blocks.values()} if recomputes_blocks else {}
+        {} if checkpointing == NONE else {operators[0].name: operators for operators in graph.blocks.values()}
     )
     in_blocks = {operator.name for operators in blocks.values() for operator in operators}
     for operator in graph.operators[1:]:
         if operator.name in blocks:
-            nodes |= _checkpointed(blocks[operator.name], nodes, graph, root, calls)
+            nodes |= _checkpointed(blocks[operator.name], nodes, graph, root, calls, checkpointing)
         if operator.name in in_blocks:
             continue
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.
@@ -133,43 +160,61 @@ def build(graph: Graph, recomputes_blocks: bool = False) -> nn.Module:
     calls.output(nodes[graph.operators[-1].name])
     module = fx.GraphModule(root, calls, graph.model)
     for name, layer in root.named_children():
-        module.add_module(name, layer)  # Layers of checkpointed blocks are not in `calls`.
+        module.add_module(name, layer)  # A table that stages share is not in `calls`.
+    for block in module.children():
+        if isinstance(block, Checkpointed):
+            for name, layer in block.layers.named_children():
+                object.__setattr__(module, name, layer)  # Names of weights stay as they are.
     return module
 
 
 class Checkpointed(nn.Module):
-    """A block that keeps its inputs alone and is computed again in the backward pass (Chen et al. 2016).
+    """A block that is computed again in the backward pass (Chen et al. 2016), from its inputs.
 
-    Its layers are those of the model, so that names of weights stay as they are.
+    Selective checkpointing keeps the results of SELECTED, too, as in torchtitan (Korthikanti et al. 2023).
     """
 
-    def __init__(self, block: fx.GraphModule) -> None:
+    def __init__(self, layers: fx.GraphModule, is_selective: bool) -> None:
         super().__init__()
-        self._block = (block,)  # In a tuple it is no submodule.
+        self.layers = layers
+        self._contexts = (
+            partial(create_selective_checkpoint_contexts, SELECTED) if is_selective else noop_context_fn
+        )
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Return the block's outputs."""
-        return checkpoint(self._block[0], *inputs, use_reentrant=False)
+        """Return the block's outputs.
+
+        All of the block is computed again, as in torchtitan: libraries that gather parameters layer by layer
+        miss the end of a forward pass that stops early.
+        """
+        with set_checkpoint_early_stop(False):
+            return checkpoint(self.layers, *inputs, use_reentrant=False, context_fn=self._contexts)
 
 
 def _checkpointed(
-    operators: Sequence[Operator], nodes: dict[str, fx.Node], graph: Graph, root: nn.Module, calls: fx.Graph
+    operators: Sequence[Operator],
+    nodes: dict[str, fx.Node],
+    graph: Graph,
+    root: nn.Module,
+    calls: fx.Graph,
+    checkpointing: str,
 ) -> dict[str, fx.Node]:
     """Return the outputs of a block by the names of their operators; the block becomes one call."""
     own = {operator.name for operator in operators}
     inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in own))
-    outputs = [op.name for op in operators if any(user.name not in own for user in graph.users(op.name))]
+    outputs = [operator.name for operator in graph.block_outputs(operators)]
     # The model keeps the tables of rotary positions: a copy in the block would stay on the CPU.
     tables = list(dict.fromkeys(_rotary_buffer(op) for op in operators if "rotary" in op.settings))
-    block = fx.Graph()
+    block, block_root = fx.Graph(), nn.Module()
     within = {name: block.placeholder(f"input{i}") for i, name in enumerate(inputs)}
     own_tables = {name: block.placeholder(name) for name in tables}
     for operator in operators:
         below = tuple(within[name] for name in operator.inputs)
-        within[operator.name] = _called(operator, below, graph, root, block, own_tables)
+        within[operator.name] = _called(operator, below, graph, block_root, block, own_tables)
     block.output(tuple(within[name] for name in outputs))
     name = f"{operators[0].name}_checkpointed"
-    root.add_module(name, Checkpointed(fx.GraphModule(root, block, name)))
+    layers = fx.GraphModule(block_root, block, name)
+    root.add_module(name, Checkpointed(layers, checkpointing == "selective"))
     arguments = (*(nodes[name] for name in inputs), *(calls.get_attr(table) for table in tables))
     results = calls.call_module(name, arguments)
     return {output: calls.call_function(getitem, (results, i)) for i, output in enumerate(outputs)}
@@ -559,7 +604,6 @@ class PyTorchTrainer(Trainer):
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
-        self._recomputes_blocks = levels["checkpointing"] == "blocks"
         #: type of the weights, which samples have, too
         self.dtype = torch.bfloat16 if levels["precision"] == "bf16" else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
@@ -594,9 +638,9 @@ class PyTorchTrainer(Trainer):
 
     def build_module(self, graph: Graph) -> nn.Module:
         """Return the module of a graph with weights of the run's type, before they have values."""
-        module = build(graph, self._recomputes_blocks)
+        module = build(graph, self.context.levels["checkpointing"])
         if self.dtype != torch.float32:
-            make_bfloat16(module, rotary_buffers(graph))
+            make_bfloat16(module, [*rotary_buffers(graph), "load"])  # Loads of experts are sums.
         return module
 
     def make_module(self) -> nn.Module:
@@ -745,8 +789,8 @@ class PyTorchTrainer(Trainer):
         }
         if self.context.levels["precision"] == "bf16":
             settings["weights"] = "bfloat16"
-        if self._recomputes_blocks:
-            settings["activations"] = "blocks are computed again"
+        if (level := self.context.levels["checkpointing"]) != NONE:
+            settings["activations"] = RECOMPUTED[level]
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"

@@ -59,6 +59,7 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
     `parts` has the kind of partition of each operator, including operators of other pipeline stages.
     """
     plan: dict[str, ParallelStyle] = {}
+    paths = {layer: path for path, layer in module.named_modules()}  # of layers in checkpointed blocks, too
     for name, kind in parts.items():
         if name not in graph.by_name:
             continue
@@ -77,14 +78,16 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
     for name in divided_outputs(graph, parts):
         if (operator := graph.by_name.get(name)) and operator.kind == "dropout":
             own = DividedDropout(operator["rate"], mesh.get_local_rank(), mesh.size())
-            module.add_module(name, own)
+            module.set_submodule(paths[module.get_submodule(name)], own)
     for name in shared_inputs(graph, parts):
         # The gradient of the common input is then summed once, as that of an attention.
         replicated = Replicate()
         plan[name] = PrepareModuleOutput(
             output_layouts=replicated, desired_output_layouts=replicated, use_local_output=False
         )
-    parallelize_module(module, mesh, plan)
+    parallelize_module(
+        module, mesh, {paths[module.get_submodule(name)]: style for name, style in plan.items()}
+    )
 
 
 class DividedDropout(nn.Module):

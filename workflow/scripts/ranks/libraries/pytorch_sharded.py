@@ -29,6 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from models.graph import Graph
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch import (
+    Checkpointed,
     PyTorchTrainer,
     make_optimizer,
     norm_over_ranks,
@@ -61,6 +62,10 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
     """
     if graph.module:
         yield from own_units(module, graph.module)
+        return
+    if blocks := [block for block in module.children() if isinstance(block, Checkpointed)]:
+        # The backward pass gathers such a unit's parameters once, before it is computed again.
+        yield from ([block] for block in blocks if any(True for _ in block.parameters()))
         return
     if graph.blocks:
         for operators in graph.blocks.values():

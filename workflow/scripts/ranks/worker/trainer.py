@@ -16,6 +16,11 @@ from ranks.worker.process import versions
 # Values of settings that several libraries share.
 ON_DEMAND = "each batch is read when it is needed"
 UNFUSED = "two matrix products and a softmax"
+# What the backward pass computes again, by the level of checkpointing.
+RECOMPUTED = {
+    "blocks": "blocks are computed again",
+    "selective": "blocks are computed again but for products",
+}
 TIMED = "the fastest of those timed in the first steps"
 HEURISTIC = "by heuristics"
 NONE = "none"

@@ -109,7 +109,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
         },
         # Otherwise batch normalization would have running statistics in float32 beside weights in bfloat16.
         **(
-            {"data_types": {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary"]}}
+            {"data_types": {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary", "load"]}}
             if is_bfloat16
             else {}
         ),
