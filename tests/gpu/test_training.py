@@ -111,6 +111,7 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     assert 3 * seen.weights_bytes < measured["device_memory_peak_bytes"] <= seen.peak_bytes
 
 
+BY_POSITION = {"tensor_sharding": "sequence"}
 THREE_AXES = "data2-sharded2-tensor2"
 GPT = {"model": "gpt-nano", "dataset": TOKENS, "batch_size": 4}
 STRATEGY = {
@@ -132,7 +133,7 @@ TRAINERS = {
         8,
         {**GPT, "batch_size": 8, "parallelism": THREE_AXES, "trace": "phases"},
     ),
-    "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"}),
+    "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"} | BY_POSITION),
     "strategy": ("pytorch-strategy", 0, 2, STRATEGY),
     "strategy, rank 1": ("pytorch-strategy", 1, 2, STRATEGY),
     "hybrid": ("pytorch-hybrid", 0, 2, {**GPT, "batch_size": 16, "device": "hybrid", "shares": "0.7/0.3"}),

@@ -28,6 +28,7 @@ LEVELS = {
     "microbatches": 4,
     "schedule": "gpipe",
     "sharding": "parameters",
+    "tensor_sharding": "layers",
     "optimizer": "sgd",
     "momentum": 0.9,
 }

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from declared.models import model_graph, model_names
-from models.division import divided_outputs, shared_inputs, stages, tensor_parts
-from models.graph import SHARED, Graph
+from models.division import divided_outputs, sequence_outputs, shared_inputs, stages, tensor_parts
+from models.graph import SHARED, Builder, Graph
 from models.named import CLICKS, IMAGES, PIXELS, TOKENS, models
 
 SAMPLES = {
@@ -46,6 +46,52 @@ def test_tensor_axis_divides_attention_and_pairs_of_dense_layers() -> None:
     assert len(parts) == 4 * 4 and shared_inputs(llama, parts) == {f"block{n}_norm2" for n in range(1, 5)}
     gated = {f"block3_{name}" for name in ("gate", "silu", "up", "gated")}
     assert {name for name in divided_outputs(llama, parts) if name.startswith("block3")} == gated
+
+
+def test_vocabulary_and_positions_are_divided_where_asked() -> None:
+    gpt, llama = graph_of("gpt-nano"), graph_of("llama-nano")
+    for graph in (gpt, llama):
+        layers, vocabulary = tensor_parts(graph, 2), tensor_parts(graph, 2, "vocabulary")
+        assert vocabulary == {**layers, "embedding": "rows", "head": "columns"}
+        assert "head" in divided_outputs(graph, vocabulary)
+    by_position = tensor_parts(gpt, 2, "sequence")
+    assert by_position == {**tensor_parts(gpt, 2, "vocabulary"), "positions": "positions"}
+    names = sequence_outputs(llama, tensor_parts(llama, 2, "sequence"))
+    own = ("norm1", "attention", "add1", "norm2", "down", "add2")
+    blocks = [f"block{number}_{name}" for number in range(1, 5) for name in own]
+    assert names == ["embedding", *blocks, "norm"]
+    later = stages(llama, 2, 2, "sequence")[1]
+    assert (
+        sequence_outputs(later, by_position | tensor_parts(llama, 2, "sequence"))[0]
+        == later.operators[0].name
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "sharding", "message"),
+    [
+        ("gpt-nano", "synthetic-tokens-33-16", "vocabulary", "head of gpt-nano has 33 tokens, which 2 ranks"),
+        ("gpt-nano", "synthetic-tokens-32-15", "sequence", "embedding of gpt-nano has 15 positions, which 2"),
+        ("vit-b-16", "synthetic-224x224x3-1000", "vocabulary", "vit-b-16 does not predict tokens"),
+        ("bert-nano", "synthetic-tokens-31-20", "sequence", "head_bias of bert-nano, its last operator"),
+    ],
+)
+def test_indivisible_vocabularies_and_sequences_are_refused(
+    model: str, dataset: str, sharding: str, message: str
+) -> None:
+    graph = model_graph(model, dataset)
+    assert tensor_parts(graph, 2)
+    with pytest.raises(ValueError, match=message):
+        tensor_parts(graph, 2, sharding)
+
+
+def test_operators_of_several_positions_keep_the_sequence_whole() -> None:
+    builder = Builder("model", (16,), "glorot", 8)
+    x = builder.attention(builder.embedding(builder.input, 8), 4, causal=True)
+    builder.dense(builder.lstm(x, 8, name="memory"), 8, name="head")
+    assert tensor_parts(builder.graph(), 2, "vocabulary")
+    with pytest.raises(ValueError, match="memory of model is not divided along positions"):
+        tensor_parts(builder.graph(), 2, "sequence")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from models.messages import needs
 
 SGD: dict[str, Any] = {
     "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b",
-    "sharding": "parameters",
+    "sharding": "parameters", "tensor_sharding": "layers",
 }  # fmt: skip
 CNN = model_graph("small-cnn", "digits")  # 8 x 8 images, convolutions of 32 and 64 filters, dense 128 and 10
 CONVS, FIRST, LAST = (
@@ -56,6 +56,54 @@ def test_tensor_axis_all_reduces_twice_a_batch() -> None:
     assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), (
         "logits forward, what was flattened backward"
     )
+
+
+GPT = model_graph("gpt-nano", "synthetic-tokens-100-16")  # 4 blocks of 64 units, tied embedding
+UNITS, LENGTH, VOCABULARY, BLOCKS, SAMPLES = 64, 16, 100, 4, 8
+OUTPUT, POSITION = 4 * SAMPLES * LENGTH * UNITS, 4 * SAMPLES * LENGTH  # bytes: of a block, of a number each
+NORMS = 4 * 2 * UNITS * (2 * BLOCKS + 1)
+
+
+def test_divided_vocabulary_all_reduces_embedding_and_loss() -> None:
+    layers, vocabulary = (
+        needs(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding})[0]
+        for sharding in ("layers", "vocabulary")
+    )
+    assert layers.sent["all_reduce"] == 4 * BLOCKS * OUTPUT
+    # the embedding forward, the head's input backward, three numbers of each position
+    assert vocabulary.sent["all_reduce"] == (4 * BLOCKS + 2) * OUTPUT + 3 * POSITION
+    assert layers.parameters - vocabulary.parameters == 4 * VOCABULARY * UNITS / 2
+    assert layers.activations - vocabulary.activations == POSITION * VOCABULARY / 2
+    assert layers.work - vocabulary.work == pytest.approx(UNITS * VOCABULARY * LENGTH / GPT.macs / 2)
+
+
+def test_sequence_sends_as_much_and_keeps_less() -> None:
+    (vocabulary,), (need,) = (
+        needs(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding, "sync_every": 3})
+        for sharding in ("vocabulary", "sequence")
+    )
+    all_reduced = 3 * (4 * BLOCKS + 2) * OUTPUT  # gathered once for two all-reduces, and scattered once
+    assert need.sent["all_gather"] == need.sent["reduce_scatter"] == all_reduced / 2
+    assert need.sent["all_reduce"] == 3 * 3 * POSITION + NORMS, "gradients of norms once a step"
+    assert sum(need.sent.values()) == sum(vocabulary.sent.values()) + NORMS
+    assert vocabulary.parameters - need.parameters == 4 * LENGTH * UNITS / 2, "positions"
+    # embedding, positions, and of each block attention, projection and two additions; what is gathered stays
+    assert vocabulary.activations - need.activations == (2 + 4 * BLOCKS) * OUTPUT / 2
+
+
+def test_stages_pass_shards_of_a_sequence_on() -> None:
+    levels = {**SGD, "microbatches": 2}
+    mesh = Mesh(pipeline=2, tensor=2)
+    stages = (
+        needs(GPT, mesh, SAMPLES, levels),
+        needs(GPT, mesh, SAMPLES, {**levels, "tensor_sharding": "sequence"}),
+    )
+    for undivided, divided in zip(*stages, strict=True):
+        assert divided.sent["point_to_point"] == undivided.sent["point_to_point"] / 2 == OUTPUT / 2
+    tied = [message.bytes for message in stages[1][1].messages if message.axis == "tied"]
+    assert tied == [4 * VOCABULARY * UNITS / 2]
+    losses = [sum(message.bytes == POSITION / 2 for message in stage.messages) for stage in stages[1]]
+    assert losses == [0, 1], "the last stage has the loss"
 
 
 def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:

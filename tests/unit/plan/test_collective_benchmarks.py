@@ -86,6 +86,10 @@ def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
     )
     meshed = replace(run, levels=run.levels | {"parallelism": level})
     assert [benchmark.collective for benchmark in required_benchmarks([meshed])] == ["all_reduce", *sent]
+    by_position = replace(meshed, levels=meshed.levels | {"tensor_sharding": "sequence"})
+    gathered = {"all_gather", "reduce_scatter"} if "tensor" in level else set()
+    collectives = {benchmark.collective for benchmark in required_benchmarks([by_position])}
+    assert collectives == {"all_reduce", *sent, *gathered}
 
 
 def test_each_collective_is_a_benchmark_of_its_own(study, site):

@@ -15,6 +15,10 @@ from plan.design import UNSUPPORTED, Run, plan_design
 from plan.identity import spec
 from support.changed_study import changed_study
 
+GPT: dict[str, list[object]] = {
+    "model": ["gpt-nano"], "dataset": ["synthetic-tokens-32-16-3840"], "parallelism": ["tensor2"], "nodes": [2],
+}  # fmt: skip
+
 
 @pytest.fixture
 def site() -> Site:
@@ -82,6 +86,13 @@ def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> No
         ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, UNSUPPORTED,
          {"framework", "parallelism"}),
         ({"framework": ["jax"], "training_loop": ["fit"]}, UNSUPPORTED, {"framework", "training_loop"}),
+        ({"parallelism": ["tensor2"], "nodes": [2], "tensor_sharding": ["vocabulary"]}, "model-not-divisible",
+         {"parallelism", "model", "dataset", "tensor_sharding"}),
+        ({**GPT, "label_smoothing": [0.1], "tensor_sharding": ["vocabulary"]}, UNSUPPORTED,
+         {"framework", "label_smoothing"}),
+        ({**GPT, "framework": ["jax"], "tensor_sharding": ["sequence"]}, UNSUPPORTED,
+         {"framework", "tensor_sharding"}),
+        ({"tensor_sharding": ["layers", "vocabulary"]}, "duplicate", {"parallelism", "tensor_sharding"}),
         ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, UNSUPPORTED, {"framework", "sharding"}),
         ({"parallelism": ["data", "data4"]}, "duplicate", {"parallelism", "nodes", "devices_per_node"}),
         ({"parallelism": ["data-tensor2", "tensor2"], "nodes": [2]}, "duplicate",

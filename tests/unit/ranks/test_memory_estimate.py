@@ -56,16 +56,24 @@ def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
     levels = [
         MESH | {"parallelism": name, "microbatches": 4 if name == "pipeline" else 1} for name in strategies
     ]
+    sequence = {"tensor_sharding": "sequence"}
+    levels += [MESH | sequence | {"parallelism": "tensor"}]
+    levels += [MESH | sequence | {"parallelism": "pipeline2-tensor2", "microbatches": 4}]
     levels += [DDP, DDP | {"sync_every": 4}]
     planned = [one_run(site, **own) for own in levels]
     inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
     entries = estimate(site, real("pytorch"), inputs)
-    data, sharded, tensor, pipeline, replicated, accumulated = (entry.tensor_bytes for entry in entries)
-    assert data and sharded and tensor and pipeline and replicated and accumulated
+    *divided, replicated, accumulated = (entry.tensor_bytes for entry in entries)
+    data, sharded, tensor, pipeline, by_position, by_stage = divided
+    assert data and sharded and tensor and pipeline and by_position and by_stage
+    assert replicated and accumulated
     assert data["parameters"] == pytest.approx(4 * sharded["parameters"], rel=0.02)
     assert data["optimizer"] == pytest.approx(2 * data["parameters"], rel=0.01), "two moments of Adam"
     assert sharded["optimizer"] == pytest.approx(2 * sharded["parameters"], rel=0.01)
     assert tensor["parameters"] < 0.5 * data["parameters"] > pipeline["parameters"]
+    assert by_position["parameters"] < tensor["parameters"]
+    assert by_position["activations"] < 0.8 * tensor["activations"]
+    assert by_stage["activations"] < by_position["activations"]
     assert sharded["framework"] > 0 < pipeline["framework"], "gathered parameters, received outputs"
     added = sum(accumulated.values()) - sum(replicated.values())
     assert added == pytest.approx(replicated["parameters"], rel=0.1), (

@@ -2,16 +2,21 @@
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from declared.factors import factor_table
+from declared.mesh import NEEDS
+from declared.models import model_graph
 from launchers.launch import SCRIPTS
-from models.graph import from_json
-from models.mesh import mesh_from_spec
+from models.graph import BYTES, from_json
+from models.mesh import Mesh, mesh_from_spec
 from models.messages import needs
 from runs.phases import merge_phases
 from support.trainings import Trainings, assert_same, epochs
@@ -75,6 +80,19 @@ TRANSFORMERS = [
     ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "interleaved-1f1b"}),
     ("pipeline2", {**EXPERTS, "microbatches": 4, "schedule": "zero-bubble"}),
     ("sharded2-tensor2", EXPERTS),
+    ("tensor2", {**TOKENS, "tensor_sharding": "vocabulary"}),
+    ("tensor2", {**TOKENS, "tensor_sharding": "sequence", "sync_every": 2}),
+    ("pipeline2-tensor2", {**TOKENS, "microbatches": 4, "tensor_sharding": "sequence"}),
+    ("pipeline2-tensor2", {**LLAMA, "microbatches": 4, "tensor_sharding": "vocabulary"}),
+    ("sharded2-tensor2", {**LLAMA, "tensor_sharding": "sequence"}),
+    (
+        "pipeline2-tensor2",
+        {**LLAMA, "microbatches": 4, "schedule": "zero-bubble", "tensor_sharding": "sequence"},
+    ),
+    (
+        "pipeline2-tensor2",
+        {**LLAMA, "microbatches": 4, "schedule": "interleaved-1f1b", "tensor_sharding": "sequence"},
+    ),
 ]
 
 OF_JAX: list[tuple[str, dict[str, Any]]] = [
@@ -89,6 +107,8 @@ OF_JAX: list[tuple[str, dict[str, Any]]] = [
     ("sharded2-tensor2", TOKENS),
     ("sharded2-tensor2", LLAMA),
     ("sharded2-tensor2", EXPERTS),
+    ("tensor2", {**TOKENS, "tensor_sharding": "vocabulary"}),
+    ("sharded2-tensor2", {**LLAMA, "tensor_sharding": "vocabulary"}),
 ]
 
 OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
@@ -113,9 +133,7 @@ def check(
 ) -> None:
     ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
     of_mesh = {"parallelism": mesh, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
-    alone = {
-        name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")
-    }
+    alone = {name: level for name, level in levels.items() if name not in NEEDS}
     folder, reference = (
         trainings.train(framework, **of_mesh, **levels),
         trainings.train("pytorch-single", batch_size=BATCH, **alone),
@@ -232,6 +250,8 @@ CLIPPED = {
                 ("pytorch-mesh", "pipeline2-data2", {"microbatches": 2, "schedule": "interleaved-1f1b"}),
                 ("pytorch-mesh", "pipeline2-sharded2", {"microbatches": 4, "schedule": "zero-bubble-v"}),
                 ("pytorch-mesh", "data2-sharded2", {}),
+                ("pytorch-mesh", "tensor2", {"tensor_sharding": "sequence"}),
+                ("pytorch-mesh", "pipeline2-tensor2", {"microbatches": 2, "tensor_sharding": "vocabulary"}),
                 ("jax", "sharded2-tensor2", {}),
                 ("jax", "sharded2", {"sharding": "optimizer"}),
                 ("tensorflow-dtensor", "data2-tensor2", {}),
@@ -246,6 +266,41 @@ def test_clipping_counts_each_weight_once(
     trainings: Trainings, framework: str, mesh: str, levels: dict[str, Any]
 ) -> None:
     check(trainings, framework, mesh, {**CLIPPED, **levels}, 1e-4, 0.4)
+
+
+@pytest.mark.every_framework
+@pytest.mark.training
+def test_tensor_axis_sends_and_keeps_what_formulas_say(real: Callable[[str], Any], tmp_path: Path) -> None:
+    """By the collectives of one rank of two, the loss of a divided vocabulary included."""
+    samples, n_ranks = 4, 2
+    models = ("gpt-nano", "llama-nano")  # with a table that is tied, and with two uses of one normalization
+    graphs = {name: model_graph(name, "synthetic-tokens-128-32") for name in models}
+    file = tmp_path / "graphs.json"
+    file.write_text(json.dumps({name: graph.to_json() for name, graph in graphs.items()}))
+    recorder, python = Path(__file__).with_name("tensor_collectives.py"), real("pytorch")["python"]
+    done = subprocess.run(
+        [python["executable"], str(recorder), str(file), str(n_ranks), str(samples)],
+        env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name, measured in json.loads(done.stdout).items():
+        levels = {level: factor.get("default") for level, factor in factor_table().items()}
+        for sharding, rank in measured.items():
+            of_level = {**levels, "sync_every": 1, "tensor_sharding": sharding}
+            (need,) = needs(graphs[name], Mesh(tensor=n_ranks), samples, of_level)
+            sent: Counter[str] = Counter()
+            for message in need.messages:
+                sent[message.kind] += message.bytes * message.count
+            assert {
+                kind.removesuffix("_into_tensor").removesuffix("_tensor"): size
+                for kind, size in rank["sent"].items()
+            } == sent
+            assert rank["parameters"] == need.parameters
+            assert rank["activations"] == pytest.approx(need.activations, rel=0.25)
+        table = 128 * 64 * BYTES
+        assert measured["vocabulary"]["embedding_gradient"] == table / n_ranks
+        activations = [rank["activations"] for rank in measured.values()]
+        assert activations[0] > activations[1] > activations[2]
 
 
 STAGES = """

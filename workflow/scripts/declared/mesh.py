@@ -11,7 +11,12 @@ NOT_MESHES = ("dense", "spatial")  # layouts of LBANN
 SEARCHED, EXPERT, RANDOM = "found", "expert", "random"
 STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
 # Factor -> axis without which it has no effect.
-NEEDS = {"microbatches": "pipeline", "schedule": "pipeline", "sharding": "sharded"}
+NEEDS = {
+    "microbatches": "pipeline",
+    "schedule": "pipeline",
+    "sharding": "sharded",
+    "tensor_sharding": "tensor",
+}
 _PART = re.compile(r"([a-z]+)([0-9]*)")
 
 

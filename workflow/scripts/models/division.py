@@ -3,8 +3,11 @@
 A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions
 separate: the first by columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section
 3). Both factors of a gated product are divided by columns. Every rank of the axis computes the other
-operators. A pipeline is cut where a single output is passed on, so that its largest stage has as few
-multiplications as possible. Standard library only, like models.graph.
+operators, unless these are divided, too: the embedding of a language model by rows of its table and the last
+operator by columns, both along the vocabulary; and operators that take positions one by one along the
+sequence (Korthikanti et al., MLSys 2023, section 4.2.2). A pipeline is cut where a single output is passed
+on, so that its largest stage has as few multiplications as possible. Standard library only, like
+models.graph.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,11 +15,24 @@ from dataclasses import replace
 
 from models.graph import SHARED, Graph, Operator
 
-COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
+COLUMNS, ROWS, HEADS, POSITIONS = "columns", "rows", "heads", "positions"
+# Levels of the factor tensor_sharding: each divides what the former does, and more.
+LAYERS, VOCABULARY, SEQUENCE = "layers", "vocabulary", "sequence"
+NORMS = ("layer_norm", "rms_norm")
+# Kinds of operators that compute each position of a sequence by itself.
+BY_POSITION = ("embedding", "positions", "add", "dropout", *NORMS)
 
 
-def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
-    """Return the operators that `parts` ranks of a tensor axis divide, each with COLUMNS, ROWS or HEADS.
+def tensor_parts(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, str]:
+    """Return the operators whose weights `parts` ranks of a tensor axis divide, and how.
+
+    Args:
+        graph: The model.
+        parts: Number of ranks.
+        sharding: Level of the factor tensor_sharding.
+
+    Returns:
+        COLUMNS, ROWS, HEADS or POSITIONS by the name of an operator.
 
     Raises:
         ValueError: If no operator can be divided, or one that has to be is not divisible by `parts`.
@@ -38,7 +54,46 @@ def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
         raise ValueError(
             f"{graph.model} has neither attention nor two dense operators, one after the other, to divide"
         )
+    if sharding != LAYERS:
+        divided |= _vocabulary_parts(graph, parts)
+    if sharding == SEQUENCE:
+        for name in sequence_outputs(graph, divided):
+            operator = graph.by_name[name]
+            _check_divisible(graph, operator, operator.shape[0], "positions", parts)
+            divided |= {name: POSITIONS} if operator.kind == "positions" else {}
     return divided
+
+
+def _vocabulary_parts(graph: Graph, parts: int) -> dict[str, str]:
+    """Return the embedding of a language model, divided by rows, and its last operator, by columns."""
+    last, embeddings = graph.operators[-1], [node for node in graph.operators if node.kind == "embedding"]
+    if not graph.is_language_model or len(embeddings) != 1:
+        raise ValueError(f"{graph.model} does not predict tokens from one embedding of tokens")
+    if last.kind not in ("dense", "tied_dense"):
+        raise ValueError(f"{last.name} of {graph.model}, its last operator, is not dense")
+    _check_divisible(graph, last, last.shape[-1], "tokens", parts)
+    return {embeddings[0].name: ROWS, last.name: COLUMNS}
+
+
+def sequence_outputs(graph: Graph, parts: Mapping[str, str]) -> list[str]:
+    """Return the operators whose outputs ranks of a tensor axis divide along positions.
+
+    Args:
+        graph: The model, or a stage of it.
+        parts: The operators that the axis divides otherwise (see tensor_parts).
+
+    Raises:
+        ValueError: If an operator needs several positions, or is neither divided nor by position.
+    """
+    columns, by_position = divided_outputs(graph, parts), []
+    for operator in graph.operators:
+        is_tokens = operator.kind == "input" and len(operator.shape) == 1
+        if operator.name in columns or is_tokens or operator.kind == SHARED:
+            continue
+        if operator.kind not in (*BY_POSITION, "input") and parts.get(operator.name) not in (ROWS, HEADS):
+            raise ValueError(f"{operator.name} of {graph.model} is not divided along positions")
+        by_position.append(operator.name)
+    return by_position
 
 
 def _check_divisible(graph: Graph, operator: Operator, count: int, title: str, parts: int) -> None:
@@ -67,7 +122,7 @@ def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
 def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     """Return the normalizations whose output several operators use, all divided by columns, as in SwiGLU."""
     columns = {name for name, part in parts.items() if part == COLUMNS}
-    norms = [operator.name for operator in graph.operators if operator.kind in ("layer_norm", "rms_norm")]
+    norms = [operator.name for operator in graph.operators if operator.kind in NORMS]
     users = {name: {user.name for user in graph.users(name)} for name in norms}
     return {name for name, own in users.items() if len(own) > 1 and own <= columns}
 
@@ -78,7 +133,7 @@ def _is_elementwise(operator: Operator) -> bool:
     )
 
 
-def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
+def stages(graph: Graph, count: int, tensor: int = 1, sharding: str = LAYERS) -> list[Graph]:
     """Return the stages of a pipeline, each a graph whose input is the output of the previous stage.
 
     A stage that uses the embedding table of another stage has its own copy, as an operator of kind SHARED.
@@ -87,12 +142,13 @@ def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
         graph: The model.
         count: Number of stages.
         tensor: Size of the tensor axis; the pipeline is not cut between operators that it divides.
+        sharding: Level of the factor tensor_sharding.
 
     Raises:
         ValueError: If the model has too few places to cut.
     """
-    undivided = divided_outputs(graph, tensor_parts(graph, tensor)) if tensor > 1 else ()
-    places = [place for place in range(1, len(graph.operators) - 1) if _is_cut(graph, place, undivided)]
+    divided = divided_outputs(graph, tensor_parts(graph, tensor, sharding)) if tensor > 1 else ()
+    places = [place for place in range(1, len(graph.operators) - 1) if _is_cut(graph, place, divided)]
     ends = _balanced([operator.macs for operator in graph.operators], places, count)
     if ends is None:
         raise ValueError(f"{graph.model} cannot be cut into {count} stages that each multiply anything")
@@ -109,10 +165,10 @@ def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     return divided
 
 
-def _is_cut(graph: Graph, place: int, undivided: Collection[str]) -> bool:
+def _is_cut(graph: Graph, place: int, divided: Collection[str]) -> bool:
     """Return whether later operators need only the output of the operator at `place`, not its kind."""
     last = graph.operators[place]
-    if last.name in undivided or any(user.kind == "final_state" for user in graph.users(last.name)):
+    if last.name in divided or any(user.kind == "final_state" for user in graph.users(last.name)):
         return False
     before = {operator.name for operator in graph.operators[:place]}
     if any(name in before for operator in graph.operators[place + 1 :] for name in operator.inputs):

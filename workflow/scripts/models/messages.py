@@ -5,9 +5,12 @@ n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axi
 reduce-scatter gradients once a step; if parameters are sharded, ranks gather them in the forward and the
 backward pass of each batch (Rajbhandari et al., SC'20, section 7). PyTorch's pipelines gather and reduce once
 for each batch. Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and
-gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3). Clipping
-all-reduces the norm of the gradients where ranks have parts of them. Numbers have the types of the precision
-(`NumberBytes`); libraries need more memory, and may send more.
+gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3); of a divided
+vocabulary also, for each position, the largest logit, the sum of exponentials and the logit of the label. If
+activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
+reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
+for the backward pass. Clipping all-reduces the norm of the gradients where ranks have parts of them. Numbers
+have the types of the precision (`NumberBytes`); libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
@@ -25,11 +28,23 @@ from models.collectives import (
     POINT_TO_POINT,
     REDUCE_SCATTER,
 )
-from models.division import COLUMNS, HEADS, ROWS, divided_outputs, shared_inputs, stages, tensor_parts
+from models.division import (
+    COLUMNS,
+    HEADS,
+    NORMS,
+    ROWS,
+    SEQUENCE,
+    divided_outputs,
+    sequence_outputs,
+    shared_inputs,
+    stages,
+    tensor_parts,
+)
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 from models.pipelines import in_flight, own_stages, rank_of, stages_per_rank
 
+N_LOSS_MESSAGES = 3  # numbers of a position that ranks all-reduce for the loss of a divided vocabulary
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
 ALL = "all"  # instead of an axis: all ranks
 BFLOAT16_BYTES = 2
@@ -132,16 +147,19 @@ def needs(
         graph: The model.
         mesh: The mesh that it is trained on.
         batch: Samples of a replica per batch.
-        levels: Levels of optimizer, momentum, sync_every, microbatches, schedule and sharding; precision,
-            reduce_dtype, clip_norm and checkpointing if they differ from their defaults.
+        levels: Levels of optimizer, momentum, sync_every, microbatches, schedule, sharding and
+            tensor_sharding; precision, reduce_dtype, clip_norm and checkpointing if they differ
+            from their defaults.
         unit_bytes: Layers are gathered and reduced in units that are closed once they have this many bytes.
 
     Raises:
         ValueError: If the mesh cannot divide the model.
     """
-    parts = tensor_parts(graph, mesh.tensor) if mesh.tensor > 1 else {}
+    sharding = levels["tensor_sharding"]
+    parts = tensor_parts(graph, mesh.tensor, sharding) if mesh.tensor > 1 else {}
     n_local = stages_per_rank(levels["schedule"]) if mesh.pipeline > 1 else 1
-    cut = stages(graph, n_local * mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
+    n_stages = n_local * mesh.pipeline
+    cut = stages(graph, n_stages, mesh.tensor, sharding) if mesh.pipeline > 1 else [graph]
     shared = {operator.name for stage in cut for operator in stage.operators if operator.kind == SHARED}
     microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
     batches = levels["sync_every"] * microbatches
@@ -222,6 +240,18 @@ class _Stage:
         }
 
     @property
+    def by_position(self) -> list[str]:
+        """Operators whose outputs are divided along positions."""
+        is_divided = self.mesh.tensor > 1 and self.levels["tensor_sharding"] == SEQUENCE
+        return sequence_outputs(self.graph, self.parts) if is_divided else []
+
+    @property
+    def gathered(self) -> set[str]:
+        """Inputs of operators that need all positions, or all units."""
+        operators = [node for node in self.graph.operators if self.parts.get(node.name) in (COLUMNS, HEADS)]
+        return {name for operator in operators for name in operator.inputs}
+
+    @property
     def activation_bytes(self) -> float:
         """Bytes of the outputs that are kept of a batch or microbatch."""
         return self._sum_bytes(self.graph.operators) - sum(map(self._sum_bytes, self.recomputed))
@@ -244,7 +274,7 @@ class _Stage:
         ]
 
     def _sum_bytes(self, operators: Sequence[Operator]) -> float:
-        divided = divided_outputs(self.graph, self.parts)
+        divided = {*divided_outputs(self.graph, self.parts), *self.by_position} - self.gathered
         return sum(
             self._output_bytes(node) / (self.mesh.tensor if node.name in divided else 1) for node in operators
         )
@@ -274,12 +304,16 @@ class _Stage:
 
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
-        mesh, operators = self.mesh, self.graph.operators
+        mesh, operators, by_position = self.mesh, self.graph.operators, self.by_position
         shared, sent = shared_inputs(self.graph, self.parts), set[str]()
         recomputed = self.graph.blocks.values() if self.levels.get("checkpointing") == "blocks" else ()
         summed_twice = {node.name for block in recomputed for node in block}
+        # With FSDP a pipeline reduces gradients after each batch.
+        n_reduced = self.levels["sync_every"] if mesh.pipeline > 1 and mesh.replicas > 1 else 1
+        # Divided along positions, an output is scattered and its gradient gathered, or the reverse.
+        kinds = (REDUCE_SCATTER, ALL_GATHER) if by_position else (ALL_REDUCE,)
         for operator in operators if mesh.tensor > 1 else ():
-            part = self.parts.get(operator.name)
+            part = self.parts.get(operator.name) if operator.kind != SHARED else None
             summed = [operator] * (part in (ROWS, HEADS))
             summed += (
                 _inputs_with_gradient(self.graph, operator, self.number > 0)
@@ -292,14 +326,20 @@ class _Stage:
                 if part == COLUMNS and output.name in shared:
                     sent.add(output.name)
                 count = self.batches * (2 if output is operator and output.name in summed_twice else 1)
-                yield Message(ALL_REDUCE, "tensor", self._output_bytes(output), count, mesh.tensor, 1)
+                size = self._output_bytes(output)
+                yield from (Message(kind, "tensor", size, count, mesh.tensor, 1) for kind in kinds)
+            if operator.name in by_position and operator.kind in NORMS:
+                size = self.bytes.computed * _own_weights(operator, None, 1)
+                yield Message(ALL_REDUCE, "tensor", size, n_reduced, mesh.tensor, 1)
+        if mesh.tensor > 1 and self.parts.get(operators[-1].name) == COLUMNS:
+            size = BYTES * math.prod(operators[-1].shape[:-1]) * self.samples
+            yield Message(ALL_REDUCE, "tensor", size, N_LOSS_MESSAGES * self.batches, mesh.tensor, 1)
         boundaries = [operators[-1]] * self._has_other_rank(self.number + 1)
         boundaries += [operators[0]] * self._has_other_rank(self.number - 1)
         for output in boundaries:
+            size = self._output_bytes(output) / (mesh.tensor if by_position else 1)
             stride = mesh.ranks // mesh.pipeline
-            yield Message(
-                POINT_TO_POINT, "pipeline", self._output_bytes(output), self.batches, mesh.pipeline, stride
-            )
+            yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)
 
     def _output_bytes(self, output: Operator) -> float:
         """Return the bytes of an operator's outputs for one batch or microbatch."""
@@ -317,7 +357,8 @@ class _Stage:
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
         for operator in self.graph.operators:
             if operator.name in shared and self._has_other_rank(self.n_stages - 1 - self.number):
-                sent = self.bytes.stored * _own_weights(operator, None, 1) / self.mesh.sharded
+                part = self.parts.get(operator.name)
+                sent = self.bytes.stored * _own_weights(operator, part, self.mesh.tensor) / self.mesh.sharded
                 yield Message(ALL_REDUCE, TIED, sent, 1, 2, stride)
 
 

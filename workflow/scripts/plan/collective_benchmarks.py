@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT, digest_text
-from declared.factors import factor_table
+from declared.factors import Levels, factor_table
 from declared.mesh import axes_of, is_mesh
 from declared.site import Site
-from models.collectives import ALL_REDUCE, AXIS_COLLECTIVES, COLLECTIVES
+from models.collectives import ALL_GATHER, ALL_REDUCE, AXIS_COLLECTIVES, COLLECTIVES, REDUCE_SCATTER
+from models.division import SEQUENCE
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import (
@@ -84,9 +85,7 @@ class CollectiveBenchmark:
 def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
     """Return a benchmark for each distributed framework, number of nodes, kind of ranks, and collective."""
     multi_node = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
-    sent = {ALL_REDUCE}.union(
-        *({*run.framework.sends, *_mesh_collectives(run.levels["parallelism"])} for run in multi_node)
-    )
+    sent = {ALL_REDUCE}.union(*({*run.framework.sends, *_mesh_collectives(run.levels)} for run in multi_node))
     benchmarks: dict[str, CollectiveBenchmark] = {}
     for run in multi_node:
         for collective in run.framework.collectives:
@@ -105,9 +104,15 @@ def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
     )
 
 
-def _mesh_collectives(level: str) -> set[str]:
-    """Return the collectives along the axes of a level of parallelism, none if it is no mesh."""
-    return {name for axis in axes_of(level) for name in AXIS_COLLECTIVES[axis]} if is_mesh(level) else set()
+def _mesh_collectives(levels: Levels) -> set[str]:
+    """Return the collectives along the axes of a cell's mesh, none if it has no mesh."""
+    if not is_mesh(levels["parallelism"]):
+        return set()
+    axes = axes_of(levels["parallelism"])
+    collectives = {name for axis in axes for name in AXIS_COLLECTIVES[axis]}
+    if "tensor" in axes and levels["tensor_sharding"] == SEQUENCE:
+        collectives |= {ALL_GATHER, REDUCE_SCATTER}
+    return collectives
 
 
 def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchmark]:

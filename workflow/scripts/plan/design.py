@@ -27,6 +27,7 @@ from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, s
 from declared.factors import (
     CUSTOM,
     LARGEST,
+    NODES_AND_DEVICES,
     Levels,
     factor_names,
     fixed_shares,
@@ -201,6 +202,12 @@ IRRELEVANT_FACTORS = (
     ),
     IrrelevantFactor(
         "sharding", ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
+    ),
+    IrrelevantFactor(
+        "tensor_sharding",
+        ("parallelism",),
+        "there is no axis tensor",
+        lambda levels, mesh: mesh.tensor == 1 or not is_mesh(levels["parallelism"]),
     ),
 )
 
@@ -523,15 +530,18 @@ def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None
 def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     """Raise InfeasibleCell if the mesh cannot partition the model or its batches."""
     graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
+    factors, sharding = ["parallelism", "schedule", "model", *NODES_AND_DEVICES], levels["tensor_sharding"]
     try:
         if mesh.pipeline > 1:
             n_stages = mesh.pipeline * stages_per_rank(levels["schedule"])
-            division.stages(graph, n_stages, mesh.tensor)
+            division.stages(graph, n_stages, mesh.tensor, sharding)
         elif mesh.tensor > 1:
-            division.tensor_parts(graph, mesh.tensor)
+            division.tensor_parts(graph, mesh.tensor, sharding)
     except ValueError as error:
-        factors = ("parallelism", "schedule", "model", "nodes", "devices_per_node")
         reason = f"parallelism={levels['parallelism']}: {error}"
+        if mesh.tensor > 1 and sharding != division.LAYERS:
+            factors += ["tensor_sharding", "dataset"]
+            reason = f"parallelism={levels['parallelism']} with tensor_sharding={sharding}: {error}"
         raise InfeasibleCell(
             "model-not-divisible", reason, factors, "use another size, or another model"
         ) from None

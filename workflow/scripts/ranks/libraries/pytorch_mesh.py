@@ -1,11 +1,13 @@
 """Training on a device mesh: each axis is a short function that leaves the model's code unchanged.
 
-tensor          DTensor's columnwise and rowwise styles, for the operators that models.division lists
+tensor          DTensor's columnwise and rowwise styles for the operators that models.division lists, its
+                loss_parallel for a divided vocabulary, and its sequence parallelism
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along `sharded`, and replicated along `data`
 pipeline        stages of the model on each rank (torch.distributed.pipelining), by the schedules of
                 models.pipelines
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,17 +26,31 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
     PrepareModuleOutput,
     RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
-from models.division import COLUMNS, HEADS, divided_outputs, shared_inputs, stages, tensor_parts
+from models.division import (
+    COLUMNS,
+    HEADS,
+    LAYERS,
+    NORMS,
+    POSITIONS,
+    SEQUENCE,
+    divided_outputs,
+    sequence_outputs,
+    shared_inputs,
+    stages,
+    tensor_parts,
+)
 from models.graph import SHARED, Graph, Operator
 from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
@@ -53,60 +69,124 @@ SCHEDULES = {
 }
 
 
-def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
+def divide_layers(
+    module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh, sharding: str
+) -> None:
     """Partition layers along a tensor axis, in place.
 
-    `parts` has the kind of partition of each operator, including operators of other pipeline stages.
+    Args:
+        module: The model, or a stage of it.
+        graph: Its operators.
+        parts: How each operator is partitioned, including operators of other pipeline stages.
+        mesh: The ranks of the axis.
+        sharding: Level of the factor tensor_sharding.
     """
-    plan: dict[str, ParallelStyle] = {}
     paths = {layer: path for path, layer in module.named_modules()}  # of layers in checkpointed blocks, too
+    by_position = sequence_outputs(graph, parts) if sharding == SEQUENCE else []
+    undivided, replicated = (Shard(1) if by_position else Replicate()), Replicate()
+    # Each of these outputs is gathered once, and its gradient summed once, as those of an attention.
+    gathered = set(shared_inputs(graph, parts))
+    gathered |= {
+        node.inputs[0] for node in graph.operators if node.kind == "tied_dense" and node.name in parts
+    }
+    plan: dict[str, ParallelStyle] = {
+        name: SequenceParallel(use_local_output=True)
+        for name in by_position
+        if graph.by_name[name].kind in NORMS
+    }
     for name, kind in parts.items():
         if name not in graph.by_name:
             continue
+        operator = graph.by_name[name]
         for user in graph.users(name):
             if user.kind == "activation":
                 # An activation in place would overwrite DTensor's output.
                 module.get_submodule(user.name).inplace = False
         if kind == HEADS:
-            replicated = (Replicate(),) * len(graph.by_name[name].inputs)
+            n_inputs = len(operator.inputs)
             # The gradient of the common input is then summed once, not for each projection.
-            plan[name] = PrepareModuleInput(input_layouts=replicated, desired_input_layouts=replicated)
+            plan[name] = PrepareModuleInput(
+                input_layouts=(undivided,) * n_inputs, desired_input_layouts=(replicated,) * n_inputs
+            )
             plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
-            plan[f"{name}.output"] = RowwiseParallel()
-        else:
-            plan[name] = ColwiseParallel() if kind == COLUMNS else RowwiseParallel()
-    for name in divided_outputs(graph, parts):
-        if (operator := graph.by_name.get(name)) and operator.kind == "dropout":
-            own = DividedDropout(operator["rate"], mesh.get_local_rank(), mesh.size())
-            module.set_submodule(paths[module.get_submodule(name)], own)
-    for name in shared_inputs(graph, parts):
-        # The gradient of the common input is then summed once, as that of an attention.
-        replicated = Replicate()
-        plan[name] = PrepareModuleOutput(
-            output_layouts=replicated, desired_output_layouts=replicated, use_local_output=False
-        )
-    parallelize_module(
-        module, mesh, {paths[module.get_submodule(name)]: style for name, style in plan.items()}
+            plan[f"{name}.output"] = RowwiseParallel(output_layouts=undivided)
+        elif kind == POSITIONS or operator.kind in ("embedding", SHARED):
+            weight = distribute_tensor(module.get_submodule(name).weight, mesh, [Shard(0)])
+            own = PositionsShard(weight) if kind == POSITIONS else VocabularyShard(weight, mesh, undivided)
+            module.add_module(name, own)
+        elif operator.kind == "dense" and kind == COLUMNS:
+            plan[name] = ColwiseParallel(
+                input_layouts=replicated if operator.inputs[0] in gathered else undivided,
+                use_local_output=operator != graph.operators[-1],
+            )
+        elif operator.kind == "dense":
+            plan[name] = RowwiseParallel(output_layouts=undivided)
+    gather = PrepareModuleOutput(
+        output_layouts=undivided, desired_output_layouts=replicated, use_local_output=False
     )
+    for styles in (plan, dict.fromkeys(gathered, gather)):
+        by_path = {paths[module.get_submodule(name)]: style for name, style in styles.items()}
+        parallelize_module(module, mesh, by_path)
+    divided = {**dict.fromkeys(divided_outputs(graph, parts), -1), **dict.fromkeys(by_position, 1)}
+    for operator in graph.operators:
+        if operator.kind == "dropout" and (axis := divided.get(operator.name)):
+            rank = mesh.get_local_rank()
+            own = DividedDropout(operator["rate"], rank, mesh.size(), axis)
+            module.set_submodule(paths[module.get_submodule(operator.name)], own)
+
+
+class VocabularyShard(nn.Module):
+    """Rows of an embedding's table, for this rank's tokens of the vocabulary.
+
+    With RowwiseParallel, every rank would hold the gradient of all rows (PyTorch 2.13).
+    """
+
+    def __init__(self, weight: DTensor, mesh: DeviceMesh, output: Placement) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.mesh, self.output = mesh, output
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the vectors of tokens [N, length], or of this rank's positions of them."""
+        table = self.weight.to_local()
+        rows = tokens - self.mesh.get_local_rank() * len(table)
+        is_own = (rows >= 0) & (rows < len(table))
+        vectors = nn.functional.embedding(rows * is_own, table) * is_own.unsqueeze(-1)
+        summed = DTensor.from_local(vectors, self.mesh, [Partial()]).redistribute(placements=[self.output])
+        return summed.to_local()
+
+
+class PositionsShard(nn.Module):
+    """Learned vectors of this rank's positions."""
+
+    def __init__(self, weight: DTensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of `x`, [N, length / n_ranks, units], and the vectors."""
+        return x + self.weight.to_local()
 
 
 class DividedDropout(nn.Module):
-    """Dropout of this rank's units, by its part of the mask that one device draws for all units.
+    """Dropout of this rank's units, or positions, by its part of the mask that one device draws for all.
 
     Ranks of a tensor axis have the same seed. By a mask of their own units alone, units at the same place of
     each rank would be dropped together.
     """
 
-    def __init__(self, rate: float, number: int, n_ranks: int) -> None:
+    def __init__(self, rate: float, number: int, n_ranks: int, axis: int) -> None:
         super().__init__()
-        self.rate, self.number, self.n_ranks = rate, number, n_ranks
+        self.rate, self.number, self.n_ranks, self.axis = rate, number, n_ranks, axis
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the units [..., units / n_ranks], scaled or dropped."""
+        """Return `x`, divided along `axis`, with its elements scaled or dropped."""
         if not self.training:
             return x
-        mask = nn.functional.dropout(x.new_ones(*x.shape[:-1], x.shape[-1] * self.n_ranks), self.rate)
-        return x * mask.chunk(self.n_ranks, -1)[self.number]
+        shape = list(x.shape)
+        shape[self.axis] *= self.n_ranks
+        mask = nn.functional.dropout(x.new_ones(shape), self.rate)
+        return x * mask.chunk(self.n_ranks, self.axis)[self.number]
 
 
 def keep_statistics_rate(module: nn.Module, n_microbatches: int) -> None:
@@ -174,6 +254,7 @@ class Pipeline:
         n_stages: int,
         mesh: DeviceMesh,
         device: torch.device,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> None:
         self.group, self.device = mesh.get_group("pipeline"), device
         self.stages_by_number, self.n_stages = stages_by_number, n_stages
@@ -182,9 +263,11 @@ class Pipeline:
             for number in range(n_stages)
         ]
         self.first, self.last = 0 in stages_by_number, n_stages - 1 in stages_by_number
+        is_divided = context.levels["tensor_sharding"] == SEQUENCE
+        self.n_parts = context.mesh.tensor if is_divided else 1  # of the positions that a stage passes on
         self.microbatches, self.divisor = context.levels["microbatches"], 1
-        precision = context.levels["precision"]
-        self.dtype = torch.bfloat16 if precision in ("amp", "bf16") else torch.float32
+        self.precision = context.levels["precision"]
+        self.dtype = torch.bfloat16 if self.precision in ("amp", "bf16") else torch.float32
         size = context.spec["local_batch"] // self.microbatches
         own = [
             PipelineStage(
@@ -192,17 +275,11 @@ class Pipeline:
                 number,
                 n_stages,
                 device,
-                input_args=self.input(graph, size).requires_grad_(number > 0),
-                output_args=_empty(
-                    graph.operators[-1].shape,
-                    size,
-                    device,
-                    # FSDP returns logits in float32.
-                    torch.float32 if number == n_stages - 1 and precision == "amp" else self.dtype,
-                ).requires_grad_(),
+                input_args=self.input(number, size).requires_grad_(number > 0),
+                output_args=self.output(number, size).requires_grad_(),
                 group=self.group,
             )
-            for number, (module, graph) in stages_by_number.items()
+            for number, (module, _) in stages_by_number.items()
         ]
         kind = SCHEDULES[context.levels["schedule"]]
         # Joining the logits of all microbatches copies them, and a language model needs them no more. PyTorch
@@ -220,17 +297,28 @@ class Pipeline:
         self.schedule: Any = kind(
             own if issubclass(kind, PipelineScheduleMulti) else own[0],
             self.microbatches,
-            loss_fn=lambda logits, labels: (
-                cross_entropy(logits, labels, label_smoothing=context.levels["label_smoothing"])
-                / self.divisor
-            ),
+            loss_fn=lambda logits, labels: loss(logits, labels) / self.divisor,
             scale_grads=False,
         )
 
-    def input(self, graph: Graph, size: int) -> torch.Tensor:
-        """Return memory for a stage's inputs of `size` samples."""
-        placeholder = _empty(graph.shape, size, self.device, self.dtype)
+    def input(self, number: int, size: int) -> torch.Tensor:
+        """Return memory for the inputs of `size` samples of a stage."""
+        graph = self.stages_by_number[number][1]
+        placeholder = self._empty(graph.shape, size, self.n_parts if number > 0 else 1, self.dtype)
         return placeholder if graph.vocabulary is None else placeholder.long()
+
+    def output(self, number: int, size: int) -> torch.Tensor:
+        """Return memory for the outputs of `size` samples of a stage."""
+        shape, is_last = self.stages_by_number[number][1].operators[-1].shape, number == self.n_stages - 1
+        # FSDP returns logits in float32.
+        dtype = torch.float32 if is_last and self.precision == "amp" else self.dtype
+        return self._empty(shape, size, 1 if is_last else self.n_parts, dtype)
+
+    def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory for outputs of a shape in a graph, whose positions ranks divide into `n_parts`."""
+        if len(shape) == 3:  # PyTorch's images have channels first.
+            return torch.empty(size, shape[2], *shape[:2], dtype=dtype, device=self.device)
+        return torch.empty(size, shape[0] // n_parts, *shape[1:], dtype=dtype, device=self.device)
 
     def propagate(
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
@@ -269,9 +357,9 @@ class Pipeline:
     def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a batch on the last stage, after passing outputs from stage to stage."""
         size = len(samples)
-        for number, (module, graph) in self.stages_by_number.items():
+        for number, (module, _) in self.stages_by_number.items():
             if number > 0 and number - 1 not in self.stages_by_number:
-                samples = self.input(graph, size)
+                samples = self.input(number, size)
                 dist.recv(samples, self.ranks[number - 1], self.group)
             samples = module(samples)
             if number == self.n_stages - 1:
@@ -281,20 +369,17 @@ class Pipeline:
         return None
 
 
-def _empty(shape: tuple[int, ...], size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return memory for `size` outputs of a shape in a graph; PyTorch's images have channels first."""
-    own = (shape[2], *shape[:2]) if len(shape) == 3 else shape
-    return torch.empty(size, *own, dtype=dtype, device=device)
-
-
 class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
+
+    divides_vocabulary = False  # whether logits are divided along a tensor axis
 
     def part(self, context: Context) -> Graph:
         """See PyTorchTrainer. With a pipeline, it is a stage, or the operators of several."""
         mesh, graph = context.mesh, context.graph
         n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
-        self.parts = stages(graph, n_stages, mesh.tensor) if mesh.pipeline > 1 else [graph]
+        sharding = context.levels["tensor_sharding"]
+        self.parts = stages(graph, n_stages, mesh.tensor, sharding) if mesh.pipeline > 1 else [graph]
         rank, schedule = mesh.coordinates(context.rank)["pipeline"], context.levels["schedule"]
         numbers = own_stages(rank, schedule, mesh.pipeline) if mesh.pipeline > 1 else [0]
         self.own_parts = [self.parts[number] for number in numbers]
@@ -337,8 +422,13 @@ class MeshTrainer(ShardedTrainer):
             stage = sizes.coordinates(context.rank)["pipeline"]
             torch.manual_seed(context.spec["seed"] + context.replica + sizes.replicas * stage)
         if sizes.tensor > 1:
+            sharding = context.levels["tensor_sharding"]
+            parts = tensor_parts(context.graph, sizes.tensor, sharding)
             for root, part in self.roots:
-                divide_layers(root, part, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
+                divide_layers(root, part, parts, mesh["tensor"], sharding)
+            if sharding != LAYERS:
+                self.divides_vocabulary = True
+                self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
         is_mixed = context.levels["precision"] == "amp"  # FSDP casts, also where it shards nothing.
         if sizes.replicas > 1 or sizes.ranks == 1 or is_mixed:  # One rank uses FSDP too, as its baseline.
             self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
@@ -346,7 +436,7 @@ class MeshTrainer(ShardedTrainer):
         if sizes.pipeline > 1:
             schedule = context.levels["schedule"]
             own = dict(zip(own_stages(stage, schedule, sizes.pipeline), self.roots, strict=True))
-            self.pipeline = Pipeline(context, own, len(self.parts), mesh, self.torch_device)
+            self.pipeline = Pipeline(context, own, len(self.parts), mesh, self.torch_device, self.loss)
             self.shared = list(shared_tables(self.parts, schedule, mesh))
             self.copies = list(self._copies_of_tables())
             self._copy_tables()
@@ -356,14 +446,16 @@ class MeshTrainer(ShardedTrainer):
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See PyTorchTrainer."""
-        if self.pipeline is None:
-            return super().propagate(images, labels, length)
-        share_auxiliary_losses(self.module, length)
-        return self.pipeline.propagate(images, labels, length)
+        with loss_parallel() if self.divides_vocabulary else contextlib.nullcontext():
+            if self.pipeline is None:
+                return super().propagate(images, labels, length)
+            share_auxiliary_losses(self.module, length)
+            return self.pipeline.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
         """See PyTorchTrainer."""
-        return self.pipeline.predict(images) if self.pipeline else super().predict(images)
+        logits = self.pipeline.predict(images) if self.pipeline else super().predict(images)
+        return logits.full_tensor() if isinstance(logits, DTensor) else logits
 
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:

@@ -263,7 +263,10 @@ class ShardedTrainer(PyTorchTrainer):
         """See PyTorchTrainer."""
         for parameter, own in self._own:
             if parameter.grad is not None:
-                own.grad, parameter.grad = parameter.grad.to_local(), None
+                gradient, parameter.grad = parameter.grad, None
+                if gradient.placements != parameter.placements:  # of a norm that has some of the positions
+                    gradient = gradient.redistribute(placements=parameter.placements)
+                own.grad = gradient.to_local()
         super().update()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:

@@ -21,7 +21,7 @@ def trainer(context: Context) -> Trainer:
             return join(context)
 
         def divided(self) -> dict[str, int]:
-            return divided(context.graph, context.mesh.tensor)
+            return divided(context.graph, context.mesh.tensor, context.levels["tensor_sharding"])
 
     return JoinedTrainer(context)
 
