@@ -37,10 +37,10 @@ NORMALIZED = {name: (name, (32, 32, 3), 10) for name in ("resnet-18", "efficient
 class Storages(TorchDispatchMode):
     """Count the bytes of the storages that operators return and that still live."""
 
-    def __init__(self, known: Iterable[torch.Tensor]) -> None:
-        """Do not count the storages of `known` tensors."""
+    def __init__(self, uncounted: Iterable[torch.Tensor]) -> None:
+        """Do not count the storages of `uncounted` tensors."""
         super().__init__()
-        self.known = weakref.WeakSet(tensor.untyped_storage() for tensor in known)
+        self.seen = weakref.WeakSet(tensor.untyped_storage() for tensor in uncounted)
         self.n_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -49,8 +49,8 @@ class Storages(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
-                if storage not in self.known:
-                    self.known.add(storage)
+                if storage not in self.seen:
+                    self.seen.add(storage)
                     self.n_bytes += storage.nbytes()
                     weakref.finalize(storage, self._free, storage.nbytes())
         return result
@@ -92,7 +92,7 @@ def plan(model: Graph, strategy: Mapping[str, Part], ranks: int) -> list[tuple[i
         state = posed.state(strategy)
         engine.simulate_strategy(posed.arrays, state)
         counts.append(state.used_bytes.tolist())
-    return [(full - held, held) for held, full in zip(*counts, strict=True)]
+    return [(full - bare, bare) for bare, full in zip(*counts, strict=True)]
 
 
 def main() -> None:

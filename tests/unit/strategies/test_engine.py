@@ -213,8 +213,8 @@ def used_bytes(posed: Posed, strategy: Strategy) -> list[int]:
 
 def test_devices_hold_inputs_outputs_and_each_shard_once() -> None:
     posed = pose(divide(two_layers(), BATCH), PAIR, two_second_cost)
-    here = Part((1, 1, 1, 1), (0,))
-    halves = {"flatten1": here, "dense1": Part((1, 2, 1, 1), (0, 1)), "dense2": here, "loss": here}
+    single = Part((1, 1, 1, 1), (0,))
+    halves = {"flatten1": single, "dense1": Part((1, 2, 1, 1), (0, 1)), "dense2": single, "loss": single}
     values = BYTES * BATCH * 64
     loss = values + 2 * BYTES  # logarithms of probabilities, and two sums
     # Device 1 has received all inputs for its half; device 0 assembles both halves, and shares the others.

@@ -37,7 +37,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Saved:
     """What autograd keeps of an operator: whether its input and its result, and bytes beyond these."""
 
     keeps_input: bool = False
@@ -64,15 +64,14 @@ def kept_bytes(space: Space, place: int, degrees: Degrees) -> int:
     elements = math.prod(sizes) * layer.cell
     output = Tensor(elements, elements // channels, channels, space.element_bytes)
     operators = [space.graph.by_name[name] for name in layer.operators if name in space.graph.by_name]
-    kept = [_kept(operator, output) for operator in operators]
-    total = first_bytes + sum(each.extra_bytes for each in kept)
-    for number, own in enumerate(
-        kept
-    ):  # results, each kept by its own operator or the next one, or at the end
-        is_needed = number == len(kept) - 1 or own.keeps_result or kept[number + 1].keeps_input
+    saved = [_saved_by(operator, output) for operator in operators]
+    total = first_bytes + sum(own.extra_bytes for own in saved)
+    # A result is kept by its own operator, by the next one, or as the part's output.
+    for number, own in enumerate(saved):
+        is_needed = number == len(saved) - 1 or own.keeps_result or saved[number + 1].keeps_input
         if is_needed and operators[number].kind not in VIEWS:
             total += output.n_bytes
-    return total if kept else total + output.n_bytes
+    return total if saved else total + output.n_bytes
 
 
 def buffer_bytes(space: Space, place: int, degrees: Degrees) -> int:
@@ -88,23 +87,23 @@ def buffer_bytes(space: Space, place: int, degrees: Degrees) -> int:
     return BYTES * (numbers // (1 if layer.divides is None else degrees[layer.divides]) + 2 * layer.state)
 
 
-def _kept(operator: Operator, output: Tensor) -> Kept:
-    """Return what is kept of an operator, but the inputs of its part."""
+def _saved_by(operator: Operator, output: Tensor) -> Saved:
+    """Return what autograd keeps of an operator, but the inputs of its part."""
     match operator.kind:
         case "activation":
             keeps_input = operator["function"] in INPUT_KEEPERS
-            return Kept(keeps_input, not keeps_input)
+            return Saved(keeps_input, not keeps_input)
         case "dropout":
-            return Kept(extra_bytes=output.n_bytes)  # the mask
+            return Saved(extra_bytes=output.n_bytes)  # the mask
         case "batch_norm":
-            return Kept(keeps_input=True, extra_bytes=2 * BYTES * output.channels)  # mean, deviation
+            return Saved(keeps_input=True, extra_bytes=2 * BYTES * output.channels)  # mean, deviation
         case "layer_norm":
-            return Kept(keeps_input=True, extra_bytes=2 * BYTES * output.rows)
+            return Saved(keeps_input=True, extra_bytes=2 * BYTES * output.rows)
         case "rms_norm":
-            return Kept(keeps_input=True, extra_bytes=BYTES * output.rows + output.n_bytes)
+            return Saved(keeps_input=True, extra_bytes=BYTES * output.rows + output.n_bytes)
         case "max_pool":
-            return Kept(keeps_input=True, extra_bytes=INDEX_BYTES * output.elements)
-    return Kept()
+            return Saved(keeps_input=True, extra_bytes=INDEX_BYTES * output.elements)
+    return Saved()
 
 
 def _first_bytes(space: Space, operator: Operator, sizes: Sequence[int]) -> int:
