@@ -125,8 +125,9 @@ def test_planner_counts_memory_of_ranks(real: Any) -> None:
 @pytest.mark.every_framework
 def test_planner_counts_memory_of_all_models(real: Any) -> None:
     check_memory(
-        real, 3, 2, "llama-nano", "small-cnn", "wide-mlp", "alexnet", "resnet-18", "efficientnet-b0", "inception-v3",
-        "vit-b-16", "bert-nano", "dlrm-nano", "unet-nano", "rnn-nano", "rnn-text-nano", "rnn-translation",
+        real, 3, 2, "llama-nano", "small-cnn", "wide-mlp", "alexnet", "resnet-18", "efficientnet-b0",
+        "inception-v3", "vit-b-16", "bert-nano", "dlrm-nano", "unet-nano", "rnn-nano", "rnn-text-nano",
+        "rnn-translation",
     )  # fmt: skip
 
 
