@@ -5,6 +5,7 @@ configuration, each part on any device. Branch and bound finds the fastest (`sup
 has to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
 """
 
+import itertools
 import time
 
 from models.graph import Graph
@@ -40,14 +41,14 @@ def check(model: Graph, batch: int, close: float) -> None:
     """Print the strategies of each search and the fastest one; raise SystemExit if annealing is not close."""
     posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=(0, 0))
     results = {}
-    for method in search.SCHEDULES:
-        for start, strategy in starts.all_strategies(posed, 1).items():
-            best, statistics = search.run_search(posed, strategy, method, PROPOSALS, 1)
-            results[method, start] = search.step_seconds(posed, best), best
-            print(
-                f"{posed.space.model}: {1e6 * results[method, start][0]:.3f} us by {method} from {start}, "
-                f"{statistics['wall_s']:.1f} s"
-            )
+    begun = starts.all_strategies(posed, 1)
+    for method, start in itertools.product(search.SCHEDULES, sorted(begun.keys() - {*starts.SMALL})):
+        best, statistics = search.run_search(posed, begun[start], method, PROPOSALS, 1)
+        results[method, start] = search.step_seconds(posed, best), best
+        print(
+            f"{posed.space.model}: {1e6 * results[method, start][0]:.3f} us by {method} from {start}, "
+            f"{statistics['wall_s']:.1f} s"
+        )
     began = time.perf_counter()
     start_at = min(results.values(), key=lambda entry: entry[0])[1]
     fastest, statistics = exact_search.find_fastest(posed, start_at)

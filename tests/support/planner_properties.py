@@ -78,6 +78,8 @@ def check(posed_model: Posed, proposals: int, seed: int) -> int:
         ):
             if not np.array_equal(by_change, by_all):
                 raise SystemExit(f"{posed_model.space.model}: a layer ends otherwise by the change")
+        if not np.array_equal(state.used_bytes, full_state.used_bytes):
+            raise SystemExit(f"{posed_model.space.model}: devices need another memory by the change")
     return n_accepted
 
 

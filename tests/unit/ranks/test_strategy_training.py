@@ -43,21 +43,25 @@ FURTHER_STRATEGIES: list[tuple[str, int, dict[str, Any]]] = [
 
 def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
     """Hold random strategies against one rank (any_strategy.py)."""
-    arguments = [model, str(ranks), str(seeds.start), str(len(seeds))]
+    lines = run_by_ranks(real, "any_strategy", model, str(ranks), str(seeds.start), str(len(seeds)))
+    assert sorted(line["rank"] for line in lines) == list(range(ranks))
+    for line in lines:
+        assert line["moved"] > 1e-4, "one rank trains"
+        assert len(line["far"]) == len(seeds) and max(line["far"].values()) < CLOSE, line
+
+
+def run_by_ranks(real: Any, program: str, *arguments: str) -> list[dict[str, Any]]:
+    """Return the lines of JSON that a program of this folder prints in PyTorch's environment."""
     python, path = real("pytorch")["python"]["executable"], os.pathsep.join(map(str, (launch.SCRIPTS, TESTS)))
     done = subprocess.run(
-        [python, "-m", "any_strategy", *arguments],
+        [python, "-m", program, *arguments],
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=1200,
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert sorted(line["rank"] for line in lines) == list(range(ranks))
-    for line in lines:
-        assert line["moved"] > 1e-4, "one rank trains"
-        assert len(line["far"]) == len(seeds) and max(line["far"].values()) < CLOSE, line
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.training
@@ -95,6 +99,36 @@ def test_hundreds_of_random_strategies_train_as_one_rank_does(
     real: Any, model: str, count: int, ranks: int
 ) -> None:
     random_strategies(real, model, ranks, range(100 * ranks, 100 * ranks + count))
+
+
+LSTM_ERROR = 0.06  # of what oneDNN keeps for the backward pass, whose size it does not tell
+LSTM_ROUNDING = 2**15  # bytes, of each LSTM's part
+
+
+def check_memory(real: Any, ranks: int, count: int, *models: str) -> None:
+    """Hold what the planner counts against the storages of ranks (strategy_storages.py)."""
+    lines = run_by_ranks(real, "strategy_storages", str(ranks), str(count), *models)
+    assert [(line["model"], line["seed"]) for line in lines] == [(m, s) for m in models for s in range(count)]
+    for line in lines:
+        for (weight_bytes, other_bytes), planned in zip(line["measured"], line["planned"], strict=True):
+            assert planned[0] == weight_bytes and other_bytes > 0, line
+            tolerance = LSTM_ERROR * other_bytes + LSTM_ROUNDING * line["n_lstms"] if line["n_lstms"] else 0
+            assert abs(planned[1] - other_bytes) <= tolerance, line
+
+
+@pytest.mark.training
+def test_planner_counts_memory_of_ranks(real: Any) -> None:
+    check_memory(real, 2, 2, "lenet-5", "gpt-nano")
+
+
+@pytest.mark.training
+@pytest.mark.every_framework
+def test_planner_counts_memory_of_all_models(real: Any) -> None:
+    check_memory(
+        real, 3, 2, "llama-nano", "small-cnn", "wide-mlp", "alexnet", "resnet-18", "efficientnet-b0",
+        "inception-v3", "vit-b-16", "bert-nano", "dlrm-nano", "unet-nano", "rnn-nano", "rnn-text-nano",
+        "rnn-translation",
+    )  # fmt: skip
 
 
 def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) -> None:

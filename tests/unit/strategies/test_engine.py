@@ -204,8 +204,39 @@ def test_search_leaves_strategies_without_memory(method: str) -> None:
         assert [seconds for _, seconds in facts["progress"]][-1] == least["seconds"]
 
 
+def used_bytes(posed: Posed, strategy: Strategy) -> list[int]:
+    """Return the memory of all devices."""
+    state = posed.state(strategy)
+    engine.simulate_strategy(posed.arrays, state)
+    return state.used_bytes.tolist()
+
+
+def test_devices_hold_inputs_outputs_and_each_shard_once() -> None:
+    posed = pose(divide(two_layers(), BATCH), PAIR, two_second_cost)
+    single = Part((1, 1, 1, 1), (0,))
+    halves = {"flatten1": single, "dense1": Part((1, 2, 1, 1), (0, 1)), "dense2": single, "loss": single}
+    values = BYTES * BATCH * 64
+    loss = values + 2 * BYTES  # logarithms of probabilities, and two sums
+    # Device 1 has received all inputs for its half; device 0 assembles both halves, and shares the others.
+    first = 4 * BYTES * (2080 + 4160) + values // 2 + values + values + loss
+    assert used_bytes(posed, halves) == [first, 4 * BYTES * 2080 + values + values // 2]
+    twice = {**halves, "dense1": Part((2, 1, 1, 1), (0, 0))}
+    assert used_bytes(posed, twice) == [4 * BYTES * 2 * 4160 + values + values + values + loss, 0]
+    assert search.describe_strategy(posed, twice)["weight_bytes"] == 4 * BYTES * 2 * 4160
+
+
+def test_tied_table_is_counted_once() -> None:
+    model, weights = graph("gpt-nano", *MODELS["gpt-nano"]), []
+    for n_numbers in (0, 1):
+        posed = pose(divide(model, BATCH), PAIR, two_second_cost, numbers_of_parameter=n_numbers)
+        data = starts.data_parallel(posed)
+        weights.append(used_bytes(posed, {**data, "head": Part((1, 1, 1, 1), (1,))}))
+    n_bytes = BYTES * sum(math.prod(shape) for shape in model.weights().values())
+    assert [after - before for before, after in zip(*weights, strict=True)] == [n_bytes] * 2
+
+
 def test_starts_that_need_little_memory_are_added() -> None:
-    topology = replace(PAIR, device=replace(DEVICE, memory_bytes=BYTES * 4 * 6000))
+    topology = replace(PAIR, device=replace(DEVICE, memory_bytes=BYTES * 4 * 8000))
     job = {
         "graph": two_layers().to_json(), "batch": BATCH, "topology": topology.to_json(), "costs": None,
         "numbers_of_parameter": 4, "gradients": RING, "proposals": 5, "restarts": 3, "seed": 1,

@@ -135,7 +135,7 @@ class Space:
     """The layers of a model for one batch size, and their inputs.
 
     Attributes:
-        model: Name of the model.
+        graph: The model.
         batch: Samples per batch.
         element_bytes: Bytes of a number in outputs and their gradients.
         layers: Layers in topological order.
@@ -143,12 +143,17 @@ class Space:
         reads: Edges from samples.
     """
 
-    model: str
+    graph: Graph
     batch: int
     element_bytes: int
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...]
     reads: tuple[Edge, ...]
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.graph.model
 
 
 FULL_RANGE = Needed(fixed=(0, 2**31))
@@ -168,7 +173,7 @@ def divide(graph: Graph, batch: int, element_bytes: int = BYTES) -> Space:
     edges, reads = (
         [edge for edge in builder.edges if (edge.source == READ) == read] for read in (False, True)
     )
-    return Space(graph.model, batch, element_bytes, tuple(builder.layers), tuple(edges), tuple(reads))
+    return Space(graph, batch, element_bytes, tuple(builder.layers), tuple(edges), tuple(reads))
 
 
 def part_of(index: int, degrees: Sequence[int]) -> tuple[int, ...]:

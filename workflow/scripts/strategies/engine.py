@@ -64,7 +64,8 @@ class Problem(NamedTuple):
     forward: Ints  # [C] ps, of a part
     backward: Ints  # [C] ps, of a part
     update: Ints  # [C] ps, of a part
-    memory: Ints  # [C] bytes that a part needs on its device
+    memory: Ints  # [C] bytes that a part holds on its device, without its inputs and weights
+    weight_bytes: Ints  # [C] bytes of a shard's weights, gradients and optimizer state
     shard_bytes: Ints  # [C] bytes of a part's gradients
     shards: Ints  # [C] number of shards of the weights: part p has shard (p // shard_stride) % shards
     shard_stride: Ints  # [C]
@@ -229,6 +230,120 @@ def fill(target: Ints, value: int) -> None:
 
 
 @inlined
+def locate_part(problem: Problem, config: int, part: int, first: Ints) -> None:
+    """Set `first` to where a part begins in each dimension."""
+    for dimension in range(DIMENSIONS - 1, -1, -1):
+        degree = problem.degrees[config, dimension]
+        first[dimension] = 0
+        if degree > 1:
+            first[dimension] = part % degree * problem.chunk[config, dimension]
+            part //= degree
+
+
+@inlined
+def needed_range(
+    problem: Problem, edge: int, dimension: int, target_config: int, first: Ints
+) -> tuple[int, int]:
+    """Return the range of a dimension of an edge's source that the part of its target at `first` needs."""
+    target_dimension = problem.target_dimension[edge, dimension]
+    low, high = problem.low[edge, dimension], problem.high[edge, dimension]
+    if target_dimension >= 0:
+        step = problem.stride[edge, dimension]
+        low = step * first[target_dimension] - problem.padding[edge, dimension]
+        high = (
+            low
+            + step * (problem.chunk[target_config, target_dimension] - 1)
+            + problem.kernel[edge, dimension]
+        )
+    return max(low, 0), min(high, problem.shape[problem.source[edge], dimension])
+
+
+@inlined
+def follows_link(problem: Problem, config: int, part: int) -> bool:
+    """Return whether a part gets the state of another one along a chain."""
+    degree = problem.chain_degree[config]
+    return degree > 1 and (part // problem.chain_stride[config]) % degree > 0
+
+
+@inlined
+def received_bytes(problem: Problem, state: State, edge: int, layer: int, part: int) -> int:
+    """Return the memory of what a part needs along an edge.
+
+    It is 0 if these are whole samples of one part on the same device. All else is assembled in memory of the
+    part's own, until its backward pass.
+    """
+    source, config = problem.source[edge], state.config[layer]
+    if problem.first_only[edge] and follows_link(problem, config, part):
+        return 0
+    locate_part(problem, config, part, state.first)
+    size, source_part, is_view, source_config = problem.element_bytes[edge], 0, True, state.config[source]
+    for dimension in range(DIMENSIONS):
+        low, high = needed_range(problem, edge, dimension, config, state.first)
+        if low >= high:
+            return 0
+        chunk = problem.chunk[source_config, dimension]
+        begin = low // chunk
+        size *= high - low
+        source_part = source_part * problem.degrees[source_config, dimension] + begin
+        if (high - 1) // chunk != begin:
+            is_view = False
+        if dimension > 0 and high - low != chunk and not problem.first_only[edge]:
+            is_view = False
+    if is_view and state.device[source, source_part] == state.device[layer, part]:
+        return 0
+    return size
+
+
+@piece
+def add_inputs(problem: Problem, state: State, layer: int, sign: int, used_bytes: Ints) -> None:
+    """Add or subtract the memory of the inputs of a layer's parts to that of their devices."""
+    config = state.config[layer]
+    for part in range(problem.parts[config]):
+        device = state.device[layer, part]
+        previous = part - problem.chain_stride[config]
+        if follows_link(problem, config, part) and state.device[layer, previous] != device:
+            used_bytes[device] += sign * problem.state_bytes[config]
+        for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
+            used_bytes[device] += sign * received_bytes(problem, state, edge, layer, part)
+
+
+@piece
+def add_weights(problem: Problem, state: State, layer: int, sign: int, used_bytes: Ints) -> None:
+    """Add or subtract the memory of a layer's weights, and of a later layer that shares them.
+
+    A device has each shard once.
+    """
+    config, sharer, is_marked, member = (
+        state.config[layer],
+        problem.sharer[layer],
+        state.is_marked,
+        state.member,
+    )
+    if problem.weight_bytes[config] == 0:
+        return
+    shards, stride = problem.shards[config], problem.shard_stride[config]
+    for shard in range(shards):
+        count = 0
+        for base in range(shard * stride, problem.parts[config], shards * stride):
+            for part in range(base, base + stride):
+                device = state.device[layer, part]
+                if not is_marked[device]:
+                    is_marked[device] = 1
+                    member[count] = device
+                    count += 1
+                    used_bytes[device] += sign * problem.weight_bytes[config]
+        for part in range(problem.parts[state.config[sharer]] if sharer >= 0 else 0):
+            device = state.device[sharer, part]
+            if not is_marked[device]:
+                is_marked[device] = 1
+                member[count] = device
+                count += 1
+                used_bytes[device] += sign * problem.weight_bytes[state.config[sharer]]
+        for place in range(count):
+            is_marked[member[place]] = 0
+
+
+@inlined
 def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: int) -> int:
     """Return how many parts of an edge's source overlap what a part of its target needs.
 
@@ -240,38 +355,19 @@ def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: 
     state.cursor[0] = MAX_CACHED_OVERLAPS
     source = problem.source[edge]
     target_config, source_config = state.config[target], state.config[source]
-    chain, degree = problem.chain_stride[target_config], problem.chain_degree[target_config]
-    if problem.first_only[edge] and degree > 1 and (part // chain) % degree > 0:
+    if problem.first_only[edge] and follows_link(problem, target_config, part):
         return 0
-    rest = part
     first, overlap_parts, overlap_bytes = (
         state.first,
         state.overlap_parts[MAX_CACHED_OVERLAPS:],
         state.overlap_bytes[MAX_CACHED_OVERLAPS:],
     )
-    for dimension in range(DIMENSIONS - 1, -1, -1):
-        degree = problem.degrees[target_config, dimension]
-        first[dimension] = 0
-        if degree > 1:
-            first[dimension] = rest % degree * problem.chunk[target_config, dimension]
-            rest //= degree
+    locate_part(problem, target_config, part, first)
     n_overlaps = 1
     overlap_parts[0] = 0
     overlap_bytes[0] = problem.element_bytes[edge]
     for dimension in range(DIMENSIONS):
-        target_dimension = problem.target_dimension[edge, dimension]
-        low = problem.low[edge, dimension]
-        high = problem.high[edge, dimension]
-        if target_dimension >= 0:
-            step = problem.stride[edge, dimension]
-            low = step * first[target_dimension] - problem.padding[edge, dimension]
-            high = (
-                low
-                + step * (problem.chunk[target_config, target_dimension] - 1)
-                + problem.kernel[edge, dimension]
-            )
-        low = max(low, 0)
-        high = min(high, problem.shape[source, dimension])
+        low, high = needed_range(problem, edge, dimension, target_config, first)
         if low >= high:
             return 0
         degree, chunk = problem.degrees[source_config, dimension], problem.chunk[source_config, dimension]
@@ -1081,9 +1177,9 @@ def apply_change(problem: Problem, state: State, i: int) -> None:
 
 @piece
 def apply_changes(problem: Problem, state: State, count: int, full: bool) -> None:
-    """Apply the change of each `changed` layer and of its `link_time`.
+    """Apply the change of each `changed` layer, of its `link_time`, and of the memory of its weights.
 
-    With `full`, compute `link_time`, `work_left` and `strategy_bytes` of all layers anew.
+    With `full`, compute `link_time`, `work_left` and `strategy_bytes`, but inputs, of all layers anew.
     """
     layers = len(problem.shape)
     if full:
@@ -1103,6 +1199,8 @@ def apply_changes(problem: Problem, state: State, count: int, full: bool) -> Non
             apply_change(problem, state, i // 2)
         if not full or problem.owner[layer] == layer:
             add_links(problem, state, problem.owner[layer], sign)
+            used_bytes = state.strategy_bytes if full else state.memory_change
+            add_weights(problem, state, problem.owner[layer], sign, used_bytes)
 
 
 @inlined
@@ -1172,11 +1270,11 @@ def can_finish(state: State, index: int, limit: int) -> bool:
 
 
 @inlined
-def excess_bytes(problem: Problem, used_bytes: Ints, change: Ints) -> int:
-    """Return by how many bytes devices [D] together exceed their memory after a change of their use."""
+def excess_bytes(problem: Problem, state: State) -> int:
+    """Return by how many bytes all devices together exceed their memory after a proposal."""
     excess = 0
-    for device in range(len(used_bytes)):
-        excess += max(0, used_bytes[device] + change[device] - problem.memory_limit[0])
+    for device in range(len(state.used_bytes)):
+        excess += max(0, state.used_bytes[device] + state.memory_change[device] - problem.memory_limit[0])
     return excess
 
 
@@ -1190,6 +1288,57 @@ def find_checkpoint(state: State, count: int) -> int:
     while state.checkpoint[0, index] < 0 or state.checkpoint[0, index] > begin:
         index -= 1
     return index
+
+
+@piece
+def apply_proposal(problem: Problem, state: State, count: int, full: bool) -> int:
+    """Apply a proposal, save what it changes, and complete `memory_change`; return the affected layers."""
+    copy(state.saved_local, state.local)
+    copy(state.saved_distinct, state.distinct)
+    copy(state.saved_follows, state.follows)
+    copy(state.saved_link_time, state.link_time)
+    copy(state.saved_device_set, state.device_set)
+    copy(state.saved_cached, state.cached)
+    n_affected = list_affected(problem, state, count, full)
+    for i in range(0 if full else n_affected):
+        add_inputs(problem, state, state.affected[i], -1, state.memory_change)
+    apply_changes(problem, state, count, full)
+    for i in range(n_affected):
+        used_bytes = state.strategy_bytes if full else state.memory_change
+        add_inputs(problem, state, state.affected[i], 1, used_bytes)
+    for device in range(len(state.used_bytes) if full else 0):
+        state.memory_change[device] = state.strategy_bytes[device] - state.used_bytes[device]
+    return n_affected
+
+
+@inlined
+def undo_proposal(state: State, count: int) -> None:
+    """Restore what `apply_proposal` has saved."""
+    for i in range(count):
+        layer = state.changed[i]
+        state.config[layer] = state.saved[layer]
+        copy(state.device[layer], state.saved_device[layer])
+    copy(state.local, state.saved_local)
+    copy(state.distinct, state.saved_distinct)
+    copy(state.follows, state.saved_follows)
+    copy(state.link_time, state.saved_link_time)
+    copy(state.device_set, state.saved_device_set)
+    copy(state.cached, state.saved_cached)
+
+
+@inlined
+def accept_proposal(problem: Problem, state: State, index: int, full: bool) -> None:
+    """Make the trial, its overlaps, memory and work the accepted ones."""
+    state.end_counts[ACCEPTED] += 1
+    accept_trial(problem, state, index)
+    if not full:
+        cache_all_overlaps(problem, state)
+    state.excess[0] = excess_bytes(problem, state)
+    for device in range(len(state.used_bytes)):
+        state.used_bytes[device] += state.memory_change[device]
+    for place in range(index):
+        for device in range(len(state.used_bytes) if state.checkpoint[0, place] >= 0 else 0):
+            state.checkpoint_work[0, place, device] += state.work_change[device]
 
 
 @compiled
@@ -1209,46 +1358,26 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
     """
     slack = estimate_change(problem, state, count)
     index = 0 if full else find_checkpoint(state, count)
-    excess = excess_bytes(problem, state.used_bytes, state.memory_change)
-    if count and excess < state.excess[0]:
-        limit = NEVER - 1
-    if count and (excess > state.excess[0] or not can_finish(state, index, NEVER if full else limit)):
+    fits, time = state.excess[0] == 0, NEVER
+    if count and fits and not can_finish(state, index, NEVER if full else limit):
         state.end_counts[BEFORE] += 1
         return NEVER
-    copy(state.saved_local, state.local)
-    copy(state.saved_distinct, state.distinct)
-    copy(state.saved_follows, state.follows)
-    copy(state.saved_link_time, state.link_time)
-    copy(state.saved_device_set, state.device_set)
-    copy(state.saved_cached, state.cached)
-    apply_changes(problem, state, count, full)
-    if not full:
-        for device in range(len(state.work_left)):
+    n_affected = apply_proposal(problem, state, count, full)
+    excess = excess_bytes(problem, state)
+    if excess < state.excess[0]:
+        limit = NEVER - 1
+    has_time = count == 0 or fits or can_finish(state, index, NEVER if full else limit)
+    if count == 0 or (excess <= state.excess[0] and has_time):
+        for device in range(0 if full else len(state.work_left)):
             state.work_left[device] = state.checkpoint_work[0, index, device] + state.work_change[device]
-    update_flags(problem, state, list_affected(problem, state, count, full))
-    time = simulate(problem, state, index, slack, NEVER if full else limit)
+        update_flags(problem, state, n_affected)
+        time = simulate(problem, state, index, slack, NEVER if full else limit)
+    else:
+        state.end_counts[BEFORE] += 1
     if time > limit or time == NEVER:
-        for i in range(count):
-            layer = state.changed[i]
-            state.config[layer] = state.saved[layer]
-            copy(state.device[layer], state.saved_device[layer])
-        copy(state.local, state.saved_local)
-        copy(state.distinct, state.saved_distinct)
-        copy(state.follows, state.saved_follows)
-        copy(state.link_time, state.saved_link_time)
-        copy(state.device_set, state.saved_device_set)
-        copy(state.cached, state.saved_cached)
+        undo_proposal(state, count)
         return NEVER
-    state.end_counts[ACCEPTED] += 1
-    accept_trial(problem, state, index)
-    if not full:
-        cache_all_overlaps(problem, state)
-    for device in range(len(state.used_bytes)):
-        state.used_bytes[device] += state.memory_change[device]
-    state.excess[0] = excess
-    for place in range(index):
-        for device in range(len(state.used_bytes) if state.checkpoint[0, place] >= 0 else 0):
-            state.checkpoint_work[0, place, device] += state.work_change[device]
+    accept_proposal(problem, state, index, full)
     return time
 
 
@@ -1256,10 +1385,7 @@ def simulate_strategy(problem: Problem, state: State) -> int:
     """Simulate and accept the strategy in `state`, and set its `excess`; return its time in ps."""
     state.checkpoint_free_at[0, 0] = state.checkpoint_link_time[0, 0] = state.checkpoint[0, 0] = 0
     state.cursor[1] = state.cursor[2] = 0
-    time = try_change(problem, state, 0, True, NEVER)
-    state.used_bytes[:] = state.strategy_bytes
-    state.excess[0] = np.maximum(state.used_bytes - problem.memory_limit[0], 0).sum()
-    return time
+    return try_change(problem, state, 0, True, NEVER)
 
 
 @inlined

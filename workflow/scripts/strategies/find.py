@@ -368,6 +368,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
                 "sent_activation_bytes": answer["sent_activation_bytes"],
                 "gradient_bytes": answer["gradient_bytes"],
                 "memory_bytes": answer["memory_bytes"],
+                "weight_bytes": answer["weight_bytes"],
                 **restart_times(answer),
                 "accepted": answer["ended"]["accepted"] if "ended" in answer else None,
                 "proposals_s": question.proposals / answer["wall_s"] if answer.get("wall_s") else None,
@@ -392,6 +393,7 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
             "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["sent_activation_bytes"]],
             "gradients sent (MB)": [tables.number(value / 1e6) for value in rows["gradient_bytes"]],
             "memory (GB)": [tables.number(value / 1e9) for value in rows["memory_bytes"]],
+            "of it weights (GB)": [tables.number(value / 1e9) for value in rows["weight_bytes"]],
         }
     )
     devices = number_of(question.topology.devices, "device")

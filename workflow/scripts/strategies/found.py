@@ -21,7 +21,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from common.schemas import check
-from common.text import number_of
+from common.text import number_of, size
 from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -118,11 +118,13 @@ def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the answer with the least step time.
 
     Raises:
-        MissingMeasurement: If no strategy has enough memory.
+        MissingMeasurement: If no strategy that was found has enough memory.
     """
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:
-        raise MissingMeasurement(Note("too-little-memory", "no strategy fits in the memory of the devices"))
+        least_bytes = min(answer["memory_bytes"] for answer in answers)
+        text = f"no strategy was found that fits in memory: the least that one needs is {size(least_bytes)}"
+        raise MissingMeasurement(Note("too-little-memory", text, least_bytes=least_bytes))
     return min(fits, key=lambda answer: answer["seconds"])
 
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from models.graph import BYTES
 from models.layout import BUCKET_BYTES, BucketBytes
-from models.soap import POSITIONS, Degrees, Layer, Needed, Space
+from models.soap import POSITIONS, Degrees, Needed, Space
 from models.strategy import Part, Strategy
 from strategies.costs import Cost
 from strategies.engine import Ints, Problem, State, allocate_state
+from strategies.memory import buffer_bytes, kept_bytes
 from strategies.topology import Topology
 
 PICOSECONDS = 1e12
@@ -96,8 +97,8 @@ def pose(
     max_parts = max_parts or topology.devices
     configurations = tuple(tuple(layer.configurations(max_parts)) for layer in space.layers)
     rows = [
-        config_row(space, layer, degrees, cost(space, place, degrees), numbers_of_parameter)
-        for place, (layer, layer_configurations) in enumerate(zip(space.layers, configurations, strict=True))
+        config_row(space, place, degrees, cost(space, place, degrees), numbers_of_parameter)
+        for place, layer_configurations in enumerate(configurations)
         for degrees in layer_configurations
     ]
     edges = space.edges
@@ -169,9 +170,10 @@ def pose(
 
 
 def config_row(
-    space: Space, layer: Layer, degrees: Degrees, cost: Cost, numbers_of_parameter: int
+    space: Space, place: int, degrees: Degrees, cost: Cost, numbers_of_parameter: int
 ) -> dict[str, object]:
     """Return the columns of a configuration in a problem's arrays."""
+    layer = space.layers[place]
     parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
     shards = 1 if layer.divides is None else degrees[layer.divides]
     behind = 1 if layer.divides is None else math.prod(degrees[layer.divides + 1 :])
@@ -183,7 +185,8 @@ def config_row(
         "forward": max(1, round(cost.forward * PICOSECONDS)),
         "backward": max(1, round(cost.backward * PICOSECONDS)),
         "update": round(cost.update * PICOSECONDS) if own else 0,
-        "memory": BYTES * numbers_of_parameter * parameters + space.element_bytes * layer.elements // parts,
+        "memory": kept_bytes(space, place, degrees),
+        "weight_bytes": BYTES * numbers_of_parameter * parameters + buffer_bytes(space, place, degrees),
         "shard_bytes": BYTES * own,
         "shards": shards,
         "shard_stride": behind,

@@ -9,7 +9,8 @@ devices, those of `starts.SMALL` are added), and "whole" (whether each proposal 
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
 "devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
-step, "memory_bytes" of the device that needs most. A search is its fastest restart, or the one that lacks the
+step, "memory_bytes" of the device that needs most, and its "weight_bytes": of weights, their gradients and
+the optimizer's state. A search is its fastest restart, or the one that lacks the
 least memory. It also has "ended" (how many proposals ended where: END_NAMES), "wall_s", "progress": at most
 MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far, and "restarts": the seconds
 that each restart ended with. Every restart of every search has a seed of its own; as many restarts run at
@@ -78,12 +79,16 @@ def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
     state = posed.state(strategy)
     time = engine.simulate_strategy(posed.arrays, state)
     sent_activation_bytes, gradient_bytes = engine.sent_bytes(posed.arrays, state)
+    fullest, weight_bytes = state.used_bytes.argmax(), np.zeros_like(state.used_bytes)
+    for layer in set(posed.arrays.owner.tolist()):
+        engine.add_weights(posed.arrays, state, layer, 1, weight_bytes)
     return {
         "parts": {name: asdict(part) for name, part in strategy.items()},
         "seconds": None if state.excess[0] else time / PICOSECONDS,
         "sent_activation_bytes": int(sent_activation_bytes),
         "gradient_bytes": int(gradient_bytes),
-        "memory_bytes": int(state.used_bytes.max()),
+        "memory_bytes": int(state.used_bytes[fullest]),
+        "weight_bytes": int(weight_bytes[fullest]),
     }
 
 

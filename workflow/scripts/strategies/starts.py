@@ -40,7 +40,8 @@ def random_strategy(posed: Posed, seed: int) -> Strategy:
 def stages(posed: Posed) -> Strategy:
     """Return whole layers on one device after the other, each with about the same memory."""
     unpartitioned = [choices.index((1, 1, 1, 1)) for choices in posed.configurations]
-    memory = posed.arrays.memory[posed.arrays.first_config[:-1] + unpartitioned].tolist()
+    problem = posed.arrays
+    memory = (problem.memory + problem.weight_bytes)[problem.first_config[:-1] + unpartitioned].tolist()
     total, devices = sum(memory), posed.topology.devices
     ends = itertools.accumulate(memory)
     return {

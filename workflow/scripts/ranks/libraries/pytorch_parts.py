@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from models.graph import Graph, Operator, is_trained
+from models.graph import Graph, Operator, is_trained, pair
 from models.initial import rotary_tables
 from models.layout import Region
 from models.soap import Layer, Space
@@ -139,7 +139,10 @@ class Part:
         if not self.layer.operators:
             return inputs[0], NO_STATE
         if self.shard.lstm is not None:
-            x, state = self.shard.lstm(inputs[0], states[0] if states else None)
+            # Copies have the same memory for any part, whatever part of another output they come from.
+            starts = [state.transpose(0, 1).clone(memory_format=torch.contiguous_format) for state in states]
+            begin = starts[0].transpose(0, 1) if starts else None
+            x, state = (tensor.contiguous() for tensor in self.shard.lstm(inputs[0], begin))
         else:
             x = self._first(*inputs)
         for step in self._steps:
@@ -171,7 +174,7 @@ class Part:
         call = nn.functional
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
         padding_value = -math.inf if operator.kind == "max_pool" else 0.0
-        pad = (lambda x: call.pad(x, padding, value=padding_value)) if any(padding) else lambda x: x
+        pad = (lambda x: call.pad(x, padding, value=padding_value)) if padding else lambda x: x
         match operator.kind:
             case "conv" | "depthwise_conv":
                 is_depthwise = operator.kind == "depthwise_conv"
@@ -234,13 +237,16 @@ class Part:
             case "step":
                 return lambda x: x[:, 0]
             case "sequence":
-                return lambda x: x.flatten(2).transpose(1, 2)
+                return lambda x: x.flatten(2).transpose(1, 2).contiguous()
         return self._following(operator)
 
     def _padding(self, space: Space, place: int) -> list[int]:
-        """Return how far this part's input reaches beyond the image: left, right, above, below."""
+        """Return how far this part's input reaches beyond the image: left, right, above, below.
+
+        A part inside the image has zeros, and pads nothing, so that all parts need the same memory.
+        """
         operator = self.graph.by_name[self.layer.operators[0]]
-        if operator.kind not in ("conv", "depthwise_conv", "max_pool", "average_pool"):
+        if not any(pair(operator.settings.get("padding", 0))):
             return []
         edge = next(edge for edge in (*space.edges, *space.reads) if edge.target == place)
         shape, sizes = self.graph.by_name[operator.inputs[0]].shape, []

@@ -52,6 +52,7 @@ class Transfer:
         source: Slices of the message in the sending part's output.
         target: Slices of the message in the receiving part's input.
         fills: Whether the message is the whole input.
+        is_view: Whether it fills it with whole samples of a part on this rank, whose memory it can share.
         of_state: Whether it is the state of an LSTM.
         made_by: The sending part.
     """
@@ -63,6 +64,7 @@ class Transfer:
     source: tuple[slice, ...]
     target: tuple[slice, ...]
     fills: bool
+    is_view: bool
     of_state: bool
     made_by: Place
 
@@ -172,14 +174,17 @@ class Runner:
 
     def _transfer(self, message: Message, full_size: tuple[int, ...], partner: Place) -> Transfer:
         peer, size = self.layout.device(partner), self._size(message, message.region)
+        computed = self.layout.region(message.source)
+        has_whole_samples = message.of_state or list(message.region[1:]) == list(computed[1:])
         return Transfer(
             message.number,
             message.edge,
             None if peer == self.me else peer,
             size,
-            self._slices(message, self.layout.region(message.source)),
+            self._slices(message, computed),
             self._slices(message, self.layout.input_region(message)),
             size == full_size,
+            size == full_size and has_whole_samples and peer == self.me,
             message.of_state,
             message.source,
         )
@@ -415,7 +420,7 @@ class Runner:
                 piece = self._wait_for(incoming, transfer)
             else:
                 piece = self._piece(self._by_place[transfer.made_by], transfer).detach()
-            if transfer.fills:
+            if transfer.is_view or (transfer.fills and transfer.peer is not None):
                 by_edge[transfer.edge] = piece
                 continue
             if transfer.edge not in by_edge:
