@@ -1,5 +1,6 @@
 """What a person writes wrongly is refused in one line that says file, key and what to do, before any work."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from declared.configuration import load_config
 from declared.factors import MAX_NAME, factor_table, levels_name
 from declared.site import load_site
 from declared.study import Replicates, load_study
+from models.named import models
 from plan.design import plan_design
 from support.refusals import assert_refusal
 
@@ -31,6 +33,11 @@ GOOD = {
 }
 
 PRECISION = {"at_least": 3, "at_most": 12, "until": "5 %"}
+
+
+def test_a_study_can_name_every_model() -> None:
+    pattern = factor_table()["model"]["pattern"]
+    assert [name for name in models() if not re.match(pattern, name)] == []
 
 
 def written(folder: Path, **changes: object) -> Path:

@@ -158,9 +158,9 @@ def test_unbeaten_start_is_the_fastest_strategy() -> None:
     ]
     row = found.answer_row(run_of(), answers)
     assert (row["data_s"], row["expert_s"], row["found_s"], row["method"]) == (3.0, 1.5, 1.5, "")
-    lacking = [{**answer, "seconds": None, "memory_bytes": n} for n, answer in enumerate(answers, 7)]
+    too_large = [{**answer, "seconds": None, "memory_bytes": n} for n, answer in enumerate(answers, 7)]
     with pytest.raises(MissingMeasurement) as missing:
-        found.answer_row(run_of(), lacking)
+        found.answer_row(run_of(), too_large)
     assert (missing.value.note.code, missing.value.note.facts["least_bytes"]) == ("too-little-memory", 7)
     slower = {**row, "method": "metropolis", "start": "data", "bandwidth": 100}
     result = found.table([row, slower], {"another": Note("not-measured", "it was not measured")})
