@@ -156,7 +156,10 @@ def read(stem: Path) -> Table:
         return Table(
             head[2:-2], data, pd.DataFrame(), _order_notes([part for part in parts if part != NO_ROWS])
         )
-    rows = [_split_row(line) for line in (parts or [""])[0].split("\n")]
+    rows = [
+        [cell.strip().replace(r"\|", "|") for cell in _BETWEEN_CELLS.split(line)[1:-1]]
+        for line in (parts or [""])[0].split("\n")
+    ]
     if not (
         head.startswith("**")
         and head.endswith("**")
@@ -556,8 +559,3 @@ def percent(share: float, digits: int = 1) -> str:
 
 def _markdown_cell(text: str) -> str:
     return text.replace("|", r"\|")
-
-
-def _split_row(line: str) -> list[str]:
-    """Return the cells of a row as `markdown` writes it."""
-    return [cell.strip().replace(r"\|", "|") for cell in _BETWEEN_CELLS.split(line)[1:-1]]

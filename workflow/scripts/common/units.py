@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+MIB = 2**20  # bytes
+
 
 class Unit(NamedTuple):
     """A unit: its size, its name, and the least value that is written in it, `size` by default."""

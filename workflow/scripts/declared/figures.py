@@ -158,7 +158,7 @@ def _checked(
             "add trace: [none, phases] to its factors",
         )
         raise _Mistake("not-possible-here", "kind", problem, got=kind, hint=hint)
-    cells = _drawn(figure_kind, cells)
+    cells = [levels for levels in cells if is_traced(levels) == figure_kind.shows_traces] or list(cells)
     for key in entry:
         if key not in ("kind", "name", *figure_kind.takes):
             raise _Mistake("unknown-key", key, f"{kind} takes none", expected=_allowed_keys(kind))
@@ -187,11 +187,6 @@ def _checked(
         )
     _check_series(figure.colour or (), left)
     return figure
-
-
-def _drawn(kind: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
-    """Return the cells that a kind of figure draws: traced or untraced ones, all if there are none."""
-    return [levels for levels in cells if is_traced(levels) == kind.shows_traces] or list(cells)
 
 
 def _allowed_keys(kind: str) -> list[str]:

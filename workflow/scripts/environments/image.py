@@ -109,7 +109,7 @@ def realize(
             "source": {"path": brought, "written": written(Path(brought))}
             if brought and Path(brought).is_file()
             else None,
-            "base": brought or _base_of(environment, realization),
+            "base": brought or (environment.spack.base if environment.spack else realization.base),
             "made_by": version,
         },
         "prefixes": [],
@@ -117,11 +117,6 @@ def realize(
         "wheels": {},
         "selftest": tested,
     }
-
-
-def _base_of(environment: Environment, realization: Realization) -> str:
-    """Return the base of an image that the workflow builds."""
-    return environment.spack.base if environment.spack else realization.base
 
 
 def _build(

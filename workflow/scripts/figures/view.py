@@ -85,7 +85,7 @@ class View:
         all_panels = list(self.panels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: _occurring_levels(selection, name) for name in self.facet}
+            {name: list(dict.fromkeys(panel[name] for panel in selection)) for name in self.facet}
             for selection in (fitting, all_panels)
         )
         restricted = {
@@ -364,11 +364,6 @@ def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int
                     kept_levels.append(level)
             panel_levels = [panel for panel in panel_levels if panel[name] in kept_levels]
     return panel_levels
-
-
-def _occurring_levels(panel_levels: PanelLevels, name: str) -> list[Any]:
-    """Return the levels of a factor that occur in these panels, in order."""
-    return list(dict.fromkeys(panel[name] for panel in panel_levels))
 
 
 def _shorten_levels(name: str, levels: Sequence[Any], all_levels: Sequence[Any], text: str) -> str:

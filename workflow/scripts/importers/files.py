@@ -80,7 +80,11 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
     """Return files with their names in import.yaml, and whether each was named itself."""
     path = Path(name)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file, path))
+        files = sorted(
+            file
+            for file in path.rglob("*")
+            if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
         if len(files) > MAX_FILES:
             problem = f"has more than {MAX_FILES:,} files"
             raise InputError("out-of-range", problem, file=path, got=len(files))
@@ -93,10 +97,6 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
         raise InputError("missing-file", "there is no such file", file=name)
     root = Path(*_fixed_parts(name))
     return [(file, file.relative_to(root).as_posix(), False) for file in files]
-
-
-def _is_hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _fixed_parts(pattern: str) -> list[str]:

@@ -5,8 +5,7 @@ Cells, series, responses, intervals and styles are those of the pictures (`figur
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -131,10 +130,6 @@ class Chart:
     panels: list[Panel]
     source: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the chart as the page's program reads it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Field:
@@ -201,10 +196,6 @@ class HeatMap:
     panels: list[FieldsPanel]
     source: str = "cells"
     series: list[Line] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the heat map as the page's program reads it."""
-        return asdict(self)
 
 
 def build_charts(material: Material) -> dict[str, Chart | HeatMap]:

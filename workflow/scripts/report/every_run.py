@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,6 @@ class Table:
 
     columns: list[Column]
     rows: list[list[Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the table as the page's program reads it."""
-        return {"columns": [asdict(column) for column in self.columns], "rows": self.rows}
 
 
 def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:

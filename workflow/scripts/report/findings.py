@@ -26,7 +26,7 @@ from analysis.pooling import pooled
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import join_words, number_of
-from common.units import DATA_RATES, TIMES, in_one_unit
+from common.units import DATA_RATES, MIB, TIMES, in_one_unit
 from declared.figures import Declared
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.view import filtered
@@ -34,7 +34,6 @@ from prediction.held_out import ALL, IN_SAMPLE
 from prediction.methods import LAW
 
 FIGURE = "THISFIGURE"  # stands for the reference to the figure
-MIB = 2**20
 MIN_SHARE = 0.05  # of the variation, below which no factor is named
 MAX_TERMS = 3
 CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # of tables

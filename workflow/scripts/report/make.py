@@ -7,7 +7,7 @@ import base64
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -124,7 +124,7 @@ def render_page(
         long_rows=LONG_ROWS,
         charts=charts,
         charts_data={
-            name: block(json_text(names.scrub_all(chart.to_json()))) for name, chart in charts.items()
+            name: block(json_text(names.scrub_all(asdict(chart)))) for name, chart in charts.items()
         },
         files={
             f"{picture.name}.{suffix}": block(content)
@@ -163,7 +163,7 @@ def page_data(material: Material, table: Table, charts: Mapping[str, Chart | Hea
     palette = [series_style.colour for series_style in style.TREATMENT_STYLES]
     drawn = {line.colour for chart in charts.values() for line in chart.series}
     return {
-        **table.to_json(),
+        **asdict(table),
         "in_block": RUNS_IN_BLOCK,
         "order": f"run, in the {'order in which they started' if by_clock else unclocked}",
         "series": every_run.series_names(material).tolist(),

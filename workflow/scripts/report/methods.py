@@ -827,11 +827,6 @@ def _cores_sentence(facts: Facts) -> str:
     return f" {by_placement[placements.pop()]}"
 
 
-def _compared_subject(runs: pd.DataFrame) -> str:
-    """Return what the study ranks; empty for one framework that is trained in one way."""
-    return "frameworks" if runs["framework"].nunique() > 1 else "treatments" if treatments(runs) else ""
-
-
 def _measurement(facts: Facts) -> Iterator[str]:
     runs = facts.runs
     counts = {name: sorted(runs[name].unique()) for name in ("epochs", "warmup_epochs")}
@@ -1205,7 +1200,8 @@ def _origin_threats(facts: Facts) -> Iterator[str]:
         )
         yield from map(to_latex, elsewhere.accepted_notes(facts.study.imported))
         return
-    compared = _compared_subject(facts.runs)
+    has_frameworks, has_treatments = facts.runs["framework"].nunique() > 1, bool(treatments(facts.runs))
+    compared = "frameworks" if has_frameworks else "treatments" if has_treatments else ""
     site_text = f" ({to_latex(facts.site.name)})" if facts.site else ""
     outcome = f"rank {compared} differently" if compared else "give other times"
     yield Note(

@@ -33,6 +33,7 @@ from common.files import display_path, write_text
 from common.tables import stored_file
 from common.templates import render
 from common.text import end_sentence, join_words, number_of, size
+from common.units import MIB
 from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device
 from declared.factors import factor_rules
@@ -59,7 +60,6 @@ from report.request import (
 )
 from report.setting import site_of, software
 
-MIB = 2**20
 TEMPLATE, FIGURE = "proposal.md.jinja", "scaling"
 PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_per_device")
 NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's

@@ -16,6 +16,7 @@ from common.notes import Note
 from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
+from declared.devices import GIB
 from declared.environments import VARIANTS, Environment, read
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
@@ -26,7 +27,6 @@ from records.next_commands import cluster_commands
 from report.checkout import State
 from report.material import column
 
-GIB = 2**30
 MAX_UNWRAPPED = 36  # characters; longer cells are wrapped
 BROAD_FROM = 130  # characters of a row, with COLUMN_GAP between columns
 COLUMN_GAP = 2

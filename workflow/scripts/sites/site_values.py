@@ -173,7 +173,8 @@ def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path)
     option = f"--partition={answers.partition['PartitionName']}"
     kind = answers.kinds[0]
     devices, devices_why = _devices(kind, answers, node_answers)
-    ports = _active_ports(node_answers.report)
+    report = node_answers.report
+    ports = [port for port in (report["ports"] if report else []) if "ACTIVE" in (port["state"] or "")]
     fabric = [port for port in ports if devices and port["layer"] == "InfiniBand"]
     words, source = _words(answers, kind, devices), f"sinfo {option}; free text"
     return [
@@ -363,10 +364,6 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
             if share else []
         ),
     ]  # fmt: skip
-
-
-def _active_ports(report: Report | None) -> list[Mapping[str, Any]]:
-    return [port for port in (report["ports"] if report else []) if "ACTIVE" in (port["state"] or "")]
 
 
 def interface(report: Report) -> tuple[str, str] | None:

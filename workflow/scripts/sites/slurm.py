@@ -132,7 +132,7 @@ def parse_nodes(text: str) -> list[Node]:
             int(memory),
             reason,
             re.sub(r"\([^)]*\)", "", _without_null(gres)),  # without its sockets, such as (S:0-1)
-            tuple(sorted(set(_split_list(features)))),
+            tuple(sorted(set(filter(None, _without_null(features).split(","))))),
             int(threads),
         )
         for name, state, cpus, memory, threads, gres, features, reason in rows
@@ -145,10 +145,6 @@ NODES_COMMAND = ("sinfo", "--Node", "--noheader", f"--format={NODE_FORMAT}")
 
 def _without_null(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
-
-
-def _split_list(text: str) -> list[str]:
-    return [part for part in _without_null(text).split(",") if part]
 
 
 def parse_gpus(gres: str) -> tuple[int, tuple[str, ...]]:
