@@ -1,6 +1,6 @@
 """Count bytes of collectives, weights and kept activations of a rank of a tensor axis, and print them as JSON.
 
-python tensor_collectives.py GRAPHS.json RANKS SAMPLES, in the environment of PyTorch. The other ranks are not
+python tensor_collectives.py GRAPHS.json RANKS SAMPLES CHECKPOINTING, in the environment of PyTorch. The other ranks are not
 there: PyTorch's process group `fake` sends nothing.
 """
 
@@ -47,11 +47,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def measure(raw: dict[str, Any], sharding: str, mesh: Any, samples: int) -> dict[str, Any]:
+def measure(
+    raw: dict[str, Any], sharding: str, mesh: Any, samples: int, checkpointing: str
+) -> dict[str, Any]:
     """Return the bytes of one forward and backward pass."""
     graph = from_json(raw)
     with torch.device("meta"):
-        module = build(graph)
+        module = build(graph, checkpointing)
     divide_layers(module, graph, tensor_parts(graph, mesh.size(), sharding), mesh, sharding)
     module.to_empty(device="cpu")
     with torch.no_grad():
@@ -83,13 +85,16 @@ def measure(raw: dict[str, Any], sharding: str, mesh: Any, samples: int) -> dict
     }
 
 
-path, n_ranks, n_samples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+path, n_ranks, n_samples, recomputed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=n_ranks)
 axis = init_device_mesh("cpu", (n_ranks,))
 print(
     json.dumps(
         {
-            name: {level: measure(raw, level, axis, n_samples) for level in (LAYERS, VOCABULARY, SEQUENCE)}
+            name: {
+                level: measure(raw, level, axis, n_samples, recomputed)
+                for level in (LAYERS, VOCABULARY, SEQUENCE)
+            }
             for name, raw in json.loads(Path(path).read_text()).items()
         }
     )

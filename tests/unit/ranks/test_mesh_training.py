@@ -270,7 +270,10 @@ def test_clipping_counts_each_weight_once(
 
 @pytest.mark.every_framework
 @pytest.mark.training
-def test_tensor_axis_sends_and_keeps_what_formulas_say(real: Callable[[str], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpointing", ["none", "blocks"])
+def test_tensor_axis_sends_and_keeps_what_formulas_say(
+    real: Callable[[str], Any], tmp_path: Path, checkpointing: str
+) -> None:
     """By the collectives of one rank of two, the loss of a divided vocabulary included."""
     samples, n_ranks = 4, 2
     models = ("gpt-nano", "llama-nano")  # with a table that is tied, and with two uses of one normalization
@@ -279,15 +282,15 @@ def test_tensor_axis_sends_and_keeps_what_formulas_say(real: Callable[[str], Any
     file.write_text(json.dumps({name: graph.to_json() for name, graph in graphs.items()}))
     recorder, python = Path(__file__).with_name("tensor_collectives.py"), real("pytorch")["python"]
     done = subprocess.run(
-        [python["executable"], str(recorder), str(file), str(n_ranks), str(samples)],
+        [python["executable"], str(recorder), str(file), str(n_ranks), str(samples), checkpointing],
         env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for name, measured in json.loads(done.stdout).items():
         levels = {level: factor.get("default") for level, factor in factor_table().items()}
         for sharding, rank in measured.items():
-            of_level = {**levels, "sync_every": 1, "tensor_sharding": sharding}
-            (need,) = needs(graphs[name], Mesh(tensor=n_ranks), samples, of_level)
+            own = {"sync_every": 1, "tensor_sharding": sharding, "checkpointing": checkpointing}
+            (need,) = needs(graphs[name], Mesh(tensor=n_ranks), samples, levels | own)
             sent: Counter[str] = Counter()
             for message in need.messages:
                 sent[message.kind] += message.bytes * message.count
@@ -296,7 +299,8 @@ def test_tensor_axis_sends_and_keeps_what_formulas_say(real: Callable[[str], Any
                 for kind, size in rank["sent"].items()
             } == sent
             assert rank["parameters"] == need.parameters
-            assert rank["activations"] == pytest.approx(need.activations, rel=0.25)
+            if checkpointing == "none":  # Otherwise the backward pass has those of a block again.
+                assert rank["activations"] == pytest.approx(need.activations, rel=0.25)
         table = 128 * 64 * BYTES
         assert measured["vocabulary"]["embedding_gradient"] == table / n_ranks
         activations = [rank["activations"] for rank in measured.values()]

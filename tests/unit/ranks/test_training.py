@@ -251,6 +251,7 @@ RECOMPUTING: list[tuple[str, dict[str, Any]]] = [
     ("pytorch-ddp", {"nodes": 2}),
     ("pytorch-fsdp", {"nodes": 2}),
     ("pytorch-mesh", {"nodes": 2, "parallelism": "tensor2"}),
+    ("pytorch-mesh", {"nodes": 2, "parallelism": "tensor2", "tensor_sharding": "sequence"}),
     ("pytorch-mesh", {"nodes": 4, "parallelism": "pipeline2-sharded2", "microbatches": 2}),
     ("deepspeed", {"nodes": 2, "parallelism": "sharded"}),
     ("jax", {"nodes": 2, "parallelism": "sharded2"}),
