@@ -10,9 +10,9 @@ vocabulary also, for each position, the largest logit, the sum of exponentials a
 activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
 reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
 for the backward pass. Along an axis of experts, ranks exchange the slots of all experts by an all-to-all,
-forth and back in each pass, and all-reduce the gradients of what is no expert. Clipping all-reduces the norm of the
-gradients where ranks have parts of them. Numbers have the types of the precision (`NumberBytes`); libraries
-need more memory, and may send more.
+forth and back in each pass, and all-reduce the gradients of what is no expert. Clipping all-reduces the norm
+of the gradients where ranks have parts of them. Numbers have the types of the precision (`NumberBytes`);
+libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
