@@ -331,6 +331,7 @@ class Trainer(pytorch_mesh.MeshTrainer):
             phases=SimpleNamespace(is_traced=False),
         )
         self.module, self.own_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
+        self.loss = None
         self.parts = [None, None]
         self.graph, self.torch_device = None, torch.device("cpu")
 
