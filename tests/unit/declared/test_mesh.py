@@ -15,6 +15,7 @@ from models.mesh import Mesh, mesh_from_spec
         ("data-tensor2", 8, Mesh(data=4, tensor=2)),
         ("data-tensor2", 2, Mesh(tensor=2)),
         ("pipeline2-data-sharded2", 12, Mesh(pipeline=2, data=3, sharded=2)),
+        ("data2-experts", 8, Mesh(data=2, experts=4)),
         ("tensor", 1, Mesh()),
     ],
 )
@@ -27,7 +28,7 @@ def test_a_level_is_a_mesh_of_all_ranks(level: str, ranks: int, mesh: Mesh) -> N
 @pytest.mark.parametrize(
     ("level", "code", "mentions"),
     [
-        ("tensr2", "unknown-axis", ["'tensr2'", "pipeline, data, sharded, tensor"]),
+        ("tensr2", "unknown-axis", ["'tensr2'", "pipeline, data, sharded, experts, tensor"]),
         ("data2-dense", "unknown-axis", ["'dense'", "'data2-dense'"]),
         ("data2-data2", "duplicate", ["data"]),
         ("data-tensor", "missing-size", []),
@@ -54,15 +55,17 @@ def test_ranks_that_are_not_the_product_are_told() -> None:
 def test_ranks_are_laid_out_with_the_tensor_axis_innermost() -> None:
     mesh = Mesh(pipeline=2, data=2, sharded=1, tensor=2)
     assert [tuple(mesh.coordinates(rank).values()) for rank in (0, 1, 2, 5)] == [
-        (0, 0, 0, 0),
-        (1, 0, 0, 0),
-        (0, 0, 1, 0),
-        (1, 0, 0, 1),
+        (0, 0, 0, 0, 0),
+        (1, 0, 0, 0, 0),
+        (0, 0, 0, 1, 0),
+        (1, 0, 0, 0, 1),
     ]
     assert [mesh.replica(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert [rank for rank in range(8) if mesh.is_reporter(rank, 1)] == [4, 6], (
         "of each replica one, of its last stage"
     )
+    experts = Mesh(data=2, experts=2)
+    assert [experts.replica(rank) for rank in range(4)] == [0, 1, 2, 3] and experts.replicas == 4
     assert mesh_from_spec({"ranks": 8, "mesh": mesh.sizes}) == mesh and mesh_from_spec({"ranks": 3}) == Mesh(
         data=3
     )

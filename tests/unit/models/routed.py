@@ -74,7 +74,7 @@ def trained_layer(own: Arrays) -> tuple[Experts, torch.Tensor]:
     with torch.no_grad():
         layer.router.copy_(torch.from_numpy(own["router_kernel"].T))
         for part in ("gate", "up", "down"):
-            getattr(layer, part).copy_(torch.from_numpy(own[f"{part}_kernel"]))
+            getattr(layer.feed_forwards, part).copy_(torch.from_numpy(own[f"{part}_kernel"]))
     output = layer(torch.from_numpy(own["x"]).float())
     (0.0 * output).sum().backward()
     return layer, output.detach()

@@ -225,6 +225,21 @@ def test_clipping_all_reduces_one_number_where_ranks_have_parts() -> None:
     assert needs(CNN, Mesh(data=4), 16, clipped) == needs(CNN, Mesh(data=4), 16, SGD)
 
 
+def test_axis_of_experts_exchanges_slots_and_divides_experts() -> None:
+    """Each of 4 layers has 4 experts of 64 x 96, and 10 slots for each of them and of 8 samples."""
+    model, levels = model_graph("llama-moe-nano", "synthetic-tokens-100-16"), {**SGD, "sync_every": 3}
+    (need,) = needs(model, Mesh(data=2, experts=2), 8, levels)
+    slots, experts = 4 * 4 * 10 * 64 * 8, 4 * 4 * 3 * 4 * 64 * 96
+    assert need.sent["all_to_all"] == 4 * 4 * 3 * slots / 2, "forth and back in two passes of three batches"
+    assert need.parameters == model.gradient_bytes - experts / 2
+    dense = model.gradient_bytes - experts
+    assert need.sent["all_reduce"] == 2 * 3 / 4 * dense + experts / 2, (
+        "experts between two ranks, others of four"
+    )
+    (alone,) = needs(model, Mesh(experts=4), 8, levels)
+    assert alone.sent["all_reduce"] == 2 * 3 / 4 * dense and alone.work == need.work == 1
+
+
 def test_ranks_share_multiplications_that_an_axis_divides() -> None:
     (two,) = needs(CNN, Mesh(tensor=2), 64, SGD)
     convolved = sum(operator.macs for operator in CNN.operators if operator.kind == "conv")

@@ -93,6 +93,8 @@ TRANSFORMERS = [
         "pipeline2-tensor2",
         {**LLAMA, "microbatches": 4, "schedule": "interleaved-1f1b", "tensor_sharding": "sequence"},
     ),
+    ("experts2", EXPERTS),
+    ("data2-experts2", {**EXPERTS, "sync_every": 4}),
 ]
 
 OF_JAX: list[tuple[str, dict[str, Any]]] = [
@@ -252,6 +254,7 @@ CLIPPED = {
                 ("pytorch-mesh", "data2-sharded2", {}),
                 ("pytorch-mesh", "tensor2", {"tensor_sharding": "sequence"}),
                 ("pytorch-mesh", "pipeline2-tensor2", {"microbatches": 2, "tensor_sharding": "vocabulary"}),
+                ("pytorch-mesh", "data2-experts2", {"model": "llama-moe-nano"}),
                 ("jax", "sharded2-tensor2", {}),
                 ("jax", "sharded2", {"sharding": "optimizer"}),
                 ("tensorflow-dtensor", "data2-tensor2", {}),
@@ -324,9 +327,11 @@ class Trainer(pytorch_mesh.MeshTrainer):
         mesh = Mesh(data=2, pipeline=2)
         self.context = SimpleNamespace(
             rank=rank, replica=mesh.replica(rank), mesh=mesh, graph=None, spec={"seed": 7},
-            levels={"microbatches": 4, "sharding": "none", "schedule": "1f1b"}, phases=SimpleNamespace(is_traced=False),
+            levels={"microbatches": 4, "sharding": "none", "schedule": "1f1b", "precision": "fp32"},
+            phases=SimpleNamespace(is_traced=False),
         )
         self.module, self.own_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
+        self.loss = None
         self.parts = [None, None]
         self.graph, self.torch_device = None, torch.device("cpu")
 

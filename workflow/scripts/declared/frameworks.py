@@ -24,7 +24,7 @@ COMMAND_ADAPTER = RANKS / "command"
 
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"]
-Axis = Literal["pipeline", "data", "sharded", "tensor"]
+Axis = Literal["pipeline", "data", "sharded", "experts", "tensor"]
 Text = Annotated[str, Rules(min_length=1)]
 Release = Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]
 

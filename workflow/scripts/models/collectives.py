@@ -80,6 +80,7 @@ COLLECTIVES = {
 AXIS_COLLECTIVES = {
     "data": (ALL_REDUCE,),
     "sharded": (ALL_GATHER, REDUCE_SCATTER),
+    "experts": (ALL_REDUCE, ALL_TO_ALL),
     "tensor": (ALL_REDUCE,),
     "pipeline": (POINT_TO_POINT,),
 }

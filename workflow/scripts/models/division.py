@@ -119,6 +119,15 @@ def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
     return None if None in before else [first for own in before for first in own or ()]
 
 
+def check_experts(graph: Graph, parts: int) -> None:
+    """Raise ValueError unless the model has experts, and `parts` ranks can divide them equally."""
+    operators = [operator for operator in graph.operators if operator.kind == "experts"]
+    if not operators:
+        raise ValueError(f"{graph.model} has no experts to divide")
+    for operator in operators:
+        _check_divisible(graph, operator, operator["experts"], "experts", parts)
+
+
 def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     """Return the normalizations whose output several operators use, all divided by columns, as in SwiGLU."""
     columns = {name for name, part in parts.items() if part == COLUMNS}

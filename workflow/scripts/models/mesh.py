@@ -3,6 +3,8 @@
     pipeline   each rank has consecutive layers
     data       each rank has the whole model and its own samples
     sharded    like data, but ranks keep shards of parameters, gradients or optimizer state (ZeRO)
+    experts    like data, but ranks have different experts, to which all of them send positions (Lepikhin et
+               al., ICLR 2021)
     tensor     ranks compute shards of a layer for the same samples
 
 Ranks are numbered in row-major order of these axes, so neighbours, such as the ranks of a node, differ in
@@ -13,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-AXES = ("pipeline", "data", "sharded", "tensor")  # outermost first
+AXES = ("pipeline", "data", "sharded", "experts", "tensor")  # outermost first
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Mesh:
     pipeline: int = 1
     data: int = 1
     sharded: int = 1
+    experts: int = 1
     tensor: int = 1
 
     @property
@@ -48,7 +51,7 @@ class Mesh:
     @property
     def replicas(self) -> int:
         """Number of replicas: groups of ranks that see different samples."""
-        return self.data * self.sharded
+        return self.data * self.sharded * self.experts
 
     @property
     def is_plain(self) -> bool:
@@ -65,7 +68,8 @@ class Mesh:
     def replica(self, rank: int) -> int:
         """Return the number of a rank's replica, which determines its samples."""
         indices = self.coordinates(rank)
-        return indices["data"] * self.sharded + indices["sharded"]
+        sharded = indices["data"] * self.sharded + indices["sharded"]
+        return sharded * self.experts + indices["experts"]
 
     def is_reporter(self, rank: int, last: int) -> bool:
         """Return whether a rank reports its replica's loss: the replica's first rank that has the logits.

@@ -9,8 +9,10 @@ gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053
 vocabulary also, for each position, the largest logit, the sum of exponentials and the logit of the label. If
 activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
 reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
-for the backward pass. Clipping all-reduces the norm of the gradients where ranks have parts of them. Numbers
-have the types of the precision (`NumberBytes`); libraries need more memory, and may send more.
+for the backward pass. Along an axis of experts, ranks exchange the slots of all experts by an all-to-all,
+forth and back in each pass, and all-reduce the gradients of what is no expert. Clipping all-reduces the norm
+of the gradients where ranks have parts of them. Numbers have the types of the precision (`NumberBytes`);
+libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
@@ -23,6 +25,7 @@ from typing import Any
 from models.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     COLLECTIVES,
     MESH_COLLECTIVES,
     POINT_TO_POINT,
@@ -219,8 +222,15 @@ class _Stage:
         """Number of weights of each operator on a rank."""
         tensor = self.mesh.tensor
         return [
-            _own_weights(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators
+            _own_weights(operator, self.parts.get(operator.name), tensor, self.mesh.experts)
+            for operator in self.graph.operators
         ]
+
+    @property
+    def expert_weights(self) -> list[float]:
+        """Number of a rank's weights that not all ranks of an axis of experts have, of each operator."""
+        n = self.mesh.experts
+        return [_expert_weights(operator) / n if n > 1 else 0.0 for operator in self.graph.operators]
 
     @property
     def macs(self) -> float:
@@ -292,15 +302,19 @@ class _Stage:
         gathered, reduced = (2 * n_batches if self.levels["sharding"] == "parameters" else 1), 1
         if mesh.pipeline > 1:
             gathered = reduced = n_batches
+        experts = self.expert_weights
+        layers = [own - of_experts for own, of_experts in zip(layers, experts, strict=True)]
         for unit in units([number.stored * own for own in layers], unit_bytes):
             size = sum(layers[i] for i in unit)
             gathered_bytes, reduced_bytes = number.computed * size, number.reduced * size
             if mesh.sharded > 1:
                 yield Message(ALL_GATHER, "sharded", gathered_bytes, gathered, mesh.sharded, mesh.tensor)
                 yield Message(REDUCE_SCATTER, "sharded", reduced_bytes, reduced, mesh.sharded, mesh.tensor)
-            if mesh.data > 1:
+            if (n_ranks := mesh.data * mesh.experts) > 1:
                 stride = mesh.sharded * mesh.tensor
-                yield Message(ALL_REDUCE, "data", reduced_bytes / mesh.sharded, reduced, mesh.data, stride)
+                yield Message(ALL_REDUCE, "data", reduced_bytes / mesh.sharded, reduced, n_ranks, stride)
+        for n_weights in filter(None, experts if mesh.data > 1 else ()):
+            yield Message(ALL_REDUCE, "data", number.reduced * n_weights, reduced, mesh.data, mesh.experts)
 
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
@@ -329,11 +343,16 @@ class _Stage:
                 size = self._output_bytes(output)
                 yield from (Message(kind, "tensor", size, count, mesh.tensor, 1) for kind in kinds)
             if operator.name in by_position and operator.kind in NORMS:
-                size = self.bytes.computed * _own_weights(operator, None, 1)
+                size = self.bytes.computed * _own_weights(operator)
                 yield Message(ALL_REDUCE, "tensor", size, n_reduced, mesh.tensor, 1)
         if mesh.tensor > 1 and self.parts.get(operators[-1].name) == COLUMNS:
             size = BYTES * math.prod(operators[-1].shape[:-1]) * self.samples
             yield Message(ALL_REDUCE, "tensor", size, N_LOSS_MESSAGES * self.batches, mesh.tensor, 1)
+        for operator in operators if mesh.experts > 1 else ():
+            if operator.kind == "experts":  # Positions go to their experts and back, and so do gradients.
+                n_slots = operator["experts"] * operator["capacity"] * self.samples
+                size = self.bytes.computed * n_slots * operator.shape[-1]
+                yield Message(ALL_TO_ALL, "experts", size, 4 * self.batches, mesh.experts, mesh.tensor)
         boundaries = [operators[-1]] * self._has_other_rank(self.number + 1)
         boundaries += [operators[0]] * self._has_other_rank(self.number - 1)
         for output in boundaries:
@@ -395,11 +414,18 @@ def _inputs_with_gradient(stage: Graph, operator: Operator, is_later_stage: bool
     ]
 
 
-def _own_weights(operator: Operator, part: str | None, tensor: int) -> float:
+def _expert_weights(operator: Operator) -> int:
+    """Return the number of weights of all experts, without the router."""
+    shapes = operator.weights.values() if operator.kind == "experts" else ()
+    return sum(math.prod(shape) for shape in shapes if len(shape) == 3)
+
+
+def _own_weights(operator: Operator, part: str | None = None, tensor: int = 1, experts: int = 1) -> float:
     """Return the number of trained weights on a rank; biases after an all-reduce are not divided."""
     undivided = {"bias"} if part == ROWS else {"output_bias"} if part == HEADS else set()
-    return sum(
+    n_weights = sum(
         math.prod(shape) / (tensor if part and name not in undivided else 1)
         for name, shape in operator.weights.items()
         if is_trained(name)
     )
+    return n_weights - _expert_weights(operator) * (1 - 1 / experts)

@@ -537,6 +537,8 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
             division.stages(graph, n_stages, mesh.tensor, sharding)
         elif mesh.tensor > 1:
             division.tensor_parts(graph, mesh.tensor, sharding)
+        if mesh.experts > 1:
+            division.check_experts(graph, mesh.experts)
     except ValueError as error:
         reason = f"parallelism={levels['parallelism']}: {error}"
         if mesh.tensor > 1 and sharding != division.LAYERS:

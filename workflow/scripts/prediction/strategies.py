@@ -27,7 +27,8 @@ from models.mesh import Mesh
 from models.messages import Message, Need, needs, number_bytes
 from models.pipelines import IDLE_TURNS, stages_per_rank
 
-BLOCKING_AXES = ("tensor", "pipeline")
+LAYER_AXES = ("tensor", "experts")  # whose messages lie between layers
+BLOCKING_AXES = (*LAYER_AXES, "pipeline")
 # From a collective, spanned nodes, ranks, link rate in bytes/s and bytes to seconds; None: not known.
 Timer = Callable[[str, float, float, float, float], float | None]
 
@@ -91,9 +92,9 @@ def describe_step(
         if None in seconds:
             return None
         timed = [(message, float(own or 0.0)) for message, own in zip(need.messages, seconds, strict=True)]
-        in_layers = sum(message.count * own for message, own in timed if message.axis == "tensor")
+        in_layers = sum(message.count * own for message, own in timed if message.axis in LAYER_AXES)
         layers.append(in_layers / (n_batches * n_microbatches))
-        n_in_layers = sum(message.count for message in need.messages if message.axis == "tensor")
+        n_in_layers = sum(message.count for message in need.messages if message.axis in LAYER_AXES)
         counts.append(n_in_layers / (n_batches * n_microbatches))
         handed.append(max((own for message, own in timed if message.axis == "pipeline"), default=0.0))
         parameters.append(

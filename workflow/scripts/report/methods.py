@@ -111,6 +111,10 @@ AXIS_DESCRIPTIONS = {
         "Along the axis sharded, ranks have their own samples, and each keeps a shard of the training state "
         f"(ZeRO{cite('rajbhandari2020')})."
     ),
+    "experts": (
+        "Along the axis experts, ranks have their own samples and different experts; positions are sent to "
+        "the ranks of their experts, and back."
+    ),
     "tensor": (
         "Along the axis tensor, ranks see the same samples; each computes some heads of an attention, and of "
         f"two dense layers in a row some columns of the first and rows of the second{cite('shoeybi2019')}."

@@ -90,7 +90,8 @@ WEIGHTS = {
     "vector": "vector",
     "token": "weight",
     "load": "load",
-    **{f"{part}_kernel": part for part in ("router", "gate", "up", "down")},
+    "router_kernel": "router",
+    **{f"{part}_kernel": f"feed_forwards.{part}" for part in ("gate", "up", "down")},
     **{
         f"{part}_{weight}": f"{part}.{name}"
         for part in ("query", "key", "value", "output")

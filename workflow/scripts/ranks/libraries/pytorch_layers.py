@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention as attend
@@ -132,6 +133,67 @@ class AuxiliaryLoss(torch.autograd.Function):
         return gradient, gradient.new_full((), ctx.share, dtype=torch.float32), None
 
 
+class AllToAll(torch.autograd.Function):
+    """Send an equal share of the first axis to each rank of a group; gradients return the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        """Return the shares received, in the order of ranks."""
+        ctx.group = group
+        received = torch.empty_like(x, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, x.contiguous(), group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient of `x`."""
+        (gradient,) = gradients
+        received = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, gradient.contiguous(), group=ctx.group)
+        return received, None
+
+
+class FeedForwards(nn.Module):
+    """Gated feed-forward networks of experts, all of them or those of this rank.
+
+    Attributes:
+        group: Ranks that have different experts and send each other positions, None if this one has all.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.group: dist.ProcessGroup | None = None
+        self.gate, self.up, self.down = (
+            nn.Parameter(torch.empty(operator.weights[f"{part}_kernel"])) for part in ("gate", "up", "down")
+        )
+
+    def divide(self, group: dist.ProcessGroup) -> None:
+        """Keep this rank's experts."""
+        self.group = group
+        for name, weight in list(self.named_parameters()):
+            own = weight.detach().chunk(group.size())[group.rank()]
+            setattr(self, name, nn.Parameter(own))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [experts, positions, units] of all experts for their positions."""
+        if self.group is None:
+            return self._computed(x)
+        n_positions, n_ranks = x.shape[1], self.group.size()
+        if not self.training:  # Ranks may have different numbers of samples.
+            longest = torch.tensor([n_positions], device=x.device)
+            dist.all_reduce(longest, dist.ReduceOp.MAX, self.group)
+            x = nn.functional.pad(x, (0, 0, 0, int(longest) - n_positions))
+        # From [ranks, own experts, positions, units], with the positions of each rank.
+        received = AllToAll.apply(x, self.group).unflatten(0, (n_ranks, -1)).transpose(0, 1)
+        computed = self._computed(received.flatten(1, 2)).unflatten(1, (n_ranks, -1)).transpose(0, 1)
+        returned: torch.Tensor = AllToAll.apply(computed.flatten(0, 1), self.group)
+        return returned[:, :n_positions]
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up, down = (weight.to(x.dtype) for weight in (self.gate, self.up, self.down))
+        return torch.bmm(nn.functional.silu(torch.bmm(x, gate)) * torch.bmm(x, up), down)
+
+
 class Experts(nn.Module):
     """A mixture of experts for sequences [N, length, units] (Builder.experts).
 
@@ -147,9 +209,7 @@ class Experts(nn.Module):
         self.top, self.capacity, self.balance = operator["top"], operator["capacity"], operator["balance"]
         self.batch_share = self.loss_share = 1.0
         self.router = nn.Parameter(torch.empty(operator.weights["router_kernel"][::-1]))
-        self.gate, self.up, self.down = (
-            nn.Parameter(torch.empty(operator.weights[f"{part}_kernel"])) for part in ("gate", "up", "down")
-        )
+        self.feed_forwards = FeedForwards(operator)
         self.register_buffer("load", torch.zeros(operator.weights["load"]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -161,7 +221,7 @@ class Experts(nn.Module):
         copies = x.flatten(0, 1).repeat_interleave(self.top, 0)
         n_slots = choices.shape[-1] * len(x) * self.capacity
         inputs = x.new_zeros(n_slots + 1, x.shape[-1]).index_copy(0, slots, copies)
-        outputs = self._computed(inputs[:-1].unflatten(0, (choices.shape[-1], -1))).flatten(0, 1)
+        outputs = self.feed_forwards(inputs[:-1].unflatten(0, (choices.shape[-1], -1))).flatten(0, 1)
         outputs = nn.functional.pad(outputs, (0, 0, 0, 1)).index_select(0, slots)
         weights = scores.softmax(-1).to(outputs.dtype).unsqueeze(-1)
         output = (outputs.view(*scores.shape, -1) * weights).sum(2)
@@ -183,10 +243,6 @@ class Experts(nn.Module):
         samples = torch.arange(len(chosen), device=chosen.device).unsqueeze(-1)
         slots = (chosen * len(chosen) + samples) * self.capacity + places
         return slots.where(is_kept, n_experts * len(chosen) * self.capacity).flatten(), choices, is_kept
-
-    def _computed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs of experts [experts, positions, units]."""
-        return torch.bmm(nn.functional.silu(torch.bmm(x, self.gate)) * torch.bmm(x, self.up), self.down)
 
     @torch.no_grad()
     def _count(self, choices: torch.Tensor, is_kept: torch.Tensor) -> None:

@@ -3,13 +3,15 @@
 tensor          DTensor's columnwise and rowwise styles for the operators that models.division lists, its
                 loss_parallel for a divided vocabulary, and its sequence parallelism
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along `sharded`, and replicated along `data`
+experts         each rank has some experts of a mixture (pytorch_layers); FSDP2 has another mesh
+                for what is no expert, along `data` and `experts`
 pipeline        stages of the model on each rank (torch.distributed.pipelining), by the schedules of
                 models.pipelines
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -56,7 +59,7 @@ from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from ranks.libraries.channels_first import canonical
 from ranks.libraries.pytorch import cross_entropy, join, share_auxiliary_losses, tensors
-from ranks.libraries.pytorch_layers import Experts
+from ranks.libraries.pytorch_layers import Experts, FeedForwards
 from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
 from ranks.worker.context import Context
 
@@ -373,6 +376,9 @@ class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
 
     divides_vocabulary = False  # whether logits are divided along a tensor axis
+    #: ranks that have different experts, and the layers that they divide
+    experts_group: Any = None
+    feed_forwards: Sequence[Any] = ()
 
     def part(self, context: Context) -> Graph:
         """See PyTorchTrainer. With a pipeline, it is a stage, or the operators of several."""
@@ -431,7 +437,12 @@ class MeshTrainer(ShardedTrainer):
                 self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
         is_mixed = context.levels["precision"] == "amp"  # FSDP casts, also where it shards nothing.
         if sizes.replicas > 1 or sizes.ranks == 1 or is_mixed:  # One rank uses FSDP too, as its baseline.
-            self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
+            replicas = mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"]
+            if sizes.experts > 1:
+                self.divide_experts(mesh.get_group("experts"), replicas)
+                shape = (sizes.data * sizes.experts, 1)
+                replicas = init_device_mesh(self.torch_device.type, shape, mesh_dim_names=("data", "sharded"))
+            self.shard(replicas)
         self.load_shards()
         if sizes.pipeline > 1:
             schedule = context.levels["schedule"]
@@ -441,6 +452,20 @@ class MeshTrainer(ShardedTrainer):
             self.copies = list(self._copies_of_tables())
             self._copy_tables()
         self.optimize_own()
+
+    def divide_experts(self, group: dist.ProcessGroup, replicas: DeviceMesh) -> None:
+        """Keep this rank's experts, as units of FSDP over the ranks that have the same ones."""
+        self.experts_group = group
+        self.feed_forwards = [layer for layer in self.module.modules() if isinstance(layer, FeedForwards)]
+        for layer in self.feed_forwards:
+            layer.divide(group)
+            fully_shard(layer, mesh=replicas, mp_policy=self.policy, reshard_after_forward=self.regathers)
+        self.sharded = [*self.feed_forwards]
+
+    def own_experts(self, weight: torch.Tensor) -> torch.Tensor:
+        """See ShardedTrainer."""
+        group = self.experts_group
+        return weight.chunk(group.size())[group.rank()] if group and weight.ndim == 3 else weight
 
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
@@ -468,11 +493,19 @@ class MeshTrainer(ShardedTrainer):
                     own = canonical(
                         gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
-                    value.copy_(torch.from_numpy(own))
+                    self.fill(value, torch.from_numpy(own))
                 if self.pipeline:
                     dist.broadcast(value, self.pipeline.ranks[number], self.pipeline.group)
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
+
+    def fill(self, value: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill a weight with this rank's part of it, and those of ranks that have other experts."""
+        if own.shape == value.shape:
+            value.copy_(own)
+        else:
+            parts = list(value.chunk(self.experts_group.size()))
+            dist.all_gather(parts, own.to(value.device), self.experts_group)
 
     def n_copies(self, parameter: torch.Tensor) -> int:
         """See ShardedTrainer. A table of two stages is on twice as many ranks."""
@@ -480,7 +513,9 @@ class MeshTrainer(ShardedTrainer):
         stages_with_it = [
             dist.get_world_size(group) for table, group in self.shared if own[table] is parameter
         ]
-        return super().n_copies(parameter) * max(stages_with_it, default=1)
+        n_copies = super().n_copies(parameter) * max(stages_with_it, default=1)
+        is_expert = any(parameter is weight for layer in self.feed_forwards for weight in layer.parameters())
+        return n_copies // self.experts_group.size() if is_expert else n_copies
 
     def _copies_of_tables(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         """Yield each table that two stages of this rank have, and its copy in the later one."""
@@ -501,5 +536,8 @@ class MeshTrainer(ShardedTrainer):
             dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
         for own, copy in self.copies:
             own.grad, copy.grad = own.grad + copy.grad, None
+        for weight in (weight for layer in self.feed_forwards for weight in layer.parameters()):
+            # The sum over ranks that sent positions becomes their mean, as FSDP's of other weights.
+            weight.grad.to_local().div_(self.experts_group.size())
         super()._step()
         self._copy_tables()

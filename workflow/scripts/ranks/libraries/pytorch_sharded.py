@@ -43,13 +43,14 @@ from ranks.worker.epoch_timer import EpochSums
 
 REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # by the level of reduce_dtype
 UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
-#: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13
+#: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13, and experts
 FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
     "reduce_scatter_tensor",
     "all_gather_single",
     "reduce_scatter_single",
     "all_reduce",
+    "all_to_all_single",
 )
 
 
@@ -182,14 +183,19 @@ class ShardedTrainer(PyTorchTrainer):
         for root, graph in self.roots:
             self._shard_root(root, graph, mesh)
 
-    def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
-        levels, last = self.context.levels, self.context.graph.operators[-1].name
-        is_mixed, has_norms = levels["precision"] == "amp", levels["precision"] in ("amp", "bf16")
-        single = MixedPrecisionPolicy()
-        mixed = mixed_root = MixedPrecisionPolicy(
+    @property
+    def policy(self) -> MixedPrecisionPolicy:
+        """The types in which parameters are gathered and gradients reduced."""
+        levels, is_mixed = self.context.levels, self.context.levels["precision"] == "amp"
+        return MixedPrecisionPolicy(
             torch.bfloat16 if is_mixed else None,
             REDUCE_DTYPES.get(levels["reduce_dtype"], torch.float32 if is_mixed else None),
         )
+
+    def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
+        levels, last = self.context.levels, self.context.graph.operators[-1].name
+        is_mixed, has_norms = levels["precision"] == "amp", levels["precision"] in ("amp", "bf16")
+        single, mixed, mixed_root = MixedPrecisionPolicy(), self.policy, self.policy
         if is_mixed and graph.operators[-1].name == last:
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
 
@@ -232,7 +238,8 @@ class ShardedTrainer(PyTorchTrainer):
         own = tensors(self.module, self.graph)
         for name, weight in self.context.draw_weights(own):
             operator = self.graph.by_name[name.rpartition(".")[0]]
-            value, tensor = torch.from_numpy(channels_first(weight, operator, self.graph)), own[name]
+            value = self.own_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
+            tensor = own[name]
             if isinstance(tensor, DTensor):
                 tensor.to_local().copy_(shard_of(value, tensor))
             else:
@@ -241,6 +248,10 @@ class ShardedTrainer(PyTorchTrainer):
             for layer in self.module.modules():
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
+
+    def own_experts(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the part of a weight that this rank and those that have its other shards keep (a hook)."""
+        return weight
 
     def optimize_own(self) -> None:
         """Create an optimizer of this rank's shards, once they are loaded.
