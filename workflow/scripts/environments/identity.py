@@ -98,7 +98,10 @@ def _decides_installed(environment: Environment, installation: Installed) -> dic
 
 
 def _decides_image(environment: Environment, realization: Realization) -> dict[str, Any]:
-    from environments.recipe import copied_files, recipe  # imported here: Jinja would slow every start
+    from environments.recipe import (  # imported here: spython would slow every start
+        copied_files,
+        recipe,
+    )
 
     parent = environment.parent
     if brought := environment.brought(realization):
