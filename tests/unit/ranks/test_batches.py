@@ -203,6 +203,7 @@ def test_heterogeneous_ranks_have_own_cores_and_samples(tmp_path: Path) -> None:
 def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> None:
     mesh = {"pipeline": 2, "data": 2, "sharded": 1, "tensor": 1}
     spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
+    spec["levels"] = {"schedule": "1f1b"}
     ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
     assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
     assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2

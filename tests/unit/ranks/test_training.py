@@ -78,6 +78,10 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
     )
 
 
+TWO_NODES = {"nodes": 2, "batch_size": 32}
+BERT = {"model": "bert-nano", "dataset": "synthetic-tokens-32-16-64"}
+DLRM = {"model": "dlrm-nano", "dataset": "synthetic-clicks-20-64"}
+UNET = {"model": "unet-nano", "dataset": "synthetic-regions-16x8x3-3-64"}
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
 N_TOKEN_PARAMETERS = model_graph("gpt-nano", "wikitext-2-small").parameters
 
@@ -122,17 +126,13 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
             marks=pytest.mark.every_framework,
         ),
         *(
-            pytest.param(
-                framework,
-                {"model": model, "dataset": f"synthetic-{dataset}-64", "epochs": 2},
-                marks=pytest.mark.every_framework,
-            )
+            pytest.param(framework, {**model, "epochs": 2}, marks=pytest.mark.every_framework)
             for framework in ("tensorflow-single", "jax-single")
-            for model, dataset in (
-                ("bert-nano", "tokens-32-16"),
-                ("dlrm-nano", "clicks-20"),
-                ("unet-nano", "regions-16x8x3-3"),
-            )
+            for model in (BERT, DLRM, UNET)
+        ),
+        *(
+            pytest.param("pytorch-fsdp", {**model, **TWO_NODES}, marks=pytest.mark.every_framework)
+            for model in (BERT, DLRM)
         ),
         ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
         pytest.param(
