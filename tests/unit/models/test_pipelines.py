@@ -32,12 +32,12 @@ def test_ranks_hold_outputs_of_microbatches_in_flight() -> None:
 ORDERS = """
 import json, sys
 from types import SimpleNamespace
-from ranks.libraries.pytorch_mesh import SCHEDULES
+from ranks.libraries.pytorch_mesh import SCHEDULES, get_schedule_class
 
 def order(name, n_ranks, n_microbatches, numbers):
     stage = dict(num_stages=len(numbers) * n_ranks, group_size=n_ranks, group_rank=0, submod=None, has_backward=True)
     own = [SimpleNamespace(stage_index=i, is_first=i == 0, is_last=False, **stage) for i in numbers]
-    schedule = SCHEDULES[name](own, n_microbatches, loss_fn=len, scale_grads=False)
+    schedule = get_schedule_class(SCHEDULES[name])(own, n_microbatches, loss_fn=len, scale_grads=False)
     return [
         [[action.computation_type.value, action.stage_index, action.microbatch_index] for action in actions if action]
         for actions in schedule.pipeline_order.values()

@@ -20,15 +20,8 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -63,12 +56,12 @@ from ranks.libraries.pytorch_layers import Experts, FeedForwards
 from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
 from ranks.worker.context import Context
 
-SCHEDULES = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    INTERLEAVED: ScheduleInterleaved1F1B,
-    ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
-    ZERO_BUBBLE_V: ScheduleZBVZeroBubble,
+SCHEDULES = {  # as PyTorch names them
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    INTERLEAVED: "Interleaved1F1B",
+    ZERO_BUBBLE: "InterleavedZeroBubble",
+    ZERO_BUBBLE_V: "ZBVZeroBubble",
 }
 
 
@@ -284,7 +277,7 @@ class Pipeline:
             )
             for number, (module, _) in stages_by_number.items()
         ]
-        kind = SCHEDULES[context.levels["schedule"]]
+        kind = get_schedule_class(SCHEDULES[context.levels["schedule"]])
         # Joining the logits of all microbatches copies them, and a language model needs them no more. PyTorch
         # 2.6 cannot leave it out.
         can_leave_out = "return_outputs" in inspect.signature(kind.step).parameters
