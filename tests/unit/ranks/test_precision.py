@@ -56,9 +56,9 @@ def is_bfloat16(folder: Path) -> bool:
                 ("pytorch-fsdp", {"reduce_dtype": "fp32"}),
                 ("pytorch-mesh", {"parallelism": "pipeline2-tensor2", "microbatches": 2}),
                 ("pytorch-mesh", {"parallelism": "data2-sharded2", "clip_norm": 100.0}),
-                ("deepspeed", {"parallelism": "sharded", "sharding": "optimizer"}),
-                ("deepspeed", {"parallelism": "sharded", "sharding": "gradients"}),
-                ("deepspeed", {"parallelism": "sharded", "sharding": "parameters", "model": "llama-nano"}),
+                ("deepspeed", {"parallelism": "sharded2", "sharding": "optimizer"}),
+                ("deepspeed", {"parallelism": "sharded2", "sharding": "gradients"}),
+                ("deepspeed", {"parallelism": "sharded2", "sharding": "parameters", "model": "llama-nano"}),
                 ("jax", {"parallelism": "sharded2-tensor2", "sync_every": 2}),
                 ("jax", {"clip_norm": 100.0}),
             )
@@ -87,8 +87,8 @@ def test_bfloat16_weights_have_no_float32_copy(
                 ("pytorch-mesh", {"parallelism": "pipeline2", "microbatches": 4, "schedule": "zero-bubble"}),
                 ("pytorch-ddp", {"reduce_dtype": "bf16"}),
                 ("pytorch-ddp", {"reduce_dtype": "bf16", "trace": "phases"}),
-                ("deepspeed", {"reduce_dtype": "bf16"}),
-                ("deepspeed", {"parallelism": "sharded", "reduce_dtype": "fp32"}),
+                ("deepspeed", {"parallelism": "sharded2", "reduce_dtype": "bf16", "sharding": "optimizer"}),
+                ("deepspeed", {"parallelism": "sharded2", "reduce_dtype": "fp32"}),
                 ("jax", {"parallelism": "sharded2"}),
                 ("jax", {"reduce_dtype": "bf16"}),
             )
