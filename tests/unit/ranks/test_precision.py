@@ -59,7 +59,7 @@ def is_bfloat16(folder: Path) -> bool:
                 ("deepspeed", {"parallelism": "sharded2", "sharding": "optimizer"}),
                 ("deepspeed", {"parallelism": "sharded2", "sharding": "gradients"}),
                 ("deepspeed", {"parallelism": "sharded2", "sharding": "parameters", "model": "llama-nano"}),
-                ("jax", {"parallelism": "sharded2-tensor2", "sync_every": 2}),
+                ("jax", {"parallelism": "sharded2", "sync_every": 2}),
                 ("jax", {"clip_norm": 100.0}),
             )
         ),
