@@ -237,6 +237,16 @@ def test_unfused_attention_of_jax_needs_an_accelerator() -> None:
     assert unsupported_reason(site, {**unfused, "framework": "pytorch-single"}) is None
 
 
+def test_bfloat16_along_a_tensor_axis_of_jax_needs_a_gpu() -> None:
+    site = load_site("local")
+    levels = {**levels_of("jax"), "precision": "bf16", "parallelism": "sharded2-tensor2"}
+    facts = {"precision": "bf16", "device": "cpu"}
+    assert stated(unsupported_reason(site, levels)) == ("unsupported-precision", facts)
+    assert unsupported_reason(replace(site, device="cuda"), levels) is None
+    assert unsupported_reason(site, {**levels, "parallelism": "sharded2"}) is None
+    assert unsupported_reason(site, {**levels, "framework": "pytorch-mesh"}) is None
+
+
 def levels_of(framework: str) -> dict[str, object]:
     return {**plan_design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
 

@@ -70,6 +70,9 @@ def test_ranks_with_different_batches_validate_shards(trainings: Trainings) -> N
 def test_shards_in_mixed_precision_train_nearly_alike(trainings: Trainings) -> None:
     amp, fp32 = (trainings.losses("deepspeed", **zero("parameters", precision=p)) for p in ("amp", "fp32"))
     assert 0 < abs(amp[0] - fp32[0]) < 0.05
+    levels = {"batch_size": 32, "nodes": 2, "precision": "amp", "reduce_dtype": "bf16"}
+    (replicated,) = trainings.losses("deepspeed", **levels)
+    assert 0 < abs(replicated - fp32[0]) < 0.05
 
 
 @EVERY

@@ -61,7 +61,7 @@ def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> No
 
 
 @pytest.mark.every_framework
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("precision", ["fp32", "amp", "bf16"])
 def test_fsdp_trains_batch_normalization_like_ddp(
     trainings: Trainings, tmp_path: Path, precision: str
 ) -> None:

@@ -266,6 +266,15 @@ def _unsupported_arithmetic(
             precision="tf32",
             device=device_kind,
         )
+    is_on_xla = framework.environment == JAX and device_kind == "cpu"
+    if is_on_xla and levels["precision"] in ("amp", "bf16") and "tensor" in levels["parallelism"]:
+        return Note(
+            "unsupported-precision",
+            f"site {site.name} trains on processors, for which XLA cannot compile sums of bfloat16 along a "
+            "tensor axis",
+            precision=levels["precision"],
+            device=device_kind,
+        )
     if levels["autotune"] == "none" and device_kind == "cpu":
         return Note(
             "no-autotuning",
@@ -274,7 +283,7 @@ def _unsupported_arithmetic(
             autotune="none",
             device=device_kind,
         )
-    if levels["attention"] == "unfused" and device_kind == "cpu" and framework.environment == JAX:
+    if levels["attention"] == "unfused" and is_on_xla:
         return Note(
             "no-fused-attention",
             f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "

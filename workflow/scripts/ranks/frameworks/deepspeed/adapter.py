@@ -85,10 +85,9 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
     ZeRO allocates a whole bucket for gradients, by default one of 2 GB, so that it would be most of the
     memory of a small model. A bucket of all weights sends the same messages.
     """
-    levels, is_bfloat16 = context.levels, has_bfloat16_weights(context.levels)
-    has_no_float32 = levels["precision"] == "bf16"
-    chosen = levels["reduce_dtype"] != "default"
-    return {
+    levels = context.levels
+    is_bfloat16, is_alone = has_bfloat16_weights(levels), levels["precision"] == "bf16"
+    settings = {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": float(levels["clip_norm"]),
         "timers": {"throughput": {"enabled": False}},
@@ -102,19 +101,18 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
             "enabled": levels["precision"] == "amp" and not is_bfloat16,
             "dtype": "bfloat16",
         },
-        "bf16": {
-            "enabled": is_bfloat16,
-            "bf16_master_weights_and_grads": has_no_float32,
-            "bf16_optimizer_states": has_no_float32,
-        },
-        # Otherwise batch normalization would have running statistics in float32 beside weights in bfloat16.
-        **(
-            {"data_types": {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary", "load"]}}
-            if is_bfloat16
-            else {}
-        ),
-        **({"communication_data_type": levels["reduce_dtype"]} if chosen else {}),
     }
+    if is_bfloat16:
+        settings["bf16"] = {
+            "enabled": True,
+            "bf16_master_weights_and_grads": is_alone,
+            "bf16_optimizer_states": is_alone,
+        }
+        # Otherwise batch normalization would have running statistics in float32 beside weights in bfloat16.
+        settings["data_types"] = {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary", "load"]}
+    if levels["reduce_dtype"] != "default":
+        settings["communication_data_type"] = levels["reduce_dtype"]
+    return settings
 
 
 def has_fused_adam(context: Context) -> bool:
@@ -141,6 +139,7 @@ def trainer(context: Context) -> Trainer:
     """Return a trainer whose model and optimizer are DeepSpeed's engine."""
     import deepspeed
     import torch
+    from deepspeed.utils import safe_get_full_fp32_param
 
     from ranks.libraries.channels_first import canonical
     from ranks.libraries.pytorch import PyTorchTrainer, adam_settings, build, load, rotary_buffers, tensors
@@ -226,6 +225,9 @@ def trainer(context: Context) -> Trainer:
             for name, tensor in tensors(self.module, self.graph).items():
                 with deepspeed.zero.GatheredParameters(parameters(tensor)):
                     operator = self.graph.by_name[name.rpartition(".")[0]]
+                    # Of weights in bfloat16, ZeRO has the ones in float32 beside them.
+                    precise = safe_get_full_fp32_param(tensor) if self.stage and parameters(tensor) else None
+                    tensor = tensor if precise is None else precise
                     arrays[name] = canonical(tensor.detach().float().cpu().numpy(), operator, self.graph)
             return arrays
 
