@@ -143,6 +143,8 @@ class Trainer(Training):
 
     def dropped_token_shares(self) -> dict[str, float]:
         """See Training. The shares of a load add up to the number of batches."""
+        if not any(name.endswith(".load") for name in self.context.graph.statistics):
+            return {}
         loads = {name: load for name, load in self.statistics().items() if name.endswith(".load")}
         return {name.removesuffix(".load"): float(load[-1] / load.sum()) for name, load in loads.items()}
 
