@@ -581,7 +581,9 @@ class JaxTrainer(Trainer):
             mark("metrics", gradients)
             return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, sums[None]
         if layout.replicas > 1:
-            reduce_dtype = REDUCE_DTYPES.get(levels["reduce_dtype"])
+            # XLA sums bfloat16 as float32 on CPUs, and fails to compile some of these sums (jax 0.10).
+            is_on_cpu = jax.default_backend() == "cpu"
+            reduce_dtype = jnp.float32 if is_on_cpu else REDUCE_DTYPES.get(levels["reduce_dtype"])
             gradients = layout.averaged(mark.hold_back("wait", gradients), reduce_dtype)
         gradients = mark.hold_back("optimizer", gradients)
         if limit := levels["clip_norm"]:
