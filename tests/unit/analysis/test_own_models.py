@@ -9,6 +9,7 @@ from analysis import conditions
 from analysis.efficiency import COUNTED, FROM_GRAPH, notes, summarize
 from analysis.efficiency import measure as measure_efficiency
 from analysis.strategies import cell_requirements
+from declared.factors import factor_table
 from support.own_models import own_models_in
 from support.sentences import sentence
 
@@ -38,10 +39,10 @@ def test_counted_operations_give_utilization(tmp_path: Path, runs: pd.DataFrame)
 
 @pytest.mark.parametrize(("model", "is_known"), [("ours", False), ("small-cnn", True)])
 def test_bytes_of_an_own_module_are_unknown(tmp_path: Path, model: str, is_known: bool) -> None:
+    defaults = {name: entry["default"] for name, entry in factor_table().items() if "default" in entry}
     levels = {
-        "framework": "deepspeed", "model": model, "dataset": "digits", "parallelism": "sharded", "sync_every": 1,
-        "sharding": "parameters", "microbatches": 1, "optimizer": "sgd", "momentum": 0.9, "nodes": 2,
-        "schedule": "1f1b", "precision": "fp32",
+        **defaults, "framework": "deepspeed", "model": model, "dataset": "digits", "parallelism": "sharded",
+        "sync_every": 1, "nodes": 2,
     }  # fmt: skip
     run = {"ranks": 2, "local_batch": 32, "placement": "emulated"}
     with own_models_in(tmp_path, ours={}):

@@ -50,7 +50,7 @@ def test_all_ranks_see_equal_samples_and_get_the_strategy(site: Site) -> None:
     for level, run in runs.items():
         layout = run.geometry
         assert (layout.ranks, layout.replicas, layout.local_batch, layout.effective_batch) == (4, 1, 64, 64)
-        assert specs[level]["mesh"] == {"pipeline": 1, "data": 1, "sharded": 1, "tensor": 4}
+        assert specs[level]["mesh"] == {"pipeline": 1, "data": 1, "experts": 1, "sharded": 1, "tensor": 4}
         assert strategy.from_json(specs[level]["strategy"]) == run.strategy
     conv = {level: fields["strategy"]["conv1"] for level, fields in specs.items()}
     assert conv["data"] == conv["expert"] == {"degrees": [4, 1, 1, 1], "devices": [0, 1, 2, 3]}

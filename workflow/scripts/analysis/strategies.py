@@ -96,7 +96,7 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
             "sync_every": int(levels["sync_every"]),
         }
         rank_needs = needs(graph, mesh, int(run["local_batch"]), mesh_levels)
-    except (InputError, KeyError, ValueError):
+    except (InputError, ValueError):
         return None
     largest = max(rank_needs, key=lambda need: need.memory)
     largest_sender = max(rank_needs, key=lambda need: sum(need.sent.values()))
