@@ -1,5 +1,6 @@
 """A PyTorch module with running statistics, for tests of modules of the user's own."""
 
+import torch
 from torch import nn
 
 
@@ -14,3 +15,15 @@ def make_normalized(classes: int, channels: int) -> nn.Module:
         nn.BatchNorm1d(32),
         nn.Linear(32, classes),
     )
+
+
+class Pair(nn.Module):
+    """Return a tuple in place of logits."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.layers = make_normalized(classes, channels)
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and images."""
+        return self.layers(images), images

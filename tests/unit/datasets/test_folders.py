@@ -293,6 +293,7 @@ PNG = encode(Image.new("L", (4, 4)), "PNG")
 IMAGES = {"train/ash/a.png": PNG, "val/ash/a.png": PNG}
 TOKENS = {"train.bin": bytes(100), "val.bin": bytes(100)}
 MEGATRON = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little")
+LLM_C = (20240520).to_bytes(4, "little")  # with version 1
 SHARD = {"a.png": PNG, "a.cls": b"0"}
 
 
@@ -314,6 +315,8 @@ SHARD = {"a.png": PNG, "a.cls": b"0"}
         ("token-files", {**TOKENS, "val.idx": bytes(99)}, "wrong-format", "val.idx"),
         ("token-files", {**TOKENS, "val.idx": MEGATRON + b"\x08" + b"\xff" * 16}, "wrong-format", "val.idx"),
         ("token-files", {**TOKENS, "val.idx": MEGATRON + b"\x08" + bytes(16)}, "wrong-size", "val.bin"),
+        ("webdataset", {"train.tar": {**SHARD, "a.PNG": PNG}, "val.tar": SHARD}, "wrong-format", "train.tar"),
+        ("token-files", {**TOKENS, "val.bin": LLM_C + b"\x07" + bytes(1200)}, "wrong-format", "val.bin"),
         ("parquet", {"train.parquet": b"PAR1", "val.parquet": b"PAR1"}, "broken-archive", "train.parquet"),
         ("parquets", IMAGES, "unknown-name", ""),
     ],
@@ -345,3 +348,109 @@ def test_file_of_both_parts_is_refused(tmp_path: Path, declared: Callable[..., d
     with pytest.raises(InputError) as refused:
         declared("image-folder", folder, 8, validation="t*/a*")
     assert_refusal(refused.value, "duplicate", file=str(folder / "train/ash/b.jpeg"))
+
+
+def test_several_pictures_of_one_class_are_refused(tmp_path: Path) -> None:
+    for path, content in IMAGES.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        declare_folder("image-folder", tmp_path, "mine", 8)
+    assert (refused.value.code, refused.value.key) == ("out-of-range", "classes")
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_link_to_nothing_and_pipe_are_refused(tmp_path: Path, is_link: bool) -> None:
+    folder = write_image_folder(tmp_path / "trees")
+    file = folder / "train" / "oak" / "z.png"
+    file.symlink_to("nothing") if is_link else os.mkfifo(file)
+    with pytest.raises(InputError) as refused:
+        declare_folder("image-folder", folder, "mine", 8)
+    assert_refusal(refused.value, "system-error", file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "option"),
+    [
+        ({"name": "a b"}, "bad-pattern", "--name"),
+        ({"name": "cifar-10"}, "duplicate", "--name"),
+        ({"channels": 2}, "out-of-range", "--channels"),
+        ({"size": 0}, "out-of-range", "--size"),
+        ({"vocabulary": -1}, "out-of-range", "--vocabulary"),
+    ],
+)
+def test_wrong_option_is_refused_before_files_are_read(
+    tmp_path: Path, options: dict[str, Any], code: str, option: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        declare_folder("image-folder", tmp_path / "nowhere", **{"name": "mine", "size": 8, **options})
+    assert_refusal(refused.value, code, file=option)
+
+
+BYTES = pa.struct([("bytes", pa.binary())])
+CLASS_NAMES = {
+    "huggingface": json.dumps({"info": {"features": {"tree": {"_type": "ClassLabel", "names": []}}}})
+}
+
+
+def pictures(labels: list[int], content: Any = PNG, kind: pa.DataType = BYTES) -> pa.Table:
+    return pa.table({"img": pa.array([{"bytes": content}] * len(labels), kind), "label": labels})
+
+
+@pytest.mark.parametrize(
+    ("table", "code", "key"),
+    [
+        (pictures([0, -1]), "wrong-format", ""),
+        (pictures([0, 2**40]), "out-of-range", "classes"),
+        (pictures([0, 1], "/a/file.png", pa.struct([("bytes", pa.string())])), "wrong-format", ""),
+        (pa.table({"input_ids": pa.array([[], []], pa.list_(pa.int64()))}), "wrong-count", ""),
+        (pa.table({"input_ids": [[3, -1, 2, 1, 0]]}), "out-of-range", ""),
+        (pa.table({"input_ids": [[3, 2**40, 2, 1, 0]]}), "out-of-range", ""),
+    ],
+)
+def test_parquet_of_wrong_numbers_is_refused(tmp_path: Path, table: pa.Table, code: str, key: str) -> None:
+    for part in ("train", "val"):
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    with pytest.raises(InputError) as refused:
+        declare_folder("parquet", tmp_path, "mine", 2)
+    assert (refused.value.code, refused.value.key) == (code, key)
+
+
+def test_damaged_page_of_parquet_is_refused(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        pq.write_table(pictures([0, 1]), tmp_path / f"{part}.parquet", compression="snappy")
+    content = bytearray((tmp_path / "train.parquet").read_bytes())
+    content[20:120] = b"\xff" * 100
+    (tmp_path / "train.parquet").write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        declare_folder("parquet", tmp_path, "mine", 2)
+    assert_refusal(refused.value, "broken-archive", file=str(tmp_path / "train.parquet"))
+
+
+def test_class_names_of_a_missing_column_are_ignored(
+    tmp_path: Path, declared: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "hub").mkdir()
+    for part in ("train", "val"):
+        table = pictures([0, 2]).replace_schema_metadata(CLASS_NAMES)
+        pq.write_table(table, tmp_path / "hub" / f"{part}.parquet")
+    assert declared("parquet", tmp_path / "hub", 2)["classes"] == 3
+
+
+def test_file_without_tokens_takes_no_sequence_away(
+    tmp_path: Path, declared: Callable[..., dict[str, Any]]
+) -> None:
+    (tmp_path / "text").mkdir()
+    for name, rows in {"train-0": [[1] * 9], "train-1": [], "val-0": [[0] * 5]}.items():
+        table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int64()))})
+        pq.write_table(table, tmp_path / "text" / f"{name}.parquet")
+    assert declared("parquet", tmp_path / "text", 2)["train_samples"] == 4
+    assert len(prepared(tmp_path)["train"][0]) == 4
+
+
+def test_token_beyond_the_declared_vocabulary_is_refused(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        write_nanogpt(tmp_path, name, np.arange(30))
+    with pytest.raises(InputError) as refused:
+        declare_folder("token-files", tmp_path, "mine", 2, vocabulary=29)
+    assert (refused.value.code, refused.value.got) == ("out-of-range", (0, 29))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
+from declared import configuration, own_models
 from declared.models import find_graph, model_graph
 from declared.own_models import load_own_model
 from declared.study import load_study
@@ -27,6 +28,7 @@ LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
         ({"class": None}, "missing-key", "class", []),
         ({"inputs": "sounds"}, "not-one-of", "inputs", ["images"]),
         ({"clas": "x"}, "unknown-key", "clas", ["class"]),
+        ({"arguments": {"a": [1, float("nan")]}}, "wrong-type", "arguments.a", ["nan"]),
     ],
 )
 def test_wrong_own_model_is_refused(
@@ -44,6 +46,38 @@ def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     assert (refused.value.code, str(refused.value.file)) == ("broken-file", "README.md")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try:\n    import fast\nexcept ImportError:\n    class Net: pass",
+        "if True:\n    pass\nelse:\n    def Net(): pass",
+        "Net: type = object",
+        "import nets as Net",
+        "from nets import *",
+    ],
+)
+def test_class_may_be_defined_anywhere_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    (tmp_path / "net.py").write_text(code)
+    monkeypatch.setattr(own_models, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(configuration, "CHECKOUT", tmp_path)
+    with own_models_in(tmp_path / "models", ours={"file": "net.py", "class": "Net"}):
+        assert load_own_model("ours").class_name == "Net"
+
+
+@pytest.mark.parametrize("code", ["x = " + "a." * 100_000 + "b", "x = " + "-" * 100_000 + "1"])
+def test_file_too_deep_to_parse_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    (tmp_path / "net.py").write_text(code)
+    monkeypatch.setattr(own_models, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(configuration, "CHECKOUT", tmp_path)
+    with own_models_in(tmp_path / "models", ours={"file": "net.py"}), pytest.raises(InputError) as refused:
+        load_own_model("ours")
+    assert refused.value.code == "broken-file"
+
+
 def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
     with own_models_in(tmp_path, small_cnn={}), pytest.raises(InputError) as refused:
         model_graph("small-cnn", "digits")
@@ -51,12 +85,12 @@ def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
 
 
 def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
-    arguments = {"of": "{classes}", "sides": [1, 2], "high": "{height}"}
+    arguments = {"of": "{classes}", "sides": [1, "{width}"], "high": {"at": "{height}"}}
     tokens = {"inputs": "tokens", "arguments": {"v": "{vocabulary}", "n": "{length}"}}
     with own_models_in(tmp_path, ours={"arguments": arguments}, theirs=tokens):
         image, text = model_graph("ours", "digits"), model_graph("theirs", "synthetic-tokens-50-7")
         assert find_graph("ours", "digits") is None  # its size is unknown before a run
-    assert image.module and image.module["arguments"] == {"of": 10, "sides": [1, 2], "high": 8}
+    assert image.module and image.module["arguments"] == {"of": 10, "sides": [1, 8], "high": {"at": 8}}
     assert (image.shape, image.module.shape, image.vocabulary) == ((8, 8, 1), (10,), None)
     assert text.module and text.module["arguments"] == {"v": 50, "n": 7}
     assert (text.shape, text.module.shape, text.vocabulary) == ((7,), (7, 50), 50)
@@ -67,6 +101,7 @@ def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
     [
         ({}, "synthetic-tokens-50-7", "tokens"),
         ({"arguments": {"v": "{vocabulary}"}}, "digits", "{vocabulary}"),
+        ({"arguments": {"v": ["{vocabulary}"]}}, "digits", "{vocabulary}"),
     ],
 )
 def test_own_model_does_not_fit_other_data(

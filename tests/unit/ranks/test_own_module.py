@@ -76,11 +76,20 @@ def test_fsdp_trains_batch_normalization_like_ddp(
 
 
 @pytest.mark.every_framework
-def test_logits_of_another_shape_end_the_run(trainings: Trainings, tmp_path: Path) -> None:
-    arguments = {"classes": 7, "channels": "{channels}"}
-    with own_models_in(tmp_path, seven={"arguments": arguments}), pytest.raises(AssertionError) as failed:
-        trainings.train("pytorch-single", model="seven", batch_size=64)
-    assert "[2, 7]" in str(failed.value) and "[2, 10]" in str(failed.value)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arguments": {"classes": 7, "channels": "{channels}"}}, ["[2, 7]", "[2, 10]"]),
+        ({"class": "Pair"}, ["tuple", "[2, 10]"]),
+        ({"blocks": ["Convd2d"]}, ["Convd2d", "blocks"]),
+    ],
+)
+def test_module_that_is_not_as_declared_ends_the_run(
+    trainings: Trainings, tmp_path: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    with own_models_in(tmp_path, wrong=changes), pytest.raises(AssertionError) as failed:
+        trainings.train("pytorch-single", model="wrong", batch_size=64)
+    assert all(word in str(failed.value) for word in words)
 
 
 @pytest.mark.every_framework

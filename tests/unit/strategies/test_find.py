@@ -72,6 +72,8 @@ def test_a_search_may_leave_out_the_random_start():
         (["--devices", "10", "--node", "4"], "indivisible-devices", "--devices", 10, "4"),
         (["--devices", "6", "--node", "3"], "indivisible-batch", "--batch-size", 64, "66"),
         (["--topology", "virtual", "--devices", "16"], "missing-key", "--links", None, "virtual"),
+        (["--seed", "-1"], "out-of-range", "--seed", -1, "0"),
+        (["--links", "1e-300"], "bad-pattern", "--links", "1e-300", "0.01"),
         (["--precision", "bf16"], "missing-key", "--precision", "bf16", "p100"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
@@ -123,6 +125,14 @@ def test_model_beyond_memory_is_refused(planner):
         find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", *options))
     assert (refused.value.code, refused.value.file) == ("too-little-memory", "vgg-16")
     assert refused.value.got > 16e9 and "16.0 GB" in refused.value.expected
+
+
+def test_step_beyond_the_clock_is_refused(planner):
+    assert planner.exists()
+    options = ["--batch-size", "10000000", "--topology", "virtual", "--devices", "1", "--proposals", "1"]
+    with pytest.raises(InputError) as refused:
+        find.search(parse_question("--model", "vgg-16", *options, "--restarts", "1"))
+    assert (refused.value.code, refused.value.file, refused.value.got) == ("too-slow", "--batch-size", 10**7)
 
 
 def test_search_writes_table_answers_and_figures(planner, tmp_path, capsys):

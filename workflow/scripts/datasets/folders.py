@@ -211,12 +211,14 @@ def read_shards(folder: Folder, part: str) -> Iterator[Picture]:
         InputError: If a shard cannot be read, or a sample has no picture or no class.
     """
     for shard in folder.names[part]:
-        for key, fields in itertools.groupby(_members(folder, shard), key=lambda member: member[0]):
-            contents = {extension: content for _, extension, content in fields}
+        for key, members in itertools.groupby(_members(folder, shard), key=lambda member: member[0]):
+            fields = [(extension, content) for _, extension, content in members]
+            contents = dict(fields)
             pictures = [content for extension, content in contents.items() if extension in PICTURE_SUFFIXES]
             label = contents.get("cls", b"").strip()
-            if len(pictures) != 1 or not re.fullmatch(rb"[0-9]{1,9}", label):
-                problem = f"sample {key!r} has the extensions {', '.join(contents)}"
+            is_labelled = re.fullmatch(rb"[0-9]{1,9}", label)
+            if len(pictures) != 1 or not is_labelled or len(contents) < len(fields):
+                problem = f"sample {key!r} has the extensions {', '.join(name for name, _ in fields)}"
                 raise folder.error("wrong-format", problem, "a picture and a number in .cls", shard, key)
             yield Picture(f"{folder.path / shard}/{key}", pictures[0], int(label))
 
@@ -307,6 +309,9 @@ def _map_tokens(folder: Folder, name: str, index: Path | None) -> np.ndarray:
         stored, n_tokens = _read_index(folder, index)
     elif (magic, version) in LLM_C_TYPES:
         start, stored, n_tokens = LLM_C_HEADER_BYTES, LLM_C_TYPES[magic, version], declared
+    elif versions := [known for number, known in LLM_C_TYPES if number == magic]:
+        problem = f"has llm.c's magic number {magic} with version {version}"
+        raise folder.error("wrong-format", problem, f"version {versions[0]}", name, version)
     n_bytes, size = file.stat().st_size - start, np.dtype(stored).itemsize
     if n_bytes <= 0 or n_bytes % size or n_tokens not in (None, n_bytes // size):
         expected = f"{n_tokens or 'whole'} tokens of {size} bytes"

@@ -5,6 +5,7 @@ classes in the metadata of `datasets`, or `label`), or a column of tokens (`inpu
 lists of integers).
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,9 +38,12 @@ def read_pictures(file: Path) -> Iterator[tuple[bytes, int]]:
             for content, number in zip(
                 batch.column(picture).field("bytes").to_pylist(), batch.column(label).to_pylist(), strict=True
             ):
-                if content is None or not isinstance(number, int):
-                    problem = f"row {row} has no picture with a class"
-                    raise InputError("wrong-format", problem, file=file, got=row)
+                if not isinstance(content, bytes) or not isinstance(number, int) or number < 0:
+                    problem, expected = (
+                        f"row {row} has no picture with a class",
+                        "bytes, and a class from 0 on",
+                    )
+                    raise InputError("wrong-format", problem, file=file, got=row, expected=expected)
                 yield content, number
                 row += 1
 
@@ -75,9 +79,11 @@ def class_names(file: Path) -> list[str]:
         return next(iter(_class_features(opened.schema_arrow).values()), [])
 
 
-def _open(file: Path) -> Any:
+@contextlib.contextmanager
+def _open(file: Path) -> Iterator[Any]:
     try:
-        return pq.ParquetFile(file, memory_map=True)
+        with pq.ParquetFile(file, memory_map=True) as opened:
+            yield opened
     except (pa.ArrowException, OSError) as error:
         problem = f"cannot be read: {error}"
         raise InputError("broken-archive", problem, file=file, expected="a Parquet file") from None
@@ -90,7 +96,7 @@ def _class_features(schema: Any) -> dict[str, list[str]]:
         return {
             name: list(map(str, feature["names"]))
             for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+            if name in schema.names and isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     except (KeyError, TypeError, AttributeError, ValueError):
         return {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from common.errors import InputError
 
@@ -46,6 +46,8 @@ def read_picture(source: Path | bytes, name: object) -> Image.Image:
                 rgba = image.convert("RGBA")
                 return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
             return image.convert("L" if image.mode in ("1", "L") else "RGB")
+    except UnidentifiedImageError:
+        raise _unknown(name, "has none of Pillow's formats", "a picture, or a hidden file") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise _unknown(name, f"cannot be read: {error}", "a picture, or a hidden file") from None
 

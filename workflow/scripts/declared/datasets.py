@@ -50,6 +50,7 @@ FRESH_NAMES = {
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
 FRESH_SAMPLES = 10240
+MAX_CLASSES = 10**7  # of samples, and tokens of a vocabulary
 _SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
 _CLASSES = r"(?P<classes>[1-9]\d{0,4})"
 _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"
@@ -147,11 +148,11 @@ class DatasetKeys(Keys):
         "height, width, channels of images; with texts and token-files the tokens of a sequence, one number"
     )
     vocabulary: Maybe[int] = optional(
-        "with texts and token-files: number of different tokens, at least; of text8 27", ge=2
+        "with texts and token-files: number of different tokens, at least; of text8 27", ge=2, le=MAX_CLASSES
     )
     classes: Maybe[
         Annotated[tuple[Annotated[str, Rules("a name", pattern=r"\S")], ...], Rules(min_length=2)]
-        | Annotated[int, Rules(ge=2)]
+        | Annotated[int, Rules(ge=2, le=MAX_CLASSES)]
     ] = optional(
         "names of the classes in the order of their labels; for tiny-imagenet and image-folder their number, "
         "since the files have the names; for webdataset and parquet either; with texts and token-files none"
@@ -195,7 +196,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
                     hint="give it another name",
                 )
             if used is None or name in used:
-                _check_entry(name, entry, file, own=file is own)
+                check_entry(name, entry, file, own=file is own)
             entries[name] = entry
     return entries
 
@@ -208,7 +209,7 @@ def _lower_digests(entry: Any) -> None:
             file |= {key: file[key].lower() for key in ("md5", "sha256") if isinstance(file.get(key), str)}
 
 
-def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
+def check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
     """Raise InputError for the first mistake in an entry; ``own`` entries come from config/datasets.yaml."""
     if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
         problem = "such a name is drawn, not read"
@@ -387,7 +388,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
     """
     if name in datasets():
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
-            _check_entry(name, datasets()[name], OWN_DATASETS, own=True)
+            check_entry(name, datasets()[name], OWN_DATASETS, own=True)
         return datasets()[name]
     for drawn, pattern in _FRESH.items():
         if match := pattern.fullmatch(name):

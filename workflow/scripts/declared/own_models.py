@@ -6,8 +6,9 @@ So the graph of such a model is one operator whose weights and operations are un
 
 import ast
 import functools
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -103,12 +104,23 @@ class OwnModel(OwnModelKeys):
 
     def _arguments(self, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
         for name, value in self.arguments.items():
-            if isinstance(value, str) and (placeholder := PLACEHOLDER.fullmatch(value)):
-                if placeholder[1] not in sizes:
-                    names = ", ".join(f"{{{size}}}" for size in sizes)
-                    raise ValueError(f"its argument {name} is {value}; these samples have {names}")
-                value = sizes[placeholder[1]]
-            yield name, value
+            try:
+                yield name, _with_sizes(value, sizes)
+            except KeyError as unknown:
+                names = ", ".join(f"{{{size}}}" for size in sizes)
+                problem = f"its argument {name} has {{{unknown.args[0]}}}; these samples have {names}"
+                raise ValueError(problem) from None
+
+
+def _with_sizes(value: Any, sizes: dict[str, int]) -> Any:
+    """Return a value with numbers of the data set for names in braces, also in lists and mappings."""
+    if isinstance(value, list):
+        return [_with_sizes(part, sizes) for part in value]
+    if isinstance(value, dict):
+        return {name: _with_sizes(part, sizes) for name, part in value.items()}
+    if isinstance(value, str) and (placeholder := PLACEHOLDER.fullmatch(value)):
+        return sizes[placeholder[1]]
+    return value
 
 
 @functools.cache
@@ -143,19 +155,36 @@ def load_own_model(name: str) -> OwnModel:
     check_in_checkout(written.file, declaration, "file")
     for i, path in enumerate(written.files):
         check_in_checkout(path, declaration, f"files.{i}")
+    _check_arguments(written, declaration)
     _check_class(written, declaration)
     return OwnModel(name=name, declaration=declaration, **vars(written))
+
+
+def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:
+    """Raise InputError if an argument has a number that JSON has not: ranks read arguments as JSON."""
+    for name, value in written.arguments.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise InputError(
+                "wrong-type",
+                f"{value} is not finite",
+                file=declaration,
+                key=f"arguments.{name}",
+                got=value,
+                expected="a number, or a text that the class converts",
+            ) from None
 
 
 def _check_class(written: OwnModelKeys, declaration: Path) -> None:
     """Raise InputError if the Python file does not define or import the class."""
     try:
         code = ast.parse((CHECKOUT / written.file).read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise InputError(
-            "broken-file", f"is no Python: {error}", file=written.file, key="", got=str(error)
-        ) from None
-    if written.class_name not in (names := list(_defined_names(code))):
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        problem = f"is no Python: {error or type(error).__name__}"
+        raise InputError("broken-file", problem, file=written.file, got=str(error)) from None
+    names = list(_defined_names(code.body))
+    if not {written.class_name, "*"} & set(names):
         raise InputError(
             "unknown-name",
             f"{written.file} does not define {written.class_name}",
@@ -166,12 +195,21 @@ def _check_class(written: OwnModelKeys, declaration: Path) -> None:
         )
 
 
-def _defined_names(code: ast.Module) -> Iterator[str]:
-    for statement in code.body:
+def _defined_names(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Yield the names that statements of a module define or import, `*` for all names of another module."""
+    for statement in statements:
         match statement:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
                 yield name
-            case ast.ImportFrom(names=aliases):
+            case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
                 yield from (alias.asname or alias.name for alias in aliases)
             case ast.Assign(targets=targets):
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.If() | ast.Try() | ast.With():
+                children = ast.iter_child_nodes(statement)
+                bodies = (part.body if isinstance(part, ast.ExceptHandler) else [part] for part in children)
+                yield from _defined_names(
+                    part for body in bodies for part in body if isinstance(part, ast.stmt)
+                )

@@ -11,6 +11,7 @@ from common.text import alternatives
 from common.written import Keys, Rules, key, load, optional
 
 FOLDER = CHECKOUT / "config" / "topologies"
+MIN_GBIT_S = 0.01  # of a link: searches count a step's picoseconds in 64 bits
 
 
 def _share(meaning: str) -> Any:
@@ -52,7 +53,7 @@ class LinkKeys(Keys):
     """An entry of the key `levels`."""
 
     of: int = key("how many devices a node has; on the next level, how many nodes there are", ge=1, le=4096)
-    gbit_s: float = key("rate of the link of each, each way, in Gbit/s", ge=1e-6, le=1e9)
+    gbit_s: float = key("rate of the link of each, each way, in Gbit/s", ge=MIN_GBIT_S, le=1e9)
     latency_us: float = key("of a message, in microseconds", default=0, ge=0, le=1e9)
 
 

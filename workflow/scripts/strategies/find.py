@@ -20,14 +20,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import tables
-from common.errors import InputError, system_faults
+from common.errors import InputError, check_range, system_faults
 from common.files import write_json, write_text
 from common.notes import Note
 from common.text import alternatives, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
 from declared.site import Site, load_site
-from declared.topologies import load_topology
+from declared.topologies import MIN_GBIT_S, load_topology
 from environments.build import build
 from figures import style
 from models.graph import Graph
@@ -38,7 +38,8 @@ from models.soap import divide
 from plan.campaign import configured
 from strategies import draw
 from strategies.costs import Measured
-from strategies.problem import FASTEST, GRADIENTS, RING
+from strategies.engine import NEVER
+from strategies.problem import FASTEST, GRADIENTS, PICOSECONDS, RING
 from strategies.topology import FP32, PRECISIONS, Level, Topology, read_topology
 
 ENVIRONMENT = "planner"
@@ -49,11 +50,11 @@ MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
 MAX_RESTARTS = 1000
 RESTARTS = 8
-MAX_RATE = 1e6  # Gbit/s
-MAX_BUCKET_MIB = 1e6
-EXPECTED = {
-    "--links": "one or two rates in Gbit/s, such as 900,100",
-    "--buckets": "one or two limits in MiB, such as 1,25",
+MAX_SEED = 2**63 - 1
+# Limits of each number of an option, and what is expected. The engine counts picoseconds in 64 bits.
+LIMITS = {
+    "--links": (MIN_GBIT_S, 1e6, f"one or two rates in Gbit/s of {MIN_GBIT_S} or more, such as 900,100"),
+    "--buckets": (2**-20, 1e6, "one or two limits in MiB, such as 1,25"),
 }
 TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
@@ -182,6 +183,7 @@ def build_question(
             raise InputError(
                 "out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {maximum}"
             )
+    check_range("--seed", seed, 0, MAX_SEED)
     check_names("--model", [model], models())
     check_names("--gradients", [gradients], GRADIENTS)
     check_names("--precision", [precision], PRECISIONS)
@@ -189,7 +191,7 @@ def build_question(
     question = Question(
         sample_graph(model, image, tokens, classes),
         batch_size,
-        choose_topology(topology, devices, node, parse_numbers("--links", links, MAX_RATE), precision),
+        choose_topology(topology, devices, node, parse_numbers("--links", links), precision),
         proposals,
         seed,
         optimizer_numbers,
@@ -219,20 +221,21 @@ def check_names(option: str, names: Iterable[str], allowed: Iterable[str]) -> No
             raise InputError("unknown-name", f"'{name}' is unknown", file=option, got=name, **choices)
 
 
-def parse_numbers(option: str, text: str | None, maximum: float) -> list[float]:
+def parse_numbers(option: str, text: str | None) -> list[float]:
     """Return the numbers of an option, of which there are at most two."""
     try:
         numbers = [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
         numbers = [math.nan]
-    if len(numbers) > 2 or not all(0 < number < maximum for number in numbers):
-        raise InputError("bad-pattern", f"is '{text}'", file=option, got=text, expected=EXPECTED[option])
+    minimum, maximum, expected = LIMITS[option]
+    if len(numbers) > 2 or not all(minimum <= number < maximum for number in numbers):
+        raise InputError("bad-pattern", f"is '{text}'", file=option, got=text, expected=expected)
     return numbers
 
 
 def parse_buckets(text: str | None) -> BucketBytes:
     """Return the limits of the first and of all other buckets in bytes; one number is both."""
-    limits = [int(2**20 * number) for number in parse_numbers("--buckets", text, MAX_BUCKET_MIB)]
+    limits = [int(2**20 * number) for number in parse_numbers("--buckets", text)]
     return (limits[0], limits[-1]) if limits else BUCKET_BYTES
 
 
@@ -439,6 +442,14 @@ def search(question: Question, out: Path | None = None) -> None:
             alone.
     """
     answers = run_planner(question, interpreter())
+    if any((answer["seconds"] or 0) >= NEVER / PICOSECONDS for answer in answers):
+        raise InputError(
+            "too-slow",
+            f"a step takes more than {NEVER / PICOSECONDS:.0f} s, too long to simulate",
+            file="--batch-size",
+            got=question.batch,
+            hint="give fewer samples, or faster --links or --topology",
+        )
     if not any(answer["seconds"] for answer in answers):
         least_bytes = min(answer["memory_bytes"] for answer in answers)
         available = question.topology.device.memory_bytes

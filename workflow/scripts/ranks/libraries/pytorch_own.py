@@ -40,6 +40,11 @@ def build_own(operator: Operator) -> nn.Module:
     module = getattr(sys.modules[name], operator["class"])(**operator["arguments"])
     if not isinstance(module, nn.Module):
         raise TypeError(f"{operator['file']}: {operator['class']} made {module!r}, no torch.nn.Module")
+    classes = {type(layer).__name__ for layer in module.modules()}
+    if unknown := [name for name in operator["blocks"] if name not in classes]:
+        raise ValueError(
+            f"{operator['file']}: {operator['class']} has no layer of class {unknown[0]} (`blocks`)"
+        )
     return module
 
 
@@ -99,14 +104,17 @@ def count_sample_flops(graph: Graph, operator: Operator) -> float | None:
             samples = torch.zeros(N_COUNTED_SAMPLES, *shape, dtype=dtype)
         with FlopCounterMode(display=False) as counter:
             logits = module(samples)
-            logits.float().sum().backward()
+            if isinstance(logits, torch.Tensor):
+                logits.float().sum().backward()
     except Exception as error:  # Code of the user's may raise anything, and may be right on a real device.
         print(f"the operations of {operator['class']} are not counted: {type(error).__name__}: {error}")
         return None
-    if tuple(logits.shape) != (expected := (N_COUNTED_SAMPLES, *operator.shape)):
+    is_tensor, expected = isinstance(logits, torch.Tensor), [N_COUNTED_SAMPLES, *operator.shape]
+    if not is_tensor or list(logits.shape) != expected:
+        returned = f"logits of shape {list(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
         raise ValueError(
-            f"{operator['file']}: {operator['class']} returns logits of shape {list(logits.shape)} for "
-            f"{N_COUNTED_SAMPLES} samples; expected {list(expected)}"
+            f"{operator['file']}: {operator['class']} returns {returned} for {N_COUNTED_SAMPLES} samples; "
+            f"expected logits of shape {expected}"
         )
     return counter.get_total_flops() / N_COUNTED_SAMPLES
 
