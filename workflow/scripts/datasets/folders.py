@@ -309,7 +309,7 @@ def _map_tokens(folder: Folder, name: str, index: Path | None) -> np.ndarray:
         stored, n_tokens = _read_index(folder, index)
     elif (magic, version) in LLM_C_TYPES:
         start, stored, n_tokens = LLM_C_HEADER_BYTES, LLM_C_TYPES[magic, version], declared
-    elif versions := [known for number, known in LLM_C_TYPES if number == magic]:
+    elif versions := [with_magic for number, with_magic in LLM_C_TYPES if number == magic]:
         problem = f"has llm.c's magic number {magic} with version {version}"
         raise folder.error("wrong-format", problem, f"version {versions[0]}", name, version)
     n_bytes, size = file.stat().st_size - start, np.dtype(stored).itemsize
