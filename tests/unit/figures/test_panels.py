@@ -138,3 +138,8 @@ def test_markers_at_the_ends_of_a_log_axis_are_whole(axis):
         panels.AXIS_MARGIN * 0.8
     )  # of the axis: half a marker, where the axis is as wide as a panel of a page
     assert places.min() > half and places.max() < 1 - half
+
+
+def test_long_titles_of_panels_break_between_words():
+    assert panels.panel_title({"checkpointing": "blocks"}) == "activation checkpointing\nblocks"
+    assert panels.panel_title({"batch_size": 16}) == "batch size 16"

@@ -102,9 +102,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     assert unsplit.loc["conv2", "forward_s"] > 3 * unsplit.loc["flatten1", "forward_s"], (
         "which computes nothing"
     )
-    assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc[
-        "average_pool1", "update_s"
-    ] == 0
+    assert unsplit.loc["dense1", "update_s"] > 0 and unsplit.loc["average_pool1", "update_s"] == 0
     rows = pd.concat([line("point_to_point"), line("all_reduce")])
     write_table(rows, "network", Path("network.csv"))
     found.main(**FROM_TABLES)

@@ -171,6 +171,8 @@ def setting_note(runs: pd.DataFrame) -> str:
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
     setting = paragraph("setting", [*notes, *_missing_notes(runs)])
     brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
+    if own_models_note(runs):
+        brief = f"{brief} {OWN_MODELS_IN_BRIEF}".strip()
     return Note(setting.code, setting, **setting.facts, brief=brief)
 
 
@@ -482,6 +484,9 @@ def is_emulated(runs: pd.DataFrame) -> bool:
 def shared_interface_note(runs: pd.DataFrame) -> str:
     """Say whose traffic the bytes of an interface are if nodes are emulated; else return ""."""
     return SHARED_INTERFACE if is_emulated(runs) else ""
+
+
+OWN_MODELS_IN_BRIEF = "A PyTorch module of the user's own: only frameworks of PyTorch compare."
 
 
 def own_models_note(runs: pd.DataFrame) -> str:

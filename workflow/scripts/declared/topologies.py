@@ -36,12 +36,12 @@ class DeviceKeys(Keys):
 
     tflops: float = key(
         "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak",
-        gt=0,
+        ge=1e-6,
         le=1e9,
     )
     memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
-    bf16_tflops: float | None = optional("the same in bfloat16", gt=0, le=1e9)
+    bf16_tflops: float | None = optional("the same in bfloat16", ge=1e-6, le=1e9)
     reached: ReachedKeys = key("the shares of these that are reached", default_factory=ReachedKeys)
     launch_us: float = key(
         "what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9

@@ -210,9 +210,11 @@ def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -
 
 
 def _break_name(text: str) -> str:
-    """Return a text in lines of TITLE_CHARACTERS if it is a longer name, such as that of a data set."""
-    if len(text) <= TITLE_CHARACTERS or " " in text:
+    """Return a text in lines of TITLE_CHARACTERS: between words, or at the hyphens of a long name."""
+    if len(text) <= TITLE_CHARACTERS:
         return text
+    if " " in text:
+        return textwrap.fill(text, TITLE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
     lines = [""]
     for part in text.split("-"):
         joined = f"{lines[-1]}-{part}".removeprefix("-")
