@@ -142,7 +142,15 @@ def trainer(context: Context) -> Trainer:
     from deepspeed.utils import safe_get_full_fp32_param
 
     from ranks.libraries.channels_first import canonical
-    from ranks.libraries.pytorch import PyTorchTrainer, adam_settings, build, load, rotary_buffers, tensors
+    from ranks.libraries.pytorch import (
+        Checkpointed,
+        PyTorchTrainer,
+        adam_settings,
+        build,
+        load,
+        rotary_buffers,
+        tensors,
+    )
 
     def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return a weight as a list of parameters to gather, [] if it is a buffer."""
@@ -161,9 +169,13 @@ def trainer(context: Context) -> Trainer:
                 return super().make_module()
             config = configuration(context, self.stage, self.graph.parameters)
             with deepspeed.zero.Init(config_dict_or_path=config):
-                module = build(self.graph)
+                module = build(self.graph, context.levels["checkpointing"])
             for name, table in rotary_buffers(self.graph).items():
                 module.register_buffer(name, table)  # which zero.Init has rounded
+            for layer in module.modules():
+                if isinstance(layer, Checkpointed):
+                    # Otherwise ZeRO frees a block's parameters before its backward pass.
+                    layer.is_reentrant = True
             own = tensors(module, self.graph)
             for name, weight in context.draw_weights(own):
                 with deepspeed.zero.GatheredParameters(parameters(own[name]), modifier_rank=0):
