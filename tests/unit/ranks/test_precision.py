@@ -19,6 +19,7 @@ TOKENS = {
     "learning_rate": 0.1,
     "batch_size": 64,
 }
+CLICKS = {**TOKENS, "model": "dlrm-nano", "dataset": "synthetic-clicks-20-256"}
 N_STEPS = 4
 BFLOAT16, FLOAT32 = "torch.bfloat16", "torch.float32"
 
@@ -101,6 +102,13 @@ def test_mixed_precision_keeps_weights_in_float32(
     folder = train(trainings, framework, **levels, precision="amp")
     assert not is_bfloat16(folder)
     assert_close(folder, trainings.train("pytorch-single", **TOKENS))
+
+
+@EVERY
+@pytest.mark.parametrize(("framework", "precision"), [("pytorch-ddp", "bf16"), ("pytorch-fsdp", "amp")])
+def test_counts_are_multiplied_in_bfloat16(trainings: Trainings, framework: str, precision: str) -> None:
+    folder = train(trainings, framework, **CLICKS, precision=precision)
+    assert_close(folder, trainings.train("pytorch-single", **CLICKS), 0.015)
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,9 @@ class Checkpointed(nn.Module):
     Selective checkpointing keeps the results of SELECTED, too, as in torchtitan (Korthikanti et al. 2023).
     """
 
+    #: whether the block is computed again as a whole, with a backward pass of its own; not with SELECTED
+    is_reentrant = False
+
     def __init__(self, layers: fx.GraphModule, is_selective: bool) -> None:
         super().__init__()
         self.layers = layers
@@ -188,6 +191,8 @@ class Checkpointed(nn.Module):
         All of the block is computed again, as in torchtitan: libraries that gather parameters layer by layer
         miss the end of a forward pass that stops early.
         """
+        if self.is_reentrant:
+            return checkpoint(self.layers, *inputs, use_reentrant=True)
         with set_checkpoint_early_stop(False):
             return checkpoint(self.layers, *inputs, use_reentrant=False, context_fn=self._contexts)
 
@@ -243,10 +248,8 @@ def _called(
 ) -> fx.Node:
     """Return the call that computes an operator's output; its module, if any, becomes one of `root`."""
     match operator.kind:
-        case "add":
-            return calls.call_function(torch.add, inputs)
-        case "multiply":
-            return calls.call_function(torch.mul, inputs)
+        case "add" | "multiply":
+            return calls.call_function(torch.add if operator.kind == "add" else torch.mul, inputs)
         case "multiply_channels":
             gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
             return calls.call_function(torch.mul, (inputs[0], gate))
@@ -264,7 +267,10 @@ def _called(
             return calls.call_function(
                 nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight"))
             )
-        case "gather" | "interactions" | "log_counts":
+        case "log_counts":
+            (user,) = graph.users(operator.name)
+            return calls.call_function(log_counts, (*inputs, calls.get_attr(f"{user.name}.weight")))
+        case "gather" | "interactions":
             return calls.call_function(FUNCTIONS[operator.kind], inputs)
         case "final_state":
             (outputs,) = inputs
@@ -790,8 +796,8 @@ class PyTorchTrainer(Trainer):
         }
         if self.context.levels["precision"] == "bf16":
             settings["weights"] = "bfloat16"
-        if (level := self.context.levels["checkpointing"]) != NONE:
-            settings["activations"] = RECOMPUTED[level]
+        if any(isinstance(layer, Checkpointed) for layer in self.module.modules()):
+            settings["activations"] = RECOMPUTED[self.context.levels["checkpointing"]]
         if graph.vocabulary is None:
             is_last = self._format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"

@@ -52,9 +52,10 @@ def gather_positions(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
 
 
-def log_counts(x: torch.Tensor) -> torch.Tensor:
-    """Return log(1 + count) of integers."""
-    return torch.log1p(x.to(torch.get_default_dtype()))
+def log_counts(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Return log(1 + count) of integers, in the type of a weight that multiplies them."""
+    logarithms = torch.log1p(x.to(torch.get_default_dtype()))
+    return logarithms if weight is None else logarithms.to(weight.dtype)
 
 
 def join_products(x: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
