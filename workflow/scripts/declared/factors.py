@@ -34,6 +34,19 @@ WORK = ("model", "dataset")
 OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
 # Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
 MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
+# Numbers of an optimizer that change neither time nor memory of a step.
+OPTIMIZER_NUMBERS = (
+    "learning_rate",
+    "lr_scaling",
+    "lr_warmup_epochs",
+    "lr_schedule",
+    "lr_final_share",
+    "lr_step_epochs",
+    "lr_step_factor",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+)
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # that can be distinguished in a figure

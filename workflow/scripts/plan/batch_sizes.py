@@ -9,24 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from common.notes import Note
-from declared.factors import Levels, factor_table, levels_name
+from declared.factors import OPTIMIZER_NUMBERS, Levels, factor_table, levels_name
 from declared.site import Site
 from plan.search_files import read_search_file, search_command, search_file
 
 # Factors that do not change the memory of a training step; cells that differ only in these share a search.
-NEUTRAL_FACTORS = (
-    "bandwidth",
-    "learning_rate",
-    "lr_scaling",
-    "lr_warmup_epochs",
-    "lr_schedule",
-    "lr_final_share",
-    "lr_step_epochs",
-    "lr_step_factor",
-    "epochs",
-    "warmup_epochs",
-    "trace",
-)
+NEUTRAL_FACTORS = ("bandwidth", "epochs", "warmup_epochs", "trace", *OPTIMIZER_NUMBERS)
 
 
 def batch_size_file(study: str, site: str) -> Path:

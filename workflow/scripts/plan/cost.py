@@ -33,7 +33,7 @@ from common.tables import read_table
 from common.text import aligned, duration, number_of, size
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
-from declared.factors import factor_names, factor_rules, factor_table, is_custom
+from declared.factors import OPTIMIZER_NUMBERS, factor_names, factor_rules, factor_table, is_custom
 from declared.fraction import Fraction
 from declared.models import find_graph, model_graph
 from declared.site import load_site
@@ -58,21 +58,7 @@ N_PASSES = 3  # the backward pass costs twice the forward pass
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
 MODEL_FACTORS = ("framework", "model", "dataset", "device")
-TIME_NEUTRAL_FACTORS = (
-    "epochs",
-    "warmup_epochs",
-    "learning_rate",
-    "momentum",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "lr_scaling",
-    "lr_warmup_epochs",
-    "lr_schedule",
-    "lr_final_share",
-    "lr_step_epochs",
-    "lr_step_factor",
-)
+TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "momentum", *OPTIMIZER_NUMBERS)
 CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"

@@ -18,6 +18,7 @@ from common.files import digest_text, display_path, read_json
 from common.normal_form import digest_sources
 from common.notes import Note
 from common.text import number_of, size
+from common.units import MIB
 from common.written import Keys, Rules, parse
 from declared.devices import GIB
 from declared.frameworks import LIBRARIES, RANKS, Framework
@@ -32,7 +33,6 @@ from ranks.worker.node import memory_bytes
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
 ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers run with fake tensors (torch.FakeTensorMode)
 WARNED_SHARE = 0.9  # of the memory; the rest is for what is not in a tensor, such as CUDA's context
-MIB = 2**20
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 #: fields of a run's spec that change memory
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy", "bucket_bytes")

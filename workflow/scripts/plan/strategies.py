@@ -12,6 +12,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
+from common.units import MIB
 from declared.factors import Levels, levels_name
 from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
 from declared.site import Site
@@ -69,7 +70,7 @@ def read_bucket_bytes(file: Path) -> BucketBytes:
     """
     if not (content := _read_file(file)):
         return BUCKET_BYTES
-    first_bytes, bucket_bytes = content.get("bucket_bytes", (2**20, 2**20))
+    first_bytes, bucket_bytes = content.get("bucket_bytes", (MIB, MIB))
     return first_bytes, bucket_bytes
 
 

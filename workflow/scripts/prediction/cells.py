@@ -10,7 +10,7 @@ from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
 from analysis.measured import count_devices_as_replicas, count_steps, factors, scaled, successful
 from common.notes import Note
-from declared.factors import OF_STRATEGIES
+from declared.factors import OF_STRATEGIES, OPTIMIZER_NUMBERS
 from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of, sizes_of
 from declared.mesh import is_mesh as may_be_mesh
@@ -21,8 +21,7 @@ from models.graph import BYTES
 # each.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
-    "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
-    "lr_schedule", "lr_final_share", "lr_step_epochs", "lr_step_factor",
+    "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
 HETEROGENEOUS = Note(

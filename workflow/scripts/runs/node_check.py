@@ -25,6 +25,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.shell import Unanswered
 from common.tables import write_table
+from common.units import MIB
 from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from environments.built import read_built
@@ -154,7 +155,7 @@ def judge_result(result: dict[str, Any], day: str) -> pd.DataFrame:
 def report_lines(table: pd.DataFrame, result: dict[str, Any], site: Site) -> Iterator[str]:
     """Yield a line for each node or accelerator, and what to write into the site's file."""
     rounds, n_nodes = int(table["rounds"].max()), table["host"].nunique()
-    mebibytes = result["message_bytes"] / 2**20
+    mebibytes = result["message_bytes"] / MIB
     yield f"site {site.name}: {n_nodes} nodes, {rounds} rounds of each test, messages of {mebibytes:g} MiB"
     for (host, device), rows in table.groupby(["host", "device"], dropna=False, sort=False):
         ratios = "  ".join(f"{row.test} {row.ratio:.2f}" for row in rows.itertuples())
