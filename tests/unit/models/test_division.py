@@ -44,6 +44,8 @@ def test_tensor_axis_divides_attention_and_pairs_of_dense_layers() -> None:
     names = ("attention", "gate", "up", "down")
     assert [parts[f"block2_{name}"] for name in names] == ["heads", "columns", "columns", "rows"]
     assert len(parts) == 4 * 4 and shared_inputs(llama, parts) == {f"block{n}_norm2" for n in range(1, 5)}
+    gpt = graph_of("gpt-nano")
+    assert not shared_inputs(gpt, tensor_parts(gpt, 2)), "a norm that one operator uses"
     gated = {f"block3_{name}" for name in ("gate", "silu", "up", "gated")}
     assert {name for name in divided_outputs(llama, parts) if name.startswith("block3")} == gated
 

@@ -13,7 +13,7 @@ import pytest
 from models import named
 from models.families.recurrent import text_classifier
 from models.families.transformers import vit
-from models.graph import Builder, Graph, from_json, is_decayed, is_trained
+from models.graph import Builder, Graph, Rotary, from_json, is_decayed, is_trained
 from models.initial import initial_weights
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, Model, graph, models
 
@@ -195,6 +195,13 @@ def test_logits_that_depend_on_their_labels_are_refused(
         graph.__wrapped__("own", (5,), classes, 9, targets)
 
 
+def test_too_few_pixels_with_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    halved = Model(lambda b, classes: b.sequence(b.conv(b.input, classes, 2, 2)), "", "", "he", PIXELS)
+    monkeypatch.setattr(named, "models", lambda: {"own": halved})
+    with pytest.raises(ValueError, match="expected 3 logits at each pixel"):
+        graph.__wrapped__("own", (4, 4, 3), 3, None, "pixel")
+
+
 def test_multiplications_of_sequences_count_each_position() -> None:
     builder = Builder("test", (5,), "glorot", 9)
     x = builder.embedding(builder.input, 4)
@@ -295,6 +302,14 @@ def test_weight_decay_is_of_kernels_matrices_or_all() -> None:
         (lambda model, x: model.conv(x, 3, 1), r"embedding1 \(5, 4\) is no image"),
         (lambda model, x: model.embedding(x, 3), r"embedding1 \(5, 4\) are no tokens"),
         (lambda model, x: model.concatenate(x, model.steps(x, 1, 3)), "cannot concatenate embedding1"),
+        (lambda model, x: model.multiply(x, model.steps(x, 1, 3)), "cannot multiply embedding1"),
+        (lambda model, x: model.interactions(model.dense(model.step(x, 0), 3), x), "cannot multiply dense1"),
+        (lambda model, x: model.attention(x, 4, key_heads=3), "cannot share 3 heads of keys"),
+        (lambda model, x: model.attention(x, 4, rotary=Rotary(10.0)), "an even number of units of a head"),
+        (
+            lambda model, x: model.attention(x, 2, to=model.steps(x, 0, 2), rotary=Rotary(10.0)),
+            "cannot have rotary positions",
+        ),
     ],
 )
 def test_operators_of_other_shapes_are_refused(build: Callable[[Builder, str], str], message: str) -> None:
@@ -320,6 +335,14 @@ def test_small_images_get_the_small_stem() -> None:
 def test_images_that_are_too_small_are_refused() -> None:
     with pytest.raises(ValueError, match="5 x 5 on 2 x 2"):
         graph("lenet-5", (8, 8, 1), 10)
+
+
+def test_deviation_of_a_kernel_is_that_of_its_use() -> None:
+    experts = initial_weights(graph("llama-moe-nano", (6,), 40, 40, "next"), 7)
+    deviations = [experts[f"block1_experts.{part}_kernel"].std() for part in ("gate", "down")]
+    assert deviations == pytest.approx([0.02, 0.02 / math.sqrt(8)], rel=0.03), "eight sums"
+    transposed = initial_weights(graph("unet", (16, 16, 3), 2, None, "pixel"), 7)["up0.kernel"]
+    assert transposed.std() == pytest.approx(math.sqrt(2 / 128), rel=0.03), "128 channels of one pixel"
 
 
 def test_weights_depend_only_on_seed_and_name() -> None:

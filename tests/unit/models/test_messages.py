@@ -144,6 +144,22 @@ def test_first_and_last_stage_all_reduce_a_tied_table() -> None:
     assert first.parameters + last.parameters == gpt.gradient_bytes + table
 
 
+def test_ends_of_a_pipeline_on_one_rank_send_nothing() -> None:
+    """Rank 0 has the first and the last of four stages, rank 1 the two between them."""
+    ranks = needs(GPT, Mesh(pipeline=2), SAMPLES, {**SGD, "microbatches": 4, "schedule": "zero-bubble-v"})
+    for need in ranks:
+        assert sum(need.sent.values()) == need.sent["point_to_point"] == 2 * OUTPUT
+
+
+def test_pipeline_reduces_once_a_batch() -> None:
+    levels = {**SGD, "microbatches": 2, "sync_every": 3, "tensor_sharding": "sequence"}
+    for mesh, n_reduced in ((Mesh(pipeline=2, sharded=2, tensor=2), 3), (Mesh(pipeline=2, tensor=2), 1)):
+        messages = needs(GPT, mesh, SAMPLES, levels)[0].messages
+        assert {sent.count for sent in messages if sent.axis == "sharded"} == {3} & {n_reduced}
+        norms = [sent.count for sent in messages if sent.bytes == 4 * 2 * UNITS]
+        assert norms == [n_reduced] * BLOCKS
+
+
 def test_messages_have_the_ranks_of_their_axis() -> None:
     mesh = Mesh(pipeline=2, data=2, sharded=2, tensor=2)
     gpt, levels = model_graph("gpt-nano", "synthetic-tokens-100-16"), {**SGD, "microbatches": 2}
@@ -236,6 +252,8 @@ def test_axis_of_experts_exchanges_slots_and_divides_experts() -> None:
     assert need.sent["all_reduce"] == 2 * 3 / 4 * dense + experts / 2, (
         "experts between two ranks, others of four"
     )
+    groups = {(message.axis, message.ranks): message.stride for message in need.messages}
+    assert groups == {("data", 4): 1, ("data", 2): 2, ("experts", 2): 1}
     (alone,) = needs(model, Mesh(experts=4), 8, levels)
     assert alone.sent["all_reduce"] == 2 * 3 / 4 * dense and alone.work == need.work == 1
 

@@ -308,6 +308,30 @@ def test_reduce_dtype_without_a_reduction_is_a_duplicate(
 
 
 @pytest.mark.parametrize(
+    ("fixed", "factor", "levels"),
+    [
+        ({"optimizer": "adamw"}, "momentum", [0.0, 0.9]),
+        ({"optimizer": "sgd"}, "adam_beta1", [0.8, 0.9]),
+        ({"optimizer": "sgd"}, "adam_beta2", [0.99, 0.999]),
+        ({"optimizer": "sgd"}, "adam_epsilon", [1e-8, 1e-6]),
+        ({"weight_decay": 0}, "decayed_weights", ["kernels", "all"]),
+        ({"lr_schedule": "step"}, "lr_final_share", [0.0, 0.1]),
+        ({"lr_schedule": "cosine"}, "lr_step_epochs", [1, 2]),
+        ({"lr_schedule": "cosine"}, "lr_step_factor", [0.1, 0.5]),
+    ],
+)
+def test_number_that_an_optimizer_ignores_is_a_duplicate(
+    quickstart: Study, local: Site, fixed: dict[str, object], factor: str, levels: list[object]
+) -> None:
+    factors = {name: [level] for name, level in fixed.items()} | {factor: levels}
+    with pytest.raises(InputError) as refused:
+        plan_design(replace(quickstart, factors=quickstart.factors | factors), local)
+    got = refused.value.got
+    assert refused.value.code == "duplicate" and isinstance(got, dict)
+    assert set(got) == {*fixed, factor}
+
+
+@pytest.mark.parametrize(
     ("levels", "decided_by"),
     [
         ({"framework": "tensorflow-single", "model": "gpt-nano", "dataset": "text8-small"}, {"framework"}),
@@ -347,7 +371,11 @@ def test_the_hint_keeps_cells_of_other_frameworks(quickstart: Study, local: Site
 
 @pytest.mark.parametrize(
     "levels",
-    [{"framework": "pytorch-single"}, {"framework": "jax-single", "precision": "amp"}],
+    [
+        {"framework": "pytorch-single"},
+        {"framework": "jax-single", "precision": "amp"},
+        {"framework": "jax-single", "precision": "bf16"},
+    ],
 )
 def test_attention_is_fused_or_not(quickstart: Study, local: Site, levels: dict[str, str]) -> None:
     fixed = {"nodes": 1, "model": "gpt-nano", "dataset": "text8-small", **levels}

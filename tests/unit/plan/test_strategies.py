@@ -18,6 +18,7 @@ from plan import design as planner
 from plan.campaign import plan_campaign
 from plan.design import UNSUPPORTED, plan_design
 from plan.identity import plan_run, spec
+from plan.memory import run_key
 from plan.strategies import search_name
 from support.changed_study import changed_study
 
@@ -79,13 +80,15 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
 
 
 def test_runs_have_the_buckets_of_the_search(site: Site, file: Path) -> None:
-    study, limits = study_of(parallelism=["data"]), []
+    study, limits, estimates = study_of(parallelism=["data"]), [], set()
     for content in (None, {}, {"bucket_bytes": [0, 2**21]}):
         if content is not None:
             file.write_text(json.dumps({"made_of": {}, "strategies": {}} | content))
         (run,) = plan_design(study, site)
         limits.append(spec(study, site, run)["bucket_bytes"])
+        estimates.add(run_key(site, run))
     assert limits == [[2**20, 25 * 2**20], [2**20, 2**20], [0, 2**21]], "of DDP; of older files; as written"
+    assert len(estimates) == 3, "they change memory"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Count bytes of collectives, weights and kept activations of a rank of a tensor axis, and print them as JSON.
 
-python tensor_collectives.py GRAPHS.json RANKS SAMPLES CHECKPOINTING, in the environment of PyTorch. The other ranks are not
-there: PyTorch's process group `fake` sends nothing.
+python tensor_collectives.py GRAPHS.json RANKS SAMPLES CHECKPOINTING, in the environment of PyTorch. There are
+no other ranks: PyTorch's process group `fake` sends nothing.
 """
 
 import json

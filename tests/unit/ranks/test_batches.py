@@ -154,6 +154,23 @@ def test_batches_of_a_model_that_masks_have_its_shapes(tmp_path: Path) -> None:
     assert max(tokens[:, :20].max() for tokens, _ in batches) == 9, "the mask is one more token"
 
 
+def test_masked_samples_are_not_those_in_memory(tmp_path: Path) -> None:
+    manifest = {"shape": [20], "vocabulary": 9, "train_samples": 8, "validation_samples": 8}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "train").mkdir()
+    for name in ("tokens", "labels"):
+        np.save(tmp_path / "train" / f"{name}.npy", np.zeros((8, 20), np.uint16))
+    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 8}
+    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
+    contexts = [
+        Context(
+            tmp_path, {**job, "model": graph(name, (20,), 9, 9, "next").to_json()}, 0, 0, cast(Group, None)
+        )
+        for name in ("gpt-nano", "bert-nano")
+    ]
+    assert [context.samples_in_memory() is None for context in contexts] == [False, True]
+
+
 def test_validation_does_not_depend_on_epoch_or_partition(tmp_path: Path) -> None:
     def shares(ranks: int) -> list[np.ndarray]:
         manifest = {
@@ -208,6 +225,8 @@ def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> 
     assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
     assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
     assert all(rank.counting == [2, 3] for rank in ranks), "the last stage has the logits"
+    spec["levels"] = {"schedule": "zero-bubble-v"}
+    assert Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None)).counting == [0, 1]
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:
