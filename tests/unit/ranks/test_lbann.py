@@ -17,7 +17,7 @@ from datasets.prepare import prepare
 from declared.frameworks import load_framework
 from launchers.launch import SCRIPTS
 from models.families.recurrent import translation
-from models.graph import Builder, Graph, is_trained
+from models.graph import Builder, Graph, Rotary, is_trained
 from models.initial import initial_weights
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from ranks.frameworks.lbann import experiment
@@ -364,6 +364,14 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
         layers(built_graph, "cpu")
     assert layers(built_graph, "cuda")
+
+
+@pytest.mark.parametrize("settings", [{"key_heads": 1}, {"rotary": Rotary(10.0)}])
+def test_attention_with_settings_that_lbann_lacks_is_refused(settings: dict[str, Any]) -> None:
+    builder = Builder("attending", (6,), "glorot", 9)
+    builder.attention(builder.embedding(builder.input, 8), 2, causal=True, **settings)
+    with pytest.raises(ValueError, match="LBANN cannot compute attention"):
+        layers(builder.graph(), "cpu")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
