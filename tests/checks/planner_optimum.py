@@ -19,7 +19,7 @@ from support.planned_models import by_planner
 
 DEVICE = Device(
     flops=6.36e12, memory_bytes_s=7.32e11, memory_bytes=1.6e10, launch_s=1e-5
-)  # of config/topologies/p100
+)  # a P100 whose products all reach 0.6 of the peak
 FOUR = Topology(DEVICE, (Level(4, 2e10, 5e-6),))
 PROPOSALS = 200_000
 CLOSE = 1.001
@@ -42,7 +42,7 @@ def check(model: Graph, batch: int, close: float) -> None:
     posed = pose(divide(model, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=(0, 0))
     results = {}
     begun = starts.all_strategies(posed, 1)
-    for method, start in itertools.product(search.SCHEDULES, sorted(begun.keys() - {*starts.SMALL})):
+    for method, start in itertools.product(search.SCHEDULES, sorted(begun.keys() - set(starts.SMALL))):
         best, statistics = search.run_search(posed, begun[start], method, PROPOSALS, 1)
         results[method, start] = search.step_seconds(posed, best), best
         print(

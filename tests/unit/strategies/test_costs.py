@@ -14,7 +14,7 @@ from models.named import graph
 from models.soap import ATTENTION, CONVOLUTION, DENSE, PRODUCTS, RECURRENT, WIDE_CONVOLUTION, divide
 from strategies.costs import roofline
 from strategies.search import cost_on
-from strategies.topology import BF16, FP32, PRECISIONS, Device, Topology, read_topology
+from strategies.topology import AMP, FP32, PRECISIONS, Device, Topology, read_topology
 
 LOW, HIGH = 0.8, 1.25  # of the simulated rate over the published one
 # Images a second of one GPU by batch size, synthetic data, TensorFlow in May 2017: tensorflow/docs,
@@ -88,8 +88,8 @@ def test_image_rates_of_one_device_are_those_published(name: str) -> None:
 @pytest.mark.parametrize("model", TOKENS)
 def test_token_rates_of_an_h100_are_those_published(model: str) -> None:
     batch, tokens, published = TOKENS[model]
-    topology = read_topology(load_topology("h100"), BF16)
-    rate = batch * tokens / step_seconds(token_model(model, tokens), batch, topology, BF16, 4)
+    topology = read_topology(load_topology("h100"), AMP)
+    rate = batch * tokens / step_seconds(token_model(model, tokens), batch, topology, AMP, 4)
     assert LOW <= rate / published <= HIGH
 
 
@@ -125,7 +125,7 @@ def test_layers_know_the_kind_of_their_products() -> None:
 
 def test_bfloat16_halves_outputs_and_their_messages() -> None:
     model = graph("gpt-nano", (8,), 20, 20, "next")
-    single, half = (divide(model, 2, PRECISIONS[name]) for name in (FP32, BF16))
+    single, half = (divide(model, 2, PRECISIONS[name]) for name in (FP32, AMP))
     assert [2 * edge.element_bytes for edge in half.edges] == [edge.element_bytes for edge in single.edges]
     assert [edge.element_bytes for edge in half.reads] == [edge.element_bytes for edge in single.reads]
     memory_bound = partial(roofline, device=Device(1e30, 1e9, 1e12), update_bytes=0)

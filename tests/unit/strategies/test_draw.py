@@ -1,12 +1,13 @@
 """Figures of strategies and of searches."""
 
+import itertools
 import re
 
 import pytest
 
 from models.named import graph
 from models.soap import divide
-from strategies import draw
+from strategies import draw, find
 
 
 def test_layers_with_same_partition_share_a_row():
@@ -37,3 +38,14 @@ def test_searches_are_lines_over_proposals():
     (ax,) = figure.axes
     assert [list(line.get_xdata()) for line in ax.lines] == [[1, 10, 300]] * 2
     assert ax.lines[0].get_ydata()[0] == pytest.approx(200)
+
+
+def test_every_search_has_a_line_of_its_own():
+    answers = [
+        {"method": method, "start": start, "progress": [(1, 0.2), (10, 0.1)]}
+        for method, start in itertools.product(find.METHODS, find.NAMES)
+    ]
+    figure, _ = draw.progress(answers, find.METHODS | find.NAMES)
+    (ax,) = figure.axes
+    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+    assert len(ax.lines) == len(looks) == len(answers) == 10

@@ -50,7 +50,7 @@ def test_precision_has_its_own_peak():
         parse_question("--topology", "h100", "--devices", "2", "--precision", name) for name in PRECISIONS
     )
     assert (single.topology.device.flops, half.topology.device.flops) == (494.5e12, 989.5e12)
-    assert (single.job()["precision"], half.job()["precision"]) == ("fp32", "bf16")
+    assert (single.job()["precision"], half.job()["precision"]) == ("fp32", "amp")
 
 
 def test_buckets_are_those_of_ddp_or_option():
@@ -74,7 +74,7 @@ def test_a_search_may_leave_out_the_random_start():
         (["--topology", "virtual", "--devices", "16"], "missing-key", "--links", None, "virtual"),
         (["--seed", "-1"], "out-of-range", "--seed", -1, "0"),
         (["--links", "1e-300"], "bad-pattern", "--links", "1e-300", "0.01"),
-        (["--precision", "bf16"], "missing-key", "--precision", "bf16", "p100"),
+        (["--precision", "amp"], "missing-key", "--precision", "amp", "p100"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
         (["--model", "llama-moe-nano"], "not-possible-here", "", "llama-moe-nano", "experts"),

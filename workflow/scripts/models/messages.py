@@ -55,6 +55,11 @@ BFLOAT16_BYTES = 2
 N_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 
 
+def n_optimizer_states(levels: Mapping[str, Any]) -> int:
+    """Return the numbers of optimizer state per parameter; sgd without momentum has none."""
+    return N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
+
+
 @dataclass(frozen=True)
 class NumberBytes:
     """Bytes of a number of each kind, with the levels of precision and reduce_dtype of a cell.
@@ -242,11 +247,10 @@ class _Stage:
         """Return bytes of memory besides activations, by the attributes of Need."""
         mesh, levels, weights = self.mesh, self.levels, self.bytes.stored * sum(self.layers)
         sharding = levels["sharding"]
-        states = N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
         return {
             "parameters": weights / (mesh.sharded if sharding == "parameters" else 1),
             "gradients": weights / (mesh.sharded if sharding != "optimizer" else 1),
-            "optimizer": states * weights / mesh.sharded,
+            "optimizer": n_optimizer_states(levels) * weights / mesh.sharded,
         }
 
     @property

@@ -21,6 +21,7 @@ from models.graph import BYTES, Graph, Operator, is_trained, pair
 
 DIMENSIONS = 4
 LOSS = "loss"
+HEADS_SUFFIX = "_heads"  # of the layer of an attention's heads
 READ = -1  # index of samples, which every device has, in place of a layer
 # Operators that belong to the layer of their input.
 FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")
@@ -430,7 +431,7 @@ class _SpaceBuilder:
         heads, x, source = operator.key_heads, operator.inputs[0], operator.inputs[-1]
         kernels = {name: math.prod(shape) for name, shape in operator.weights.items()}
         last = kernels["output_kernel"] + kernels.get("output_bias", 0)
-        product = self.batch * length * units**2
+        output_macs = self.batch * length * units**2
         keys = (
             self.batch
             * self.graph.by_name[source].shape[0]
@@ -439,14 +440,14 @@ class _SpaceBuilder:
         inputs: list[tuple[str, Sequence[Needed]]] = [(source, [Needed(SAMPLES), FULL_RANGE, FULL_RANGE])]
         if source != x:
             inputs.append((x, [*_identity(2), FULL_RANGE]))
-        name = f"{operator.name}_heads"
+        name = operator.name + HEADS_SUFFIX
         self._layer(
             name,
             (name,),
             (self.batch, length, heads),
             range(3),
             inputs,
-            macs=self.batch * operator.macs - product,
+            macs=self.batch * operator.macs - output_macs,
             product=ATTENTION,
             repeated=keys,
             parameters=sum(kernels.values()) - last,
@@ -459,7 +460,7 @@ class _SpaceBuilder:
             (self.batch, length, units),
             range(3),
             [(name, [*_identity(2), FULL_RANGE])],
-            macs=product,
+            macs=output_macs,
             parameters=last,
             divides=2,
         )

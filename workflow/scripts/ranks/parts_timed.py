@@ -23,7 +23,7 @@ from torch import Tensor
 
 from models.graph import Graph, is_decayed
 from models.layout import dimensions, needs, reads
-from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
+from models.soap import HEADS_SUFFIX, POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
 from ranks.libraries.pytorch import (
     build,
     configured,
@@ -33,7 +33,7 @@ from ranks.libraries.pytorch import (
     synchronize,
     tensors,
 )
-from ranks.libraries.pytorch_parts import HEADS, Part, Shard, size_of, state_size
+from ranks.libraries.pytorch_parts import Part, Shard, size_of, state_size
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
 from ranks.worker.node import machine, memory_bytes
@@ -105,7 +105,7 @@ def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
     The heads of an attention differ from the product behind them.
     """
     heads = name not in graph.by_name
-    operator = graph.by_name[name.removesuffix(HEADS) if heads else name]
+    operator = graph.by_name[name.removesuffix(HEADS_SUFFIX) if heads else name]
     return heads, operator.kind, repr(operator.settings), repr(operator.weights), operator.shape
 
 

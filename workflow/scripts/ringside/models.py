@@ -154,7 +154,7 @@ def strategies(
         ),
     ] = None,
     precision: Annotated[
-        str | None, option("Of outputs, their gradients and products: fp32 (default) or bf16.")
+        str | None, option("Of outputs, their gradients and products: fp32 (default) or amp, in bfloat16.")
     ] = None,
     optimizer_numbers: Annotated[
         int | None, option("Numbers kept for each parameter (default 4: Adam).")

@@ -89,11 +89,14 @@ def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> 
     searched = [answer for answer in answers if answer.get("progress")]
     figure = style.new_figure(style.PAGE_INCHES, 2.4)
     (ax,) = panels.create_axes(figure, (1, 1), 1)
-    for answer, look_style in zip(searched, style.TREATMENT_STYLES, strict=False):
+    methods, starts = (list(dict.fromkeys(answer[key] for answer in searched)) for key in ("method", "start"))
+    for answer in searched:
         proposals, times = zip(*answer["progress"], strict=True)
         name = f"{names[answer['method']]}, from {names[answer['start']]}"
         times_ms = [math.nan if s is None else 1e3 * s for s in times]
-        ax.plot(proposals, times_ms, color=look_style.colour, linestyle=look_style.line, label=name)
+        colour = style.TREATMENT_STYLES[starts.index(answer["start"])].colour
+        line, _ = style.VARIANTS[methods.index(answer["method"])]
+        ax.plot(proposals, times_ms, color=colour, linestyle=line, label=name)
     ax.set(xscale="log", yscale="log", xlabel="proposals", ylabel="step time (ms)")
     panels.set_round_ticks(ax.yaxis)
     ax.grid(True)

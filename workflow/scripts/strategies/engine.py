@@ -430,13 +430,11 @@ def is_aligned(problem: Problem, state: State, edge: int, target: int) -> bool:
 def is_local(problem: Problem, state: State, layer: int) -> bool:
     """Return whether all inputs of a layer's parts are on their own devices."""
     config = state.config[layer]
-    chain, degree = problem.chain_stride[config], problem.chain_degree[config]
-    if degree > 1:
-        for part in range(problem.parts[config]):
-            if (part // chain) % degree > 0 and state.device[layer, part - chain] != state.device[
-                layer, part
-            ]:
-                return False
+    chain = problem.chain_stride[config]
+    for part in range(problem.parts[config] if problem.chain_degree[config] > 1 else 0):
+        previous = part - chain
+        if follows_link(problem, config, part) and state.device[layer, previous] != state.device[layer, part]:
+            return False
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
         source = problem.source[edge]
         aligned = is_aligned(problem, state, edge, layer)
@@ -739,15 +737,14 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
     """
     config, free_at = state.config[layer], state.free_at
     time = problem.forward[config]
-    chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     local = state.local[layer]
     for part in range(problem.parts[config]):
         device = state.device[layer, part]
         ready = free_at[device]
         if not local:
             latest = limit - state.work_left[device]
-            if degree > 1 and (part // chain) % degree > 0:
-                previous = part - chain
+            if follows_link(problem, config, part):
+                previous = part - problem.chain_stride[config]
                 sender, size, made_at = (
                     state.device[layer, previous],
                     problem.state_bytes[config],
@@ -839,9 +836,8 @@ def send_gradients(
     """Send a part's gradients, ready at `end`, to its sources; return whether `limit` can still be met."""
     config, back_end = state.config[layer], state.back_end
     device = state.device[layer, part]
-    chain, degree = problem.chain_stride[config], problem.chain_degree[config]
-    if degree > 1 and (part // chain) % degree > 0:
-        previous = part - chain
+    if follows_link(problem, config, part):
+        previous = part - problem.chain_stride[config]
         receiver, size = state.device[layer, previous], problem.state_bytes[config]
         back_end[layer, previous] = max(
             back_end[layer, previous], send_message(problem, state, device, receiver, size, end, False)
@@ -1563,10 +1559,10 @@ def sent_bytes(problem: Problem, state: State) -> tuple[int, int]:
     activations = gradients = 0
     for layer in range(len(problem.shape)):
         config = state.config[layer]
-        chain, degree = problem.chain_stride[config], problem.chain_degree[config]
         for part in range(problem.parts[config]):
             device = state.device[layer, part]
-            if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
+            previous = part - problem.chain_stride[config]
+            if follows_link(problem, config, part) and state.device[layer, previous] != device:
                 activations += problem.state_bytes[config]
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
                 n_overlaps = find_overlaps(problem, state, edge, layer, part)

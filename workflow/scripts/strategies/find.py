@@ -70,6 +70,7 @@ SEARCHED = (
 )
 GAP = "The median restart of the fastest search is {gap:.1f} % slower than the best of its {restarts}."
 TOO_LITTLE_MEMORY = "too little memory"
+NONE_FITS = "no strategy was found that fits in memory: the least that one needs is {least}"
 NAMES = {
     "data": "data parallelism",
     "expert": "an expert's rule",
@@ -455,7 +456,7 @@ def search(question: Question, out: Path | None = None) -> None:
         available = question.topology.device.memory_bytes
         raise InputError(
             "too-little-memory",
-            f"no strategy was found that fits in memory: the least that one needs is {size(least_bytes)}",
+            NONE_FITS.format(least=size(least_bytes)),
             file=question.graph.model,
             got=least_bytes,
             expected=f"at most {size(available)} on a device",

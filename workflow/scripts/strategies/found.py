@@ -26,11 +26,14 @@ from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
 from models.layout import BUCKET_BYTES, BucketBytes
+from models.messages import n_optimizer_states
 from plan.design import Run, plan_design
 from plan.identity import unsupported_reason
 from plan.strategies import SEARCH_FACTORS, search_name, strategy_file
 from strategies.find import (
+    NONE_FITS,
     RESTARTS,
+    TOO_LITTLE_MEMORY,
     Question,
     interpreter,
     restart_times,
@@ -60,9 +63,9 @@ METHOD = Note(
     "(messages.csv).",
 )
 SEARCH_NOTE = (
-    "The fastest result of two searches from each of three starts, each restarted {restarts} times with "
-    "{proposals} proposals and a seed of its own; one start is data parallelism. Speed-up: over data "
-    "parallelism. Gap: by how much the median restart of the fastest search is slower than the best of them."
+    "The fastest result of two searches from each start, each restarted {restarts} times with {proposals} "
+    "proposals and a seed of its own; one start is data parallelism. Speed-up: over data parallelism. Gap: "
+    "by how much the median restart of the fastest search is slower than the best of them."
 )
 NO_QUESTION = Note("no-question", "The study has no cell with a searched strategy (parallelism: found).")
 
@@ -82,9 +85,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
 
 def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
     """Return how many numbers are kept per parameter: itself, its gradient, optimizer state."""
-    if levels["optimizer"] != "sgd":
-        return 4
-    return 3 if levels["momentum"] else 2
+    return 2 + n_optimizer_states(levels)
 
 
 def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> Question:
@@ -123,7 +124,7 @@ def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:
         least_bytes = min(answer["memory_bytes"] for answer in answers)
-        text = f"no strategy was found that fits in memory: the least that one needs is {size(least_bytes)}"
+        text = NONE_FITS.format(least=size(least_bytes))
         raise MissingMeasurement(Note("too-little-memory", text, least_bytes=least_bytes))
     return min(fits, key=lambda answer: answer["seconds"])
 
@@ -160,7 +161,7 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
     for name in ("data", "expert", "found"):
         seconds = data[f"{name}_s"].astype(float)
         columns[f"{name} (ms)"] = [
-            "too little memory" if pd.isna(value) else tables.number(1e3 * value) for value in seconds
+            TOO_LITTLE_MEMORY if pd.isna(value) else tables.number(1e3 * value) for value in seconds
         ]
     ratios = data["data_s"].astype(float) / data["found_s"].astype(float)
     columns["speed-up"] = [tables.DASH if pd.isna(ratio) else f"{ratio:.2f}" for ratio in ratios]

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.graph import BYTES, NOT_TRAINED, Operator, pair
-from models.soap import LOSS, POSITIONS, SAMPLES, Degrees, Layer, Space
+from models.layout import dimensions
+from models.soap import HEADS_SUFFIX, LOSS, POSITIONS, SAMPLES, Degrees, Layer, Space
 
 INDEX_BYTES = 8
-HEADS = "_heads"  # suffix of the layer of an attention's heads
 #: activations of which autograd keeps the input; of others it keeps the result
 INPUT_KEEPERS = ("gelu", "gelu_tanh", "silu")
 #: operators that return a view of their input, or the input itself
@@ -53,14 +53,11 @@ def kept_bytes(space: Space, place: int, degrees: Degrees) -> int:
         return _loss_bytes(space, degrees, sizes)
     if layer.chain:
         first_bytes = _lstm_bytes(space, layer, sizes)
-    elif layer.name.endswith(HEADS):
+    elif layer.name.endswith(HEADS_SUFFIX):
         first_bytes = _heads_bytes(space, layer, sizes)
     else:
         first_bytes = _first_bytes(space, space.graph.by_name[layer.operators[0]], sizes)
-    n_dimensions = 2
-    if layer.operators[0] in space.graph.by_name:
-        n_dimensions = len(space.graph.by_name[layer.operators[0]].shape)
-    channels = sizes[n_dimensions] * layer.cell
+    channels = sizes[dimensions(layer, space.graph)] * layer.cell
     elements = math.prod(sizes) * layer.cell
     output = Tensor(elements, elements // channels, channels, space.element_bytes)
     operators = [space.graph.by_name[name] for name in layer.operators if name in space.graph.by_name]
@@ -133,7 +130,7 @@ def _heads_bytes(space: Space, layer: Layer, sizes: Sequence[int]) -> int:
     A part with some of the positions has a copy of these, and a mask. Rotated queries make it keep a result
     in another order than that of the output.
     """
-    operator = space.graph.by_name[layer.name.removesuffix(HEADS)]
+    operator = space.graph.by_name[layer.name.removesuffix(HEADS_SUFFIX)]
     samples, length, heads = sizes[:3]  # heads of keys
     source = space.graph.by_name[operator.inputs[-1]].shape[0]
     queries = heads * operator["heads"] // operator.key_heads

@@ -10,11 +10,11 @@ devices, those of `starts.SMALL` are added), and "whole" (whether each proposal 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
 "devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
 step, "memory_bytes" of the device that needs most, and its "weight_bytes": of weights, their gradients and
-the optimizer's state. A search is its fastest restart, or the one that lacks the
-least memory. It also has "ended" (how many proposals ended where: END_NAMES), "wall_s", "progress": at most
-MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far, and "restarts": the seconds
-that each restart ended with. Every restart of every search has a seed of its own; as many restarts run at
-once as there are processors.
+the optimizer's state. A search is its fastest restart, or the one that lacks the least memory. It also has
+"ended" (how many proposals ended where: END_NAMES), "wall_s", "progress": at most MAX_PROGRESS_STEPS pairs of
+proposals and seconds of the fastest strategy so far, and "restarts": the seconds that each restart ended
+with. Every restart of every search has a seed of its own; as many restarts run at once as there are
+processors.
 """
 
 import itertools
@@ -158,7 +158,7 @@ class Restart:
         return {"method": self.method, "start": self.start, **answer, **facts}
 
 
-def rank(answer: Mapping[str, Any]) -> tuple[float, int]:
+def sort_key(answer: Mapping[str, Any]) -> tuple[float, int]:
     """Return what is least for the best answer: seconds, then memory."""
     return answer["seconds"] or math.inf, answer["memory_bytes"]
 
@@ -184,7 +184,7 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         answers = list(pool.map(Restart.run, restarts))
     for first in range(0, len(answers), job["restarts"]):
         group = answers[first : first + job["restarts"]]
-        best = min(group, key=rank)
+        best = min(group, key=sort_key)
         yield best | {"restarts": [answer["seconds"] for answer in group]}
 
 

@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from models.graph import BYTES
+from models.messages import BFLOAT16_BYTES
+
 if TYPE_CHECKING:
     from declared.topologies import TopologyKeys
 
 
-FP32, BF16 = "fp32", "bf16"
-# Bytes of outputs, their gradients and messages. Weights, gradients of weights and optimizer states have 4 in
-# both, as with torch.autocast.
-PRECISIONS = {FP32: 4, BF16: 2}
+FP32, AMP = "fp32", "amp"  # levels of the factor precision
+# Bytes of outputs, their gradients and messages. Weights, gradients of weights and optimizer states have 4
+# bytes in both.
+PRECISIONS = {FP32: BYTES, AMP: BFLOAT16_BYTES}
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
         ValueError: If the file states no peak for this precision.
     """
     device = keys.device
-    tflops = device.bf16_tflops if precision == BF16 else device.tflops
+    tflops = device.bf16_tflops if precision == AMP else device.tflops
     if tflops is None:
         raise ValueError("device.bf16_tflops is missing")
     reached = asdict(device.reached)

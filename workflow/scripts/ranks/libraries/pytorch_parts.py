@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from models.graph import Graph, Operator, is_trained, pair
 from models.initial import rotary_tables
 from models.layout import Region
-from models.soap import Layer, Space
+from models.soap import HEADS_SUFFIX, Layer, Space
 from ranks.libraries.pytorch import ACTIVATIONS, FUNCTIONS, LSTM_WEIGHTS
 from ranks.libraries.pytorch_layers import LSTM, gather_positions, rotated
 
 IMAGE = 3  # dimensions of an image
-HEADS = "_heads"  # suffix of the layer of an attention's heads
 
 NO_STATE = torch.empty(0)
 
@@ -56,7 +55,7 @@ def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
     """
     for operator in layer.operators:
         heads = operator not in graph.by_name
-        definition = graph.by_name[operator.removesuffix(HEADS) if heads else operator]
+        definition = graph.by_name[operator.removesuffix(HEADS_SUFFIX) if heads else operator]
         if definition.kind == "tied_dense":
             yield f"{definition['of']}.table"
         for weight in definition.weights:
@@ -124,8 +123,8 @@ class Part:
         first, *following = self.layer.operators or [""]
         self.graph = graph
         self._steps = [self._following(graph.by_name[name]) for name in following]
-        if first.removesuffix(HEADS) in graph.by_name and first not in graph.by_name:
-            self._first: Callable[..., Tensor] = self._heads(graph.by_name[first.removesuffix(HEADS)])
+        if first.removesuffix(HEADS_SUFFIX) in graph.by_name and first not in graph.by_name:
+            self._first: Callable[..., Tensor] = self._heads(graph.by_name[first.removesuffix(HEADS_SUFFIX)])
         elif first and not self.layer.chain:
             self._first = self._make_call(graph.by_name[first], self._padding(space, place))
         self.training = True
