@@ -84,7 +84,7 @@ def check(posed_model: Posed, proposals: int, seed: int) -> int:
 
 
 def main() -> None:
-    """Check all models with both kinds of gradient synchronization."""
+    """Check all models with all kinds of gradient synchronization."""
     ways = list(itertools.product(divisible_models(), GRADIENTS))
     n_proposals = -(-int(sys.argv[1]) // len(ways))
     n_accepted = sum(

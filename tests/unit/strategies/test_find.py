@@ -90,7 +90,8 @@ def test_impossible_question_is_refused(argv, code, file, got, words):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--devices", "0"], ["--devices", "1 to 1024"]),
+        (["--devices", "0"], ["--devices", "at least 1"]),
+        (["--restarts", "1001"], ["--restarts", "at most 1000"]),
         (["--links", "fast"], ["--links", "'fast'", "900,100"]),
         (["--buckets", "1,25,25"], ["--buckets", "'1,25,25'", "1,25"]),
         (["--image", "224"], ["--image", "'224'", "HEIGHTxWIDTHxCHANNELS"]),

@@ -180,10 +180,7 @@ def build_question(
         "restarts": (restarts, MAX_RESTARTS),
     }
     for name, (number, maximum) in numbers.items():
-        if number is not None and not 1 <= number <= maximum:
-            raise InputError(
-                "out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {maximum}"
-            )
+        check_range(f"--{name}", number, 1, maximum)
     check_range("--seed", seed, 0, MAX_SEED)
     check_names("--model", [model], models())
     check_names("--gradients", [gradients], GRADIENTS)
