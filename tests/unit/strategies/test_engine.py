@@ -131,6 +131,8 @@ def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
         (inner, outer): min(ring, hierarchical, tree),
         # latency alone: 14, 8 and 6 steps
         (replace(inner, bytes_s=1e9), replace(outer, bytes_s=1e9)): 6 * 0.5,
+        # in nodes of 4 devices a tree is a chain, with as many steps as rings of rings
+        (Level(4, 1e9, 0.5), Level(2, 1e9, 0.5)): 8 * 0.5,
         # without latency, and with a fast link in the nodes, 3/4 of the bytes twice through the slow one
         (Level(2, 1e9), Level(4, 500.0)): 2 * 3 / 4 * size / 500,
         # a flat ring moves 7/8 of the bytes twice, in a node at the same time as between nodes
@@ -193,11 +195,13 @@ def two_layers() -> Graph:
 
 @pytest.mark.parametrize("method", search.SCHEDULES)
 def test_search_leaves_strategies_without_memory(method: str) -> None:
-    roomy = pose(divide(two_layers(), BATCH), PAIR, two_second_cost)
+    # Sums are fast and messages slow, so that strategies with less memory are slower.
+    pair = Topology(DEVICE, (replace(PAIR.levels[0], ring_bytes_s=1e12, ring_latency_s=0.0),))
+    roomy = pose(divide(two_layers(), BATCH), pair, two_second_cost)
     needed = search.describe_strategy(roomy, starts.data_parallel(roomy))["memory_bytes"]
     for share, fits in ((0.75, True), (0.1, False)):
         device = replace(DEVICE, memory_bytes=share * needed)
-        posed = pose(divide(two_layers(), BATCH), replace(PAIR, device=device), two_second_cost)
+        posed = pose(divide(two_layers(), BATCH), replace(pair, device=device), two_second_cost)
         strategy, facts = search.run_search(posed, starts.data_parallel(posed), method, 200, 1)
         least = search.describe_strategy(posed, strategy)
         assert least["memory_bytes"] < 0.8 * needed and (least["seconds"] is not None) == fits
@@ -226,13 +230,17 @@ def test_devices_hold_inputs_outputs_and_each_shard_once() -> None:
 
 
 def test_tied_table_is_counted_once() -> None:
-    model, weights = graph("gpt-nano", *MODELS["gpt-nano"]), []
-    for n_numbers in (0, 1):
-        posed = pose(divide(model, BATCH), PAIR, two_second_cost, numbers_of_parameter=n_numbers)
-        data = starts.data_parallel(posed)
-        weights.append(used_bytes(posed, {**data, "head": Part((1, 1, 1, 1), (1,))}))
-    n_bytes = BYTES * sum(math.prod(shape) for shape in model.weights().values())
-    assert [after - before for before, after in zip(*weights, strict=True)] == [n_bytes] * 2
+    model = graph("gpt-nano", *MODELS["gpt-nano"])
+    sizes = {name: BYTES * math.prod(shape) for name, shape in model.weights().items()}
+    n_bytes, of_positions = sum(sizes.values()), sizes["positions.table"]
+    for devices, absent in (((0, 1), 0), ((0,), of_positions)):
+        own = {"embedding": Part((len(devices), 1, 1, 1), devices), "head": Part((1, 1, 1, 1), (1,))}
+        weights = []
+        for n_numbers in (0, 1):
+            posed = pose(divide(model, BATCH), PAIR, two_second_cost, numbers_of_parameter=n_numbers)
+            weights.append(used_bytes(posed, starts.data_parallel(posed) | own))
+        added = [after - before for before, after in zip(*weights, strict=True)]
+        assert added == [n_bytes, n_bytes - absent]
 
 
 def test_starts_that_need_little_memory_are_added() -> None:
@@ -250,6 +258,7 @@ def test_starts_that_need_little_memory_are_added() -> None:
         assert len(answer["restarts"]) == 3
         assert answer["seconds"] == min(filter(None, answer["restarts"]), default=None)
     assert len({tuple(answer["restarts"]) for answer in answers[len(begun) :]}) > 2, "seeds are their own"
+    assert max(len({*answer["restarts"]}) for answer in answers[len(begun) :]) > 1, "within a search, too"
     fitting = list(search.run_job({**job, "topology": PAIR.to_json(), "starts": ["data"]}))
     assert {answer["start"] for answer in fitting} == {"data"}
 
