@@ -47,5 +47,5 @@ def test_every_search_has_a_line_of_its_own():
     ]
     figure, _ = draw.progress(answers, find.METHODS | find.NAMES)
     (ax,) = figure.axes
-    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
-    assert len(ax.lines) == len(looks) == len(answers) == 10
+    line_styles = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+    assert len(ax.lines) == len(line_styles) == len(answers) == 10
