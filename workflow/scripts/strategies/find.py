@@ -24,6 +24,7 @@ from common.errors import InputError, check_range, system_faults
 from common.files import write_json, write_text
 from common.notes import Note
 from common.text import alternatives, number_of, size
+from common.units import MIB
 from declared.configuration import load_config
 from declared.environments import read
 from declared.site import Site, load_site
@@ -54,7 +55,7 @@ MAX_SEED = 2**63 - 1
 # Limits of each number of an option, and what is expected. The engine counts picoseconds in 64 bits.
 LIMITS = {
     "--links": (MIN_GBIT_S, 1e6, f"one or two rates in Gbit/s of {MIN_GBIT_S} or more, such as 900,100"),
-    "--buckets": (2**-20, 1e6, "one or two limits in MiB, such as 1,25"),
+    "--buckets": (1 / MIB, 1e6, "one or two limits in MiB, such as 1,25"),
 }
 TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
@@ -233,7 +234,7 @@ def parse_numbers(option: str, text: str | None) -> list[float]:
 
 def parse_buckets(text: str | None) -> BucketBytes:
     """Return the limits of the first and of all other buckets in bytes; one number is both."""
-    limits = [int(2**20 * number) for number in parse_numbers("--buckets", text)]
+    limits = [int(MIB * number) for number in parse_numbers("--buckets", text)]
     return (limits[0], limits[-1]) if limits else BUCKET_BYTES
 
 
