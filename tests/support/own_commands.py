@@ -1,7 +1,7 @@
 """Commands of the user's own in a folder of a test."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,20 @@ def write_study(folder: Path, **factors: Any) -> Path:
     return folder
 
 
+def write_declarations(
+    folder: Path, default: Mapping[str, Any], changes_by_name: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write a YAML file of each name: the default with changes, where None takes a key out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, changes in changes_by_name.items():
+        content = {key: value for key, value in {**default, **changes}.items() if value is not None}
+        (folder / f"{name.replace('_', '-')}.yaml").write_text(yaml.safe_dump(content))
+
+
 @contextmanager
 def own_commands(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
     """Let these commands, each with changes of COMMAND, be the only ones; `-` is `_` in their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, changes in named.items():
-        content = {key: value for key, value in {**COMMAND, **changes}.items() if value is not None}
-        (folder / f"{name.replace('_', '-')}.yaml").write_text(yaml.safe_dump(content))
+    write_declarations(folder, COMMAND, named)
     with commands_in(folder):
         yield
 

@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from declared import models, own_models
+from support.own_commands import write_declarations
 
 NORMALIZED: dict[str, Any] = {
-    "file": "tests/support/normalized_module.py",
+    "file": "tests/support/torch_modules.py",
     "class": "make_normalized",
     "inputs": "images",
     "arguments": {"classes": "{classes}", "channels": "{channels}"},
@@ -26,10 +25,7 @@ CACHED = (
 @contextmanager
 def own_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
     """Let these modules, each with changes of NORMALIZED, be the only ones; `-` is `_` in their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, changes in named.items():
-        content = {key: value for key, value in {**NORMALIZED, **changes}.items() if value is not None}
-        (folder / f"{name.replace('_', '-')}.yaml").write_text(yaml.safe_dump(content))
+    write_declarations(folder, NORMALIZED, named)
     before = own_models.OWN_MODELS
     try:
         _set_folder(folder)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.efficiency import COUNTED, find_operations
@@ -61,6 +62,21 @@ def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> No
 
 
 @pytest.mark.every_framework
+def test_own_tables_decay_as_matrices(trainings: Trainings, tmp_path: Path) -> None:
+    sizes = {"vocabulary": "{vocabulary}"}
+    with own_models_in(tmp_path, tokens={"class": "make_embedding", "inputs": "tokens", "arguments": sizes}):
+        levels = {"model": "tokens", "dataset": "synthetic-tokens-20-8-640", "batch_size": 64, "epochs": 1}
+        levels |= {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 1.0}
+        kernels, matrices = (
+            trainings.weights("pytorch-single", decayed_weights=level, **levels)
+            for level in ("kernels", "matrices")
+        )
+    table, kernel = "module.0/weight/table", "module.1/weight/kernel"
+    assert np.linalg.norm(matrices[table]) < 0.95 * np.linalg.norm(kernels[table])
+    assert np.linalg.norm(matrices[kernel]) == pytest.approx(np.linalg.norm(kernels[kernel]), rel=0.05)
+
+
+@pytest.mark.every_framework
 @pytest.mark.parametrize("precision", ["fp32", "amp", "bf16"])
 def test_fsdp_trains_batch_normalization_like_ddp(
     trainings: Trainings, tmp_path: Path, precision: str
@@ -105,7 +121,7 @@ def test_study_of_own_module_is_measured(
     (run,) = plan_design(study, site)
     record = supervise(plan_run(study, site, run), tmp_path / "results", "session")
     assert (record["status"], record["reason"]) == ("ok", None)
-    row = recorded_row(record)
+    row = recorded_row(record, run.levels)
     assert row["parameters"] == N_PARAMETERS and row["gradient_bytes"] == 4 * N_PARAMETERS
     source, operations = find_operations({**run.levels, **row}) or ("", None)
     assert source == COUNTED and operations and operations.model == SAMPLE_FLOPS

@@ -548,6 +548,9 @@ def test_only_successful_traced_runs_have_phases_checked(
 
 @pytest.mark.parametrize("flops", [12.0, None])
 def test_row_has_the_size_of_an_own_module(flops: float | None) -> None:
-    columns = own_model_columns({"parameters": 5, "sample_flops": flops})
+    reported = {"parameters": 5, "sample_flops": flops}
+    columns = own_model_columns(reported, {"precision": "amp", "reduce_dtype": "default"})
     assert columns == {"parameters": 5, "gradient_bytes": 20, "sample_flops": flops}
-    assert own_model_columns({"objective": [1.0]}) == {}
+    for levels in ({"precision": "bf16"}, {"precision": "amp", "reduce_dtype": "bf16"}):
+        assert own_model_columns(reported, levels)["gradient_bytes"] == 10
+    assert own_model_columns({"objective": [1.0]}, {}) == {}

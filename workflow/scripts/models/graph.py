@@ -269,7 +269,7 @@ def is_kernel(weight: str) -> bool:
 
 def is_decayed(weight: str, level: str) -> bool:
     """Return whether weight decay applies to a weight; `level` is that of the factor decayed_weights."""
-    return level == "all" or is_kernel(weight) or (level == "matrices" and weight.endswith(".table"))
+    return level == "all" or is_kernel(weight) or (level == "matrices" and weight.endswith("table"))
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:

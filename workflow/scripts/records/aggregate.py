@@ -32,6 +32,7 @@ from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
 from declared.records import WARNING_SEPARATOR, join_settings
 from models.graph import BYTES
+from models.messages import number_bytes
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
@@ -208,8 +209,8 @@ def repeat_hint(folder: Path) -> str:
     return f"repeat it: {repeat_command(folder.parent.name, CampaignArguments(study))}"
 
 
-def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that a record adds to a run's row."""
+def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that a record adds to the row of a run with these levels."""
     measured = record["measured"] or {}
     job = record["job"] or {}
     before = "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"])
@@ -221,7 +222,7 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **own_model_columns(measured.get("told") or {}),
+        **own_model_columns(measured.get("told") or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -254,18 +255,19 @@ def memory_estimate_columns(estimate: Mapping[str, Any] | None) -> dict[str, int
     return {**columns, "estimated_memory_peak_bytes": sum(sizes.values())} if sizes else {}
 
 
-def own_model_columns(reported: Mapping[str, Any]) -> dict[str, float]:
+def own_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, float]:
     """Return the size of a PyTorch module of the user's own, {} of models that Ringside knows.
 
     Args:
         reported: What ranks report beside measurements, `told` of the record.
+        levels: Those of the run, whose precision decides the bytes of gradients.
     """
     if "parameters" not in reported:
         return {}
     n_parameters = reported["parameters"]
     return {
         "parameters": n_parameters,
-        "gradient_bytes": BYTES * n_parameters,
+        "gradient_bytes": number_bytes(levels).reduced * n_parameters,
         "sample_flops": reported["sample_flops"],
     }
 
@@ -408,7 +410,7 @@ def read_batch(
             try:
                 record = read_record(folder, planned, site)
                 lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
-                row |= recorded_row(record)
+                row |= recorded_row(record, run.levels)
             except InputError as error:
                 errors.append(error)
         else:

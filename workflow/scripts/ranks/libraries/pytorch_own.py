@@ -2,8 +2,8 @@
 
 A module draws its initial weights itself. Ranks seed PyTorch alike before, so that all start from the same
 ones, in every framework of PyTorch. Its weights are named `module.<path>`, with `/` for the points of
-PyTorch's names. `/kernel` at the end marks those of matrix products and convolutions, to which weight decay
-applies as in graphs: parameters with two axes or more that are no tables of embeddings.
+PyTorch's names. Weight decay applies as in graphs: `/table` at the end marks tables of embeddings, `/kernel`
+weights of matrix products and convolutions, which are all other parameters with two axes or more.
 """
 
 import importlib.util
@@ -56,8 +56,9 @@ def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
     own: dict[str, torch.Tensor] = {}
     for name, parameter in module.named_parameters():
-        is_kernel = len(getattr(parameter, "ds_shape", parameter.shape)) > 1 and id(parameter) not in tables
-        own[f"{_own_name(name)}{'/kernel' * is_kernel}"] = parameter
+        n_axes = len(getattr(parameter, "ds_shape", parameter.shape))
+        kind = "/table" if id(parameter) in tables else "/kernel" if n_axes > 1 else ""
+        own[f"{_own_name(name)}{kind}"] = parameter
     return own | {_own_name(name): buffer for name, buffer in module.named_buffers()}
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch module with running statistics, for tests of modules of the user's own."""
+"""PyTorch modules for tests of modules of the user's own."""
 
 import torch
 from torch import nn
@@ -15,6 +15,11 @@ def make_normalized(classes: int, channels: int) -> nn.Module:
         nn.BatchNorm1d(32),
         nn.Linear(32, classes),
     )
+
+
+def make_embedding(vocabulary: int) -> nn.Module:
+    """Return a table of embeddings and a dense layer, for logits of the next token."""
+    return nn.Sequential(nn.Embedding(vocabulary, 16), nn.Linear(16, vocabulary))
 
 
 class Pair(nn.Module):
