@@ -1,5 +1,6 @@
 """A PyTorch module of the user's own is read and checked before any work, and planned without PyTorch."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from common.errors import InputError
 from declared import configuration, own_models
 from declared.models import find_graph, model_graph
-from declared.own_models import load_own_model
+from declared.own_models import OwnModel, load_own_model, own_model_titles
 from declared.study import load_study
 from support.own_commands import write_study
 from support.own_models import own_models_in
@@ -46,6 +47,20 @@ def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     assert (refused.value.code, str(refused.value.file)) == ("broken-file", "README.md")
 
 
+@pytest.fixture
+def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], OwnModel]:
+    """Return a function that loads the class Net of a Python file with this content."""
+
+    def load(code: str) -> OwnModel:
+        (tmp_path / "net.py").write_text(code)
+        for module in (own_models, configuration):
+            monkeypatch.setattr(module, "CHECKOUT", tmp_path)
+        with own_models_in(tmp_path / "models", ours={"file": "net.py", "class": "Net"}):
+            return load_own_model("ours")
+
+    return load
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -56,26 +71,24 @@ def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
         "from nets import *",
     ],
 )
-def test_class_may_be_defined_anywhere_in_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    (tmp_path / "net.py").write_text(code)
-    monkeypatch.setattr(own_models, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(configuration, "CHECKOUT", tmp_path)
-    with own_models_in(tmp_path / "models", ours={"file": "net.py", "class": "Net"}):
-        assert load_own_model("ours").class_name == "Net"
+def test_class_may_be_defined_anywhere_in_a_file(load_code: Callable[[str], OwnModel], code: str) -> None:
+    assert load_code(code).class_name == "Net"
 
 
 @pytest.mark.parametrize("code", ["x = " + "a." * 100_000 + "b", "x = " + "-" * 100_000 + "1"])
-def test_file_too_deep_to_parse_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    (tmp_path / "net.py").write_text(code)
-    monkeypatch.setattr(own_models, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(configuration, "CHECKOUT", tmp_path)
-    with own_models_in(tmp_path / "models", ours={"file": "net.py"}), pytest.raises(InputError) as refused:
-        load_own_model("ours")
+def test_file_too_deep_to_parse_is_refused(load_code: Callable[[str], OwnModel], code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_code(code)
     assert refused.value.code == "broken-file"
+
+
+def test_titles_say_where_modules_are_declared(tmp_path: Path) -> None:
+    with own_models_in(tmp_path, ours={"title": "a net"}, theirs={}):
+        titles = own_model_titles()
+    assert titles == {
+        "ours": f"a net ({tmp_path / 'ours.yaml'})",
+        "theirs": f"theirs ({tmp_path / 'theirs.yaml'})",
+    }
 
 
 def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:

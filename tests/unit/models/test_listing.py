@@ -121,3 +121,20 @@ def test_json_has_numbers_or_a_reason(capsys: pytest.CaptureFixture[str]) -> Non
         model.gradient_bytes,
         1000,
     )
+
+
+def test_own_modules_are_listed_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"ours": "a net", "theirs": "another one"}
+    listing.show_models(own=own)
+    assert capsys.readouterr().out.endswith(
+        f"{listing.UNKNOWN_SIZE}:\n  ours: a net\n  theirs: another one\n"
+    )
+    listing.show_models(["ours", "vgg-16"], own=own, as_json=True)
+    *_, last = rows = json.loads(capsys.readouterr().out)
+    assert last == {"model": "ours", "title": "a net", "reason": listing.UNKNOWN_SIZE}
+    assert {row["model"] for row in rows} == {"ours", "vgg-16"}
+    listing.show_models(tokens="12:300", own=own)
+    assert "ours" not in capsys.readouterr().out
+    with pytest.raises(InputError) as refused:
+        listing.show_models(["our"], own=own)
+    assert (refused.value.code, refused.value.suggestion) == ("unknown-name", "ours")

@@ -4,7 +4,7 @@ import functools
 
 from common.errors import InputError
 from declared.datasets import class_count, load_dataset, targets
-from declared.own_models import load_own_model, own_model_names
+from declared.own_models import is_own_model, load_own_model, own_model_names
 from models.graph import Graph
 from models.named import graph, models
 
@@ -32,7 +32,7 @@ def model_graph(model: str, dataset: str) -> Graph:
     """
     entry = load_dataset(dataset)
     samples = tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry)
-    return load_own_model(model).graph(*samples) if model in own_model_names() else graph(model, *samples)
+    return load_own_model(model).graph(*samples) if is_own_model(model) else graph(model, *samples)
 
 
 @functools.cache

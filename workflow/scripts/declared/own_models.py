@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file
+from common.files import CHECKOUT, digest_file, display_path
 from common.text import alternatives
 from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
 from declared.configuration import NAME, check_in_checkout
@@ -158,6 +158,16 @@ def load_own_model(name: str) -> OwnModel:
     _check_arguments(written, declaration)
     _check_class(written, declaration)
     return OwnModel(name=name, declaration=declaration, **vars(written))
+
+
+def own_model_titles() -> dict[str, str]:
+    """Return title and declaration of each PyTorch module of the user's own, by name.
+
+    Raises:
+        InputError: If one of them is wrong.
+    """
+    own = map(load_own_model, own_model_names())
+    return {model.name: f"{model.title or model.name} ({display_path(model.declaration)})" for model in own}
 
 
 def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from common.errors import InputError
 from common.text import aligned, alternatives
@@ -32,6 +33,7 @@ HEADER = (
 )
 WORDS = HEADER[:4]
 DASH = "–"
+UNKNOWN_SIZE = "the size of a PyTorch module of your own is known once it is trained"
 MIN_CLASSES = 2
 # Attributes of a graph that the table has in JSON.
 NUMBERS = ("parameters", "active_parameters", "macs", "gradient_bytes", "activation_bytes")
@@ -123,9 +125,12 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
     return chosen or {**INPUTS}
 
 
-def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> str:
-    """Return the table as JSON; a model that cannot be built for samples has a reason instead of numbers."""
-    rows = []
+def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]], own: Mapping[str, str]) -> str:
+    """Return the table as JSON; a model that cannot be built for samples has a reason instead of numbers.
+
+    `own` has the titles of PyTorch modules of the user's own, whose sizes are unknown.
+    """
+    rows: list[dict[str, object]] = []
     for name in names:
         for samples in inputs_of(name, inputs):
             _, sample, classes = _describe(name, samples)
@@ -136,6 +141,7 @@ def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> st
                 rows.append({**entry, "reason": str(error)})
                 continue
             rows.append(entry | {name: getattr(model, name) for name in NUMBERS})
+    rows += [{"model": name, "title": title, "reason": UNKNOWN_SIZE} for name, title in own.items()]
     return json.dumps(rows, indent=2)
 
 
@@ -145,6 +151,7 @@ def show_models(
     tokens: str | None = None,
     classes: int = 10,
     as_json: bool = False,
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print parameters, multiplications, and bytes of gradients and activations of models.
 
@@ -154,17 +161,27 @@ def show_models(
         tokens: Tokens to ask about, LENGTH:VOCABULARY.
         classes: Number of classes of these images and texts.
         as_json: Print JSON, for programs.
+        own: Titles of PyTorch modules of the user's own, by name.
     """
-    if unknown := [name for name in names if name not in models()]:
-        problem = f"'{unknown[0]}' is no model"
-        raise InputError(
-            "unknown-name", problem, got=unknown[0], **alternatives(unknown[0], sorted(models()))
-        )
+    if unknown := [name for name in names if name not in models() and name not in own]:
+        problem, choices = f"'{unknown[0]}' is no model", sorted([*models(), *own])
+        raise InputError("unknown-name", problem, got=unknown[0], **alternatives(unknown[0], choices))
     if classes < MIN_CLASSES:
         problem = f"{classes} is too small"
         raise InputError(
             "out-of-range", problem, file="--classes", got=classes, expected=f"at least {MIN_CLASSES}"
         )
     inputs = choose_inputs(image, tokens, classes)
-    chosen = names or [name for name in sorted(models()) if models()[name].sample_kind in inputs]
-    print(to_json(chosen, inputs) if as_json else listing(chosen, inputs))
+    if names:
+        chosen = [name for name in names if name in models()]
+        own = {name: own[name] for name in names if name in own}
+    else:
+        chosen = [name for name in sorted(models()) if models()[name].sample_kind in inputs]
+        own = {} if image or tokens else own
+    if as_json:
+        print(to_json(chosen, inputs, own))
+        return
+    if chosen:
+        print(listing(chosen, inputs), end="\n\n" if own else "\n")
+    if own:
+        print(f"{UNKNOWN_SIZE}:", *(f"  {name}: {title}" for name, title in own.items()), sep="\n")

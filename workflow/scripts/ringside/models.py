@@ -38,9 +38,10 @@ def models(
     Example:
     ./ringside models resnet-50 --image 96x96x3 --classes 100
     """
+    from declared.own_models import own_model_titles
     from models.listing import show_models
 
-    show_models(names or [], image, tokens, classes, as_json=json)
+    show_models(names or [], image, tokens, classes, as_json=json, own=own_model_titles())
 
 
 def predict(
