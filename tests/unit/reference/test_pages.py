@@ -1,5 +1,6 @@
 """The reference pages are what the code says today, whole, and their examples are right."""
 
+import re
 import subprocess
 
 import pytest
@@ -57,6 +58,20 @@ def test_limits_defaults_and_levels_are_told() -> None:
     assert rows["`momentum`"][1] == "number, at least 0, less than 1"
     assert rows["`installed.NAME.setup`"][1] == "list", "below a name of the user's choice"
     assert rows["`cores`"][1] == "whole number, at least 1; or `auto`"
+
+
+@pytest.mark.parametrize(
+    ("factor", "level", "able"),
+    [
+        ("tensor_sharding", "sequence", {"pytorch-mesh"}),
+        ("tensor_sharding", "vocabulary", {"jax", "pytorch-mesh"}),
+        ("sharding", "optimizer", {"deepspeed", "jax"}),
+    ],
+)
+def test_factors_of_an_axis_need_the_axis(factor: str, level: str, able: set[str]) -> None:
+    rows = {tuple(row[:2]): row[2] for row in settings.factors()["restricted_levels"]}
+    assert set(re.findall(r"`([\w-]+)`", rows[f"`{factor}`", f"`{level}`"])) == able
+    assert (f"`{factor}`", "`parameters`") not in rows and (f"`{factor}`", "`layers`") not in rows
 
 
 def test_the_example_of_a_data_set_is_one(tmp_path) -> None:

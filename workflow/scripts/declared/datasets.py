@@ -25,12 +25,8 @@ CLASS, PIXEL, CLICK, NEXT = "class", "pixel", "click", "next"  # what the labels
 TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 TOKENS_FORMAT, PARQUET = "token-files", "parquet"
-FOLDERS = (
-    "image-folder",
-    "webdataset",
-    TOKENS_FORMAT,
-    PARQUET,
-)  # the formats whose files are read where they lie
+# The formats whose files are read where they lie.
+FOLDERS = ("image-folder", "webdataset", TOKENS_FORMAT, PARQUET)
 PART_PATTERNS = {"train": "train*", "validation": "val*"}  # defaults of train_files and validation_files
 # The archives of format idx: images and labels.
 IDX = {

@@ -10,6 +10,7 @@ from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, cl
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.collectives import titles
+from models.graph import N_CATEGORIES, N_COUNTS
 from models.mesh import AXES
 from models.named import MASKED_SHARE, SMALL, models
 from reference.markdown import code, escaped
@@ -49,6 +50,8 @@ def models_and_data() -> dict[str, Any]:
         "texts": _datasets(tokens=True),
         "fresh_names": FRESH_NAMES,
         "fresh_samples": FRESH_SAMPLES,
+        "n_counts": N_COUNTS,
+        "n_categories": N_CATEGORIES,
         "archives": _archives(),
         "licences": [
             [code(name), escaped(entry["licence"]), escaped(entry["citation"])]

@@ -1,6 +1,6 @@
 """Describe what people write: every key of the configuration, every factor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from common.schemas import schema
@@ -11,7 +11,7 @@ from declared.datasets import DatasetKeys
 from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
-from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
+from declared.mesh import NEEDS, NOT_MESHES, PLAIN, STRATEGIES
 from declared.own_models import OwnModelKeys
 from declared.references import Reference
 from declared.site import SiteKeys
@@ -139,18 +139,26 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
         levels: dict[str, Any] = {code(level): level for level in rules.get("enum", [])}
         if "enum" not in rules:
             levels = {f"other than {codes(listed)}": object()}
+        entries = {framework.name: _entries_of_axis(framework, NEEDS.get(name)) for framework in frameworks}
+        n_affected = sum(map(bool, entries.values()))
         for label, level in levels.items():
             able = [
-                framework.name
-                for framework in frameworks
-                if any(level in entry.get(name, [level]) for entry in framework.capabilities)
+                framework
+                for framework, own in entries.items()
+                if any(level in entry.get(name, [level]) for entry in own)
             ]
-            if len(able) < len(frameworks):
-                yield [
-                    f"`{name}`",
-                    label,
-                    _list_frameworks(able, [framework.name for framework in frameworks]),
-                ]
+            if len(able) < n_affected:
+                yield [f"`{name}`", label, _list_frameworks(able, list(entries))]
+
+
+def _entries_of_axis(framework: Framework, axis: str | None) -> Sequence[Mapping[str, Any]]:
+    """Return the capabilities that a cell with a mesh of this axis may fit; of None, all."""
+    if axis is None:
+        return framework.capabilities
+    by_name = [entry for entry in framework.capabilities if axis in entry.get("parallelism", ())]
+    return by_name or [
+        entry for entry in framework.capabilities if any(axis in axes for axes in framework.meshes)
+    ]
 
 
 def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
