@@ -674,6 +674,24 @@ def test_methods_say_what_each_strategy_is_with_its_source() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("parallelism", "level", "key"),
+    [
+        ("tensor", "layers", None),
+        ("tensor", "vocabulary", "shoeybi2019"),
+        ("tensor", "sequence", "korthikanti2023"),
+        ("pipeline", "sequence", None),
+    ],
+)
+def test_methods_say_what_a_tensor_axis_divides(parallelism: str, level: str, key: str | None) -> None:
+    facts = facts_of(CAMPAIGN / "runs.csv")
+    divided = facts.runs["parallelism"].mask(facts.runs["ranks"] > 1, parallelism)
+    runs = facts.runs.assign(parallelism=divided, tensor_sharding=level)
+    notes = [note for note in notes_of(replace(facts, runs=runs)) if codes([note]) == ["tensor-sharding"]]
+    expected = [(level, True)] if key else []
+    assert [(note.facts["level"], rf"\cite{{{key}}}" in note) for note in notes] == expected
+
+
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
     table = checks.table(read_table(CAMPAIGN / "runs.csv", "runs")).data
     notes = list(threat_notes(replace(facts_of(CAMPAIGN / "runs.csv"), checks=table)))

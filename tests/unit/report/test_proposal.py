@@ -80,12 +80,15 @@ def test_efficiency_is_that_of_devices(records: Records) -> None:
     assert float(last["samples/s"].replace(",", "")) == pytest.approx(4608 / epoch_s, rel=0.01)
 
 
-@pytest.mark.parametrize(("optimizer", "n_numbers"), [("sgd", 2), ("adam", 3)])
-def test_checkpoint_has_parameters_and_state(records: Records, optimizer: str, n_numbers: int) -> None:
-    series = choose_series(records.runs.assign(optimizer=optimizer), {})
+@pytest.mark.parametrize(
+    ("levels", "n_bytes"),
+    [({"optimizer": "sgd"}, 8), ({"optimizer": "adam"}, 12), ({"optimizer": "adam", "precision": "bf16"}, 6)],
+)
+def test_checkpoint_has_parameters_and_state(records: Records, levels: dict[str, str], n_bytes: int) -> None:
+    series = choose_series(records.runs.assign(**levels), {})
     request = make_request(series, Question(6))
     facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
-    assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == 4 * n_numbers * facts["parameters"]
+    assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == n_bytes * facts["parameters"]
 
 
 def test_samples_need_those_of_an_epoch(records: Records) -> None:

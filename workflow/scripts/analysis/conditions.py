@@ -157,11 +157,11 @@ def setting_note(runs: pd.DataFrame) -> str:
     `methods_notes` has the same in full, and what it omits: software, background load and CPU steal.
     """
     ok = successful(runs)
-    scopes = _scopes_note(runs, ok)
+    scopes, own_models = _scopes_note(runs, ok), own_models_note(runs)
     notes = [
         scopes,
         largest_batches_note(runs),
-        own_models_note(runs),
+        own_models,
         algorithms_note(runs),
         unchecked_algorithms_note(runs),
     ]
@@ -171,7 +171,7 @@ def setting_note(runs: pd.DataFrame) -> str:
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
     setting = paragraph("setting", [*notes, *_missing_notes(runs)])
     brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
-    if own_models_note(runs):
+    if own_models:
         brief = f"{brief} {OWN_MODELS_IN_BRIEF}".strip()
     return Note(setting.code, setting, **setting.facts, brief=brief)
 

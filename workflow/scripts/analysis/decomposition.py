@@ -63,7 +63,7 @@ ON_ONE_NODE = Note(
 NETWORK_ALONE = Note(
     "network-alone-is-predicted",
     "Network alone: the number of all-reduces that accumulation saves in an epoch, times the time of one "
-    "all-reduce of the gradients' size (float32) in the collective benchmark, interpolated linearly between "
+    "all-reduce of the gradients' size in the collective benchmark, interpolated linearly between "
     "its sizes. Its interval is over the rounds of one benchmark, in the same processes. It is a "
     "prediction, not measured in training: ranks send one message and compute nothing else. Beyond the "
     "network: the rest of the difference, with an interval that includes both: the cost of the optimizer "

@@ -52,6 +52,7 @@ from declared.responses import RESPONSES
 from declared.site import Site
 from declared.study import Study
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
+from models.division import SEQUENCE, VOCABULARY
 from models.graph import N_CATEGORIES, N_COUNTS
 from models.named import MASKED_SHARE, models
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
@@ -122,6 +123,17 @@ AXIS_DESCRIPTIONS = {
     "pipeline": (
         "Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the "
         f"stages{cite('huang2019')}."
+    ),
+}
+TENSOR_SHARDINGS = {
+    VOCABULARY: (
+        "With the tensor sharding vocabulary, ranks of the axis tensor also divide embedding, last layer and "
+        f"loss, by tokens of the vocabulary{cite('shoeybi2019')}."
+    ),
+    SEQUENCE: (
+        "With the tensor sharding sequence, ranks of the axis tensor also divide embedding, last layer and "
+        "loss, by tokens of the vocabulary, and what lies between layers, by "
+        f"positions{cite('korthikanti2023')}."
     ),
 }
 LAYER_STRATEGIES = {  # meaning of a level with strategies per layer
@@ -595,11 +607,19 @@ def _strategies(facts: Facts) -> Iterator[str]:
     yield from (
         Note("axis", AXIS_DESCRIPTIONS[axis], axis=axis) for axis in AXIS_DESCRIPTIONS if axis in axes
     )
-    ok = facts.runs
+
+    def runs_along(axis: str) -> pd.DataFrame:
+        levels = [level for level, mesh in meshes.items() if axis in mesh.axes]
+        return facts.runs[facts.runs["parallelism"].isin(levels)]
+
+    shardings = set(runs_along("tensor")["tensor_sharding"])
+    yield from (
+        Note("tensor-sharding", text, level=level)
+        for level, text in TENSOR_SHARDINGS.items()
+        if level in shardings
+    )
     if "pipeline" in axes:
-        pipeline_runs = ok[
-            ok["parallelism"].isin([level for level, mesh in meshes.items() if mesh.pipeline > 1])
-        ]
+        pipeline_runs = runs_along("pipeline")
         schedules = [name for name in SCHEDULES if name in set(pipeline_runs["schedule"])]
         counts = sorted(set(pipeline_runs["microbatches"].astype(int)))
         yield Note(

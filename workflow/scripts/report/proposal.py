@@ -43,6 +43,7 @@ from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES
 from declared.study import Study
 from figures import scaling, style
+from models.messages import number_bytes
 from plan.campaign import Campaign, configured, measured_campaign
 from prediction.projection import load_records
 from report import content, document, pdf
@@ -147,13 +148,14 @@ def _memory_facts(study: Study, series: Series, levels: pd.Series, peak_mib: flo
     is_unstated = study.imported and "optimizer" not in study.imported.description.stated.levels
     is_unknown = is_unstated and optimizer == factor_rules("optimizer")["default"]
     n_numbers = NUMBERS_OF_ADAM if optimizer.startswith("adam") else NUMBERS_OF_SGD
+    parameter_bytes = n_numbers * number_bytes(levels).stored
     return {
         "peak_mib": None if math.isnan(peak_mib) else peak_mib,
         "on_device": bool(ok["device_memory_peak_bytes"].notna().any()),
         "estimated_mib": series.mean_at_largest("estimated_memory_peak_bytes") / MIB or None,
         "available_mib": _available_memory(ok, series) / MIB,
         "parameters": parameters,
-        "checkpoint_bytes": None if is_unknown else parameters and 4 * n_numbers * parameters,
+        "checkpoint_bytes": None if is_unknown else parameters and parameter_bytes * parameters,
     }
 
 

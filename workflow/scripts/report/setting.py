@@ -294,8 +294,9 @@ def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> li
             ("training samples", f"{entry['train_samples']:,}"),
             ("validation samples", f"{entry['validation_samples']:,}"),
             ("shape", " × ".join(map(str, entry["shape"])) + " tokens" * (kind(entry) == TOKENS)),
-            ("vocabulary", f"{entry['vocabulary']:,}" if kind(entry) == TOKENS else ""),
+            ("vocabulary", f"{entry['vocabulary']:,}" if "vocabulary" in entry else ""),
             ("generated", "yes, by a program: no benchmark data set" if is_generated(name) else ""),
+            ("SHA-256 of the folder's files", entry.get("sha256", "")),
             ("digest in the runs' keys", ", ".join(map(_short, digests)) + _checkout_text(digests, current)),
             (
                 "sums",
