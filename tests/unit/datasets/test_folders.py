@@ -441,11 +441,13 @@ def test_file_without_tokens_takes_no_sequence_away(
     tmp_path: Path, declared: Callable[..., dict[str, Any]]
 ) -> None:
     (tmp_path / "text").mkdir()
-    for name, rows in {"train-0": [[1] * 9], "train-1": [], "val-0": [[0] * 5]}.items():
+    files = {"train-0": [[1] * 9], "train-1": [], "train-2": [[2] * 9], "val-0": [[0] * 5]}
+    for name, rows in files.items():
         table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int64()))})
         pq.write_table(table, tmp_path / "text" / f"{name}.parquet")
-    assert declared("parquet", tmp_path / "text", 2)["train_samples"] == 4
-    assert len(prepared(tmp_path)["train"][0]) == 4
+    assert declared("parquet", tmp_path / "text", 2)["train_samples"] == 8
+    declared("parquet", tmp_path / "text", 2, {"train_samples": 5})
+    assert prepared(tmp_path)["train"][0][:, 0].tolist() == [1, 1, 1, 1, 2]
 
 
 def test_token_beyond_the_declared_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
+from common.files import CHECKOUT
 from declared import configuration, own_models
 from declared.models import find_graph, model_graph
 from declared.own_models import OwnModel, load_own_model, own_model_titles
@@ -22,7 +23,8 @@ LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
     ("changes", "code", "key", "mentions"),
     [
         ({"file": "models/nothing.py"}, "missing-file", "file", ["models/nothing.py"]),
-        ({"file": "../net.py"}, "missing-file", "file", []),
+        ({"file": f"../{CHECKOUT.name}/README.md"}, "missing-file", "file", []),
+        ({"file": str(CHECKOUT / "README.md")}, "missing-file", "file", []),
         ({"files": ["nothing.py"]}, "missing-file", "files.0", []),
         ({"class": "make_normalised"}, "unknown-name", "class", ["make_normalized"]),
         ({"class": "a.b"}, "bad-pattern", "class", []),
