@@ -401,6 +401,13 @@ def test_the_networks_prediction_of_a_worked_example(exact):
     assert row["beyond_network_s"] == pytest.approx(row["difference_s"] + 0.117616752)
 
 
+def test_gradients_have_the_bytes_of_their_type(exact):
+    network = network_rows({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
+    for levels in ({"precision": "bf16"}, {"precision": "amp", "reduce_dtype": "bf16"}):
+        row = single_row(decomposition.decompose(exact.assign(**levels), network), part="sync_every", **AT)
+        assert row["gradient_bytes"] == SMALL_CNN_BYTES / 2
+
+
 def test_network_prediction_leaves_the_cost_of_the_optimizer(exact):
     rows = at(decomposition.decompose(exact, benchmarks(FRAMEWORK, noise=0.0)), part="sync_every")
     apart = rows[rows["nodes"] > 1]

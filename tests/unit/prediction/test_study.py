@@ -86,6 +86,8 @@ def test_sizes_stand_for_a_model_that_is_not_described():
         pd.testing.assert_series_equal(
             measured_cells(own)["gradient_bytes"], measured_cells(runs)["gradient_bytes"]
         )
+    in_bfloat16 = measured_cells(runs.assign(precision="bf16"))
+    assert set(in_bfloat16["gradient_bytes"]) == {size / 2}
     unknown = measured_cells(runs.assign(model="theirs"))
     assert unknown["gradient_bytes"].isna().all()
     subset = unknown["nodes"] <= 3
