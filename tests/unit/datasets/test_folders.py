@@ -206,7 +206,8 @@ def write_megatron(folder: Path, name: str, tokens: np.ndarray) -> None:
 
 def write_parquet(folder: Path, name: str, tokens: np.ndarray) -> None:
     rows = [tokens[:9].tolist(), [], tokens[9:].tolist()]
-    pq.write_table(pa.table({"text": ["a", "b", "c"], "input_ids": rows}), folder / f"{name}-00000.parquet")
+    columns = {"text": ["a", "b", "c"], "input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+    pq.write_table(pa.table(columns), folder / f"{name}-00000.parquet")
 
 
 @pytest.mark.parametrize("write", [write_nanogpt, write_llm_c, write_megatron, write_parquet])

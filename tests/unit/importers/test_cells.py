@@ -229,8 +229,8 @@ def test_sizes_and_rates_are_the_files_else_stated() -> None:
     )
     assert [row["parameters"] for row in rows] == [1e9, 2e9]
     assert [row["bandwidth_bytes_s"] for row in rows] == [12.5e9, 50e9]
-    registered, _ = to_rows([run(model="small-cnn", parameters=1e6)], "s", stated())
-    assert registered[0]["parameters"] == 1e6
+    registered, _ = to_rows([run(model="small-cnn", parameters=1e6, gradient_bytes=2e6)], "s", stated())
+    assert (registered[0]["parameters"], registered[0]["gradient_bytes"]) == (1e6, 2e6)
 
 
 def test_stated_costs_are_columns() -> None:
