@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from common.errors import MAX_LINES, CodedValueError, InputError, InputErrors, exit_status, system_error
+from common.errors import (
+    CHECKOUT,
+    MAX_LINES,
+    CodedValueError,
+    InputError,
+    InputErrors,
+    exit_status,
+    system_error,
+)
 
 FIELDS = ("code", "problem", "file", "key", "got", "expected", "suggestion", "hint")
 FULL: dict[str, Any] = {
@@ -21,6 +29,13 @@ FULL: dict[str, Any] = {
     "suggestion": "2",
     "hint": "take fewer",
 }
+
+
+def test_file_is_shown_from_the_checkout() -> None:
+    assert InputError("x", "is wrong", file=CHECKOUT / "config" / "a.yaml").file == "config/a.yaml"
+    assert InputError("x", "is wrong", file=CHECKOUT.parent / "a.yaml").file == str(
+        CHECKOUT.parent / "a.yaml"
+    )
 
 
 def fields_of(error: InputError) -> dict[str, object]:

@@ -21,6 +21,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
+from declared.datasets import load_dataset
 from declared.figures import Declared
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
@@ -32,7 +33,7 @@ from figures.panels import NOT_DRAWN
 from network import fit
 from plan.design import IRRELEVANT_FACTORS
 from precision import reached
-from report import design, document, drafts, paper, pdf
+from report import design, document, drafts, paper, pdf, setting
 from report import methods as methods_module
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
@@ -598,6 +599,18 @@ def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
     facts.runs["dataset"] = "synthetic-regions-32x16x3-4"
     regions = find_note(notes_of(facts), "dataset")
     assert regions.facts["shape"] == [32, 16, 3] and "each pixel" in regions
+
+
+def test_report_has_the_digest_of_a_folder_and_the_values_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = {**load_dataset("cifar-10"), "folder": "/data", "sha256": "ab" * 32}
+    runs = facts_of(CAMPAIGN / "runs.csv").runs
+    (clicks,) = setting.data_sets(["synthetic-clicks-100"], None, runs)
+    assert dict(clicks.facts)["vocabulary"] == "2,600" and "SHA-256 of the folder's files" not in dict(
+        clicks.facts
+    )
+    monkeypatch.setattr(setting, "find_dataset", lambda _: folder)
+    (trees,) = setting.data_sets(["cifar-10"], None, runs)
+    assert dict(trees.facts)["SHA-256 of the folder's files"] == "ab" * 32
 
 
 def test_excluded_cells_that_train_the_same_say_so() -> None:
