@@ -601,7 +601,7 @@ def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
     assert regions.facts["shape"] == [32, 16, 3] and "each pixel" in regions
 
 
-def test_report_has_the_digest_of_a_folder_and_the_values_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_has_digests_of_folders_and_values_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = {**load_dataset("cifar-10"), "folder": "/data", "sha256": "ab" * 32}
     runs = facts_of(CAMPAIGN / "runs.csv").runs
     (clicks,) = setting.data_sets(["synthetic-clicks-100"], None, runs)
