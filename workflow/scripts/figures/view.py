@@ -388,6 +388,21 @@ def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str
     return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 
+def _distinguishing(levels: dict[str, Any], combined: PanelLevels) -> dict[str, Any]:
+    """Return the levels that a legend has to name: options of a strategy only where it has several of them.
+
+    A schedule, for example, is an option of pipelines, so the other strategies have its default alone.
+    """
+    if "parallelism" not in levels:
+        return levels
+    alike = [other for other in combined if other["parallelism"] == levels["parallelism"]]
+    return {
+        name: level
+        for name, level in levels.items()
+        if name not in OF_STRATEGIES or len({other[name] for other in alike}) > 1
+    }
+
+
 def _make_series(runs: pd.DataFrame, names: Sequence[str], frameworks: Sequence[str]) -> list[Series]:
     """Return a series for each combination of levels of `names` that occurs, as many as there are styles.
 
@@ -401,11 +416,12 @@ def _make_series(runs: pd.DataFrame, names: Sequence[str], frameworks: Sequence[
         ]
     if "framework" not in names:
         return [
-            Series(treatment_text(levels), levels, series_style)
+            Series(treatment_text(_distinguishing(levels, combined)), levels, series_style)
             for levels, series_style in zip(combined, style.TREATMENT_STYLES, strict=False)
         ]
     texts = [
-        treatment_text({name: levels[name] for name in names if name != "framework"}) for levels in combined
+        treatment_text({name: level for name, level in levels.items() if name != "framework"})
+        for levels in (_distinguishing(levels, combined) for levels in combined)
     ]
     number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
     return [
