@@ -1,6 +1,7 @@
 """Kept campaigns are complete and readable, and the pages have their numbers."""
 
 import functools
+import itertools
 import re
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import adjusted, anova, checks, decomposition, effects, variance
+from analysis import adjusted, anova, checks, decomposition, effects, strategies, variance
 from analysis.intervals import columns
-from analysis.measured import successful, timing_runs
+from analysis.measured import successful, timing_runs, with_batch_numbers
 from analysis.pooling import pooled
 from common.files import CHECKOUT, stored_file
 from common.tables import read_results, read_table
@@ -41,7 +42,7 @@ WHAT_IF, HYBRID, PHASES, STRATEGIES = (
     "phases-virtual",
     "strategies-virtual",
 )
-SEARCHED = "found-strategies-virtual"
+SEARCHED, LLAMA = "found-strategies-virtual", "llama-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
 OLDER_COLUMNS = {
     "runs": {
@@ -584,6 +585,74 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     ends = f"{min(by_name.values()):.0f} to {max(by_name.values()):.0f} %"
     assert missing_numbers_on("docs/how-to/strategies.md", "strategies", ends) == []
     assert missing_numbers_on("docs/explanation/predictions.md", STRATEGIES, ends) == []
+
+
+@functools.cache
+def llama_strategies() -> pd.DataFrame:
+    """Return the four-node cells of llama-virtual with needs, predicted times and ratios to data parallelism.
+
+    The index is strategy and rate in Mbit/s, strategies by their epoch time on the slow links.
+    """
+    runs = with_batch_numbers(records(LLAMA))
+    ranked = crossover.rank_strategies(runs, benchmark_of(LLAMA)).dropna(subset="measured_s")
+    ranked = ranked.assign(bandwidth=(8 * ranked["rate"] / 1e6).astype(int))
+    options = ["parallelism", "schedule", "tensor_sharding", "bandwidth"]
+    needed = (
+        strategies.summarize(runs)
+        .query("nodes == 4")
+        .assign(bandwidth=lambda cells: cells["bandwidth"].astype(int))
+    )
+    ratios = compared(LLAMA).query("factor == 'parallelism'").set_index("to_cell")
+    needed = needed.join(ratios[["ratio", "ratio_low", "ratio_high"]], on="cell")
+    cells = ranked.merge(needed, on=options).sort_values("measured_s")
+    return cells.set_index(["strategy", "bandwidth"])
+
+
+def llama_rows() -> list[str]:
+    """Return the page's table, a row for each strategy."""
+    cells = llama_strategies()
+    rows = []
+    for strategy in cells.xs(250, level="bandwidth").index:
+        slow, fast = cells.loc[(strategy, 250)], cells.loc[(strategy, 1000)]
+        sent = [f"{slow[name] / 1e6:.1f}" for name in ("sent_formula_bytes", "sent_bytes")]
+        memory = f"{fast['memory_peak_bytes'] / 1e6:.0f}"
+        times = [f"{row['measured_s']:.2f} | {row['predicted_s']:.2f}" for row in (slow, fast)]
+        rows.append(f"| {strategy} | {' | '.join([*sent, memory, *times])} |")
+    return rows
+
+
+def test_strategies_of_the_llama_are_in_the_text() -> None:
+    cells, effect = llama_strategies(), compared(LLAMA)
+    assert missing_sentences(llama_rows()) == [] and len(llama_rows()) == 8
+    best = cells.groupby("bandwidth")["measured_s"].idxmin()
+    assert {strategy for strategy, _ in best} == {"pipeline, schedule zero-bubble"}
+    assert (cells["place"] == 1).eq(cells["measured_place"] == 1).all()
+    error = cells["predicted_s"] / cells["measured_s"] - 1
+    right, pairs = ranked_pairs(cells)
+    faster = [f"{1 / cells.loc[(best[rate][0], rate), 'ratio']:.1f}" for rate in (1000, 250)]
+    options = {name: effect[effect["factor"] == name] for name in ("schedule", "tensor_sharding")}
+    assert all((rows["p_holm"] > 0.05).all() for rows in options.values())
+    claims = {
+        f"submit {LLAMA}": [str(len(records(LLAMA)))],
+        "four nodes": faster,
+        "Predictions": [
+            f"{100 * error.abs().mean():.0f} %", f"{100 * error.abs().max():.0f} %", f"{right} of {pairs}",
+        ],
+        "zero-bubble": [interval(row, "ratio") for _, row in options["schedule"].iterrows()],
+        "vocabulary": [interval(row, "ratio") for _, row in options["tensor_sharding"].iterrows()],
+        "FSDP": [interval(cells.loc[("sharded", rate)], "ratio") for rate in (250, 1000)],
+    }  # fmt: skip
+    assert missing_claims(LLAMA, claims) == []
+
+
+def ranked_pairs(cells: pd.DataFrame) -> tuple[int, int]:
+    """Return how many pairs of strategies, at one rate, were predicted in their measured order, and all pairs."""
+    right = pairs = 0
+    for _, own in cells.groupby("bandwidth"):
+        for (_, one), (_, other) in itertools.combinations(own.iterrows(), 2):
+            pairs += 1
+            right += (one["predicted_s"] < other["predicted_s"]) == (one["measured_s"] < other["measured_s"])
+    return right, pairs
 
 
 @functools.cache
