@@ -84,9 +84,6 @@ def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     times = spread_ratio(rows(0.02, 0.06, 200))
     assert sentence is not None and times is not None
     assert sentence.code == "disturbed" and sentence.facts["times"] == pytest.approx(times)
-    assert (
-        f"vary {times:.1f} times as much" in sentence and f"or need {times**2:.1f} times the runs" in sentence
-    )
     older = [
         {name.replace("other_cpu", "foreign_cpu"): text for name, text in row.items()}
         for row in rows(0.02, 0.06, 200)

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.files import display_path
 from declared.site import Site, load_site
 from sites import node_report, slurm, verdicts
 from sites.node_job import reports
-from sites.node_report import MARK, failing_line, interfaces, lock_state, not_writable
+from sites.node_report import MARK, failing_line, lock_state, not_writable
 from sites.node_verdicts import check_clocks, check_file_locks, node_findings
 from sites.slurm import Node
 from sites.verdicts import Finding
@@ -146,84 +145,43 @@ class TestWhatSlurmPrints:
         )
 
 
-class TestStatusOfJobs:
-    ACCOUNTING = "accounting_storage/slurmdbd"
-
-    @pytest.mark.parametrize(
-        ("written", "accounting", "age", "sacct", "verdict", "code", "advice"),
-        [
-            ("squeue", False, "300 sec", True, "ok", "ok", None),
-            ("squeue", False, "60 sec", True, "ok", "ok", None),
-            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("squeue", True, "2 sec", True, "FAIL", "forgets-jobs", "sacct"),
-            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("sacct", False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
-            ("sacct", True, "2 sec", True, "ok", "ok", None),
-            ("sacct", True, "2 sec", False, "FAIL", "not-installed", "squeue"),
-            (None, False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
-            (None, False, "300 sec", False, "ok", "ok", None),
-            (None, True, "300 sec", True, "ok", "ok", None),
-        ],
-    )
-    def test_verdict(
-        self,
-        written: str | None,
-        accounting: bool,
-        age: str,
-        sacct: bool,
-        verdict: str,
-        code: str,
-        advice: str | None,
-    ) -> None:
-        config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
-        result = verdicts.check_job_status(config, written, PROFILE, sacct)
-        assert (result.verdict, result.code, result.facts.get("advice")) == (verdict, code, advice)
-        assert result.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
-
-    @pytest.mark.parametrize(
-        ("written", "sacct", "end"),
-        [
-            ("sacct", True, "Snakemake would wait forever; set slurm-status-command: squeue"),
-            ("squeue", True, "use ./ringside submit, or ask the administrators for MinJobAge=60 or more"),
-        ],
-    )
-    def test_wording(self, written: str, sacct: bool, end: str) -> None:
-        assert verdicts.check_job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
+@pytest.mark.parametrize(
+    ("written", "accounting", "age", "sacct", "code"),
+    [
+        ("squeue", False, "60 sec", True, "ok"),
+        ("squeue", False, "59 sec", True, "forgets-jobs"),
+        ("sacct", False, "300 sec", True, "no-accounts"),
+        ("sacct", True, "2 sec", True, "ok"),
+        ("sacct", True, "2 sec", False, "not-installed"),
+        (None, False, "300 sec", True, "no-accounts"),
+        (None, False, "300 sec", False, "ok"),
+    ],
+)
+def test_snakemake_learns_of_the_end_of_jobs(
+    written: str | None, accounting: bool, age: str, sacct: bool, code: str
+) -> None:
+    config = {"MinJobAge": age, "AccountingStorageType": "accounting_storage/slurmdbd" if accounting else ""}
+    result = verdicts.check_job_status(config, written, PROFILE, sacct)
+    assert (result.verdict, result.code) == ("ok" if code == "ok" else "FAIL", code)
 
 
-class TestPartition:
-    PARTITIONS = slurm.parse_partitions(PARTITIONS)
-
-    def test_the_default(self, site: Site) -> None:
-        result, name = verdicts.check_partition(self.PARTITIONS, site)
-        assert (result.verdict, name) == ("ok", "cpu")
-
-    def test_unknown(self, site: Site) -> None:
-        result, name = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
-        assert (result.verdict, result.code, name) == ("FAIL", "unknown-name", None)
-        assert result.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
-        assert str(result) == (
-            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected "
-            "one of cpu, gpu"
-        )
-
-    def test_without_a_default(self, site: Site) -> None:
-        result, _ = verdicts.check_partition({"gpu": self.PARTITIONS["gpu"]}, site)
-        assert (result.verdict, result.code, result.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
-
-    def test_down(self, site: Site) -> None:
-        result, _ = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
-        assert (result.verdict, result.code) == ("FAIL", "partition-down")
-        assert result.facts == {"partition": "gpu", "state": "DOWN"}
-
-    def test_closed_to_the_account(self, site: Site) -> None:
-        open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
-        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="c"))
-        assert (result.verdict, result.code) == ("FAIL", "account-not-allowed")
-        assert result.facts == {"account": "c", "allowed": "a,b"}
-        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="b"))
-        assert result.verdict == "ok"
+@pytest.mark.parametrize(
+    ("names", "keys", "code"),
+    [
+        ("cpu gpu", {}, "ok"),
+        ("cpu gpu", {"partition": "cpus"}, "unknown-name"),
+        ("gpu", {}, "missing-key"),
+        ("cpu gpu", {"partition": "gpu"}, "partition-down"),
+        ("up", {"partition": "up", "account": "c"}, "account-not-allowed"),
+        ("up", {"partition": "up", "account": "b"}, "ok"),
+    ],
+)
+def test_partition(site: Site, names: str, keys: dict[str, str], code: str) -> None:
+    known = slurm.parse_partitions(PARTITIONS)
+    known["up"] = {**known["gpu"], "State": "UP", "PartitionName": "up"}
+    chosen = {name: known[name] for name in names.split()}
+    result, name = verdicts.check_partition(chosen, with_scheduler(site, **keys))
+    assert (result.code, name is not None) == (code, code == "ok")
 
 
 class TestNodes:
@@ -233,7 +191,6 @@ class TestNodes:
         result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:4], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("warn", "nodes-unusable")
         assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "unusable": ["node3"]}
-        assert result.text == "3 are usable, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
 
     def test_too_few(self, site: Site) -> None:
         result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:3], self.ALL_NODES, site)
@@ -268,7 +225,6 @@ class TestNodes:
     def test_unknown_names(self, site: Site, key: str) -> None:
         result = verdicts.check_nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
         assert result.code == "unknown-name" and result.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
-        assert result.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
 
     @pytest.mark.parametrize(
         ("n_gpus", "verdict", "facts"),
@@ -284,16 +240,6 @@ class TestNodes:
         site = replace(site, device="cuda", devices_per_node=n_gpus, nodes=1)
         result = verdicts.check_gpus(nodes, site)
         assert (result.verdict, result.facts) == (verdict, facts)
-        if verdict == "FAIL":
-            assert result.code == "too-few-devices" and "devices_per_node: is 5" in result.text
-
-    def test_nodes_without_enough_gpus_do_not_count(self, site: Site) -> None:
-        nodes = [replace(node(f"node{i}"), gres=f"gpu:{i}") for i in (1, 2, 3)]
-        site = replace(site, device="cuda", devices_per_node=2, nodes=2)
-        assert [eligible.name for eligible in verdicts.eligible_nodes(nodes, site)] == ["node2", "node3"]
-        assert verdicts.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
-        result = verdicts.check_nodes(nodes, self.ALL_NODES, replace(site, nodes=3))
-        assert result.code == "too-few-nodes" and result.facts["usable"] == 2
 
     def test_processors(self, site: Site) -> None:
         nodes = [node("node1"), node("node2", processors=8)]
@@ -325,7 +271,7 @@ class TestTimes:
 
     def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
         run, _ = verdicts.check_time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
-        assert run.subject == "time of a run" and "100 + 100 + 180 s" in run.text
+        assert run.subject == "time of a run"
         assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
@@ -455,9 +401,6 @@ class TestWhatNodesSay:
         binds = judged([{**nodes, "binds": ["/data"]}], site)["binds"]
         assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
         assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
-        assert (
-            binds.text == f"node1: has no /data; {display_path(site.file)}: binds: name what every node has"
-        )
 
     @pytest.mark.parametrize(
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]
@@ -487,9 +430,6 @@ class TestWhatNodesSay:
         assert [item["host"] for item in result] == ["node1", "node2"]
         assert result[1]["clock_apart_s"] == pytest.approx(0.25)
 
-    def test_half_a_report_is_none(self) -> None:
-        assert reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
-
 
 class TestTheReport:
     def test_setup_lines(self) -> None:
@@ -508,9 +448,6 @@ class TestTheReport:
         (tmp_path / "lock").touch()
         assert lock_state(str(tmp_path / "lock")) == "free"
         assert lock_state(str(tmp_path / "absent")) == "No such file or directory"
-
-    def test_interfaces(self) -> None:
-        assert interfaces()["lo"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

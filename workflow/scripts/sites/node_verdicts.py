@@ -76,7 +76,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         yield check(
             "setup",
             "all lines run",
-            lambda report: _setup(*report["setup"]) if report["setup"] else None,
+            _setup,
             f"{file}: setup: correct the line",
         )
     if site.device == "cuda":
@@ -111,7 +111,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         yield check(
             "binds",
             "are there",
-            lambda report: _binds(report["binds"]) if report["binds"] else None,
+            _binds,
             f"{file}: binds: name what every node has",
         )
     if site.launcher != "local":
@@ -190,12 +190,16 @@ def _processors(report: Report, site: Site) -> Note | None:
     return Note("too-few-processors", f"has {count}", count=count) if count < site.cores else None
 
 
-def _setup(line: str, error: str) -> Note:
+def _setup(report: Report) -> Note | None:
+    if report["setup"] is None:
+        return None
+    line, error = report["setup"]
     return Note("setup-fails", f"'{line}' fails: {error}", line=line, error=error)
 
 
-def _binds(absent: Sequence[str]) -> Note:
-    return Note("missing-folder", f"has no {', '.join(absent)}", folders=list(absent))
+def _binds(report: Report) -> Note | None:
+    absent = report["binds"]
+    return Note("missing-folder", f"has no {', '.join(absent)}", folders=absent) if absent else None
 
 
 def _cache(report: Report, site: Site) -> Note | None:

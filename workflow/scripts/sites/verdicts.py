@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
 from declared.site import Site, host_names
@@ -85,63 +86,40 @@ def check_job_status(config: Mapping[str, str], written: str | None, profile: Pa
 
     `written` is the profile's slurm-status-command.
     """
-    subject, line = "status of jobs", f"{display_path(profile)}: {STATUS_COMMAND}"
-    accounts = slurm.has_accounting(config)
+    subject, accounts = "status of jobs", slurm.has_accounting(config)
     used = written or ("sacct" if sacct else "squeue")
-    setting = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
+    setting = f"{display_path(profile)}: {STATUS_COMMAND}: {used}{'' if written else ', since it is absent'}"
     age_s = slurm.parse_time_s(config.get("MinJobAge", "")) or 0.0
     if used == "sacct" and not accounts:
-        return fail(
-            subject,
-            "no-accounts",
-            f"{setting}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would "
-            f"wait forever; set {STATUS_COMMAND}: squeue",
-            advice="squeue",
-        )
+        text = f"{setting}, but this cluster keeps no accounts; set {STATUS_COMMAND}: squeue"
+        return fail(subject, "no-accounts", text)
     if used == "sacct" and not sacct:
         text = f"{setting}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
-        return fail(subject, "not-installed", text, program="sacct", advice="squeue")
+        return fail(subject, "not-installed", text)
     if used == "squeue" and age_s < MIN_JOB_AGE_S:
-        advice = "sacct" if accounts and sacct else "./ringside submit"
         hint = (
             f"set {STATUS_COMMAND}: sacct"
-            if advice == "sacct"
+            if accounts and sacct
             else f"use ./ringside submit, or ask the administrators for MinJobAge={MIN_JOB_AGE_S} or more"
         )
         text = f"{setting}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {hint}"
-        return fail(subject, "forgets-jobs", text, min_job_age_s=age_s, advice=advice)
-    return ok(subject, setting + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
+        return fail(subject, "forgets-jobs", text)
+    return ok(subject, setting)
 
 
 def check_partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
     """Check the partition of jobs; return the finding and the partition's name, None if it cannot be used."""
-    requested = site.scheduler.partition
-    choices, key = ", ".join(partitions) or "none", f"{display_path(site.file)}: scheduler.partition"
-    if requested is None:
-        default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
-        if default is None:
-            text = f"{key}: is absent, and Slurm has no default; expected one of {choices}"
-            return fail("partition", "missing-key", text, expected=list(partitions)), None
-        requested = default
-    for name in requested.split(","):
-        if name not in partitions:
-            text = f"{key}: '{name}' is unknown; expected one of {choices}"
-            return fail("partition", "unknown-name", text, got=name, expected=list(partitions)), None
-    name = requested.split(",")[0]
-    row = partitions[name]
-    if row.get("State", "UP") != "UP":
-        text = f"{name} is {row['State']}; wait, or name another in {key} ({choices})"
-        return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
-    allowed = row.get("AllowAccounts", "ALL")
-    if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
-        text = (
-            f"{display_path(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; "
-            f"expected {allowed}"
-        )
-        return fail(
-            "partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed
-        ), None
-    return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
+    requested, account = site.scheduler.partition or "", site.scheduler.account
+    try:
+        row = slurm.choose_partition(partitions, requested, display_path(site.file), "scheduler.partition")
+    except InputError as error:
+        return fail("partition", error.code, str(error), got=error.got), None
+    name, allowed = row["PartitionName"], row.get("AllowAccounts", "ALL")
+    if account and allowed != "ALL" and account not in allowed.split(","):
+        file = display_path(site.file)
+        text = f"{file}: scheduler.account: '{account}' may not use {name}; expected {allowed}"
+        return fail("partition", "account-not-allowed", text, account=account, allowed=allowed), None
+    return ok("partition", name + ("" if requested else ", the default")), name
 
 
 def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
@@ -248,69 +226,31 @@ def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
     return ok("processors", f"{least.processors if least else '?'} or more on a node, cores is {site.cores}")
 
 
-@dataclass(frozen=True)
-class _TimeRequest:
-    """The time that a kind of job asks for.
-
-    Attributes:
-        job_kind: run or block.
-        key: Key of the site file that sets it.
-        text: The time as a sum, for messages.
-        limit_s: The time, s.
-        margin_s: How much of it is not the key's, s.
-    """
-
-    job_kind: str
-    key: str
-    text: str
-    limit_s: float
-    margin_s: float
-
-
 def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
     file, most_s = display_path(site.file), slurm.parse_time_s(row.get("MaxTime", ""))
+    margin_s = JOB_MARGIN_S + site.wait_for_quiet
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
-    block_s, waits = (
-        float(site.scheduler.block_limit_s),
-        f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else "",
-    )
-    requests = [
-        _TimeRequest(
-            "run",
-            "time_limit_s",
-            f"{site.time_limit_s:g} + {waits}{JOB_MARGIN_S} s",
-            run_s,
-            JOB_MARGIN_S + site.wait_for_quiet,
-        ),
-        _TimeRequest("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
-    ]
+    block_s = float(site.scheduler.block_limit_s)
     findings = []
-    for request in requests:
-        if most_s is not None and request.limit_s > most_s:
-            expected_s = math.floor(most_s / 60) * 60 - request.margin_s
+    # Kind of a job, the key that sets its time, the time, and how much of it is not the key's.
+    for job_kind, key, asked_s, further_s in (
+        ("run", "time_limit_s", run_s, margin_s),
+        ("block", "scheduler.block_limit_s", block_s, 0),
+        ("build", "scheduler.build_on", BUILD_MINUTES * 60.0 * (site.scheduler.build_on == "job"), 0),
+    ):
+        if most_s is not None and asked_s > most_s:
+            expected_s = math.floor(most_s / 60) * 60 - further_s
+            expected = "expected login" if job_kind == "build" else f"expected at most {expected_s:g}"
             text = (
-                f"{file}: {request.key}: a job asks for {request.text}, but {row['PartitionName']} gives "
-                f"{most_s:g} s (MaxTime) and would let it wait forever; expected at most {expected_s:g}"
+                f"{file}: {key}: a {job_kind}'s job asks for {asked_s:g} s, but {row['PartitionName']} gives "
+                f"{most_s:g} s (MaxTime) and would let it wait forever; {expected}"
             )
-            facts = {
-                "key": request.key,
-                "asked_s": request.limit_s,
-                "most_s": most_s,
-                "expected_s": expected_s,
-            }
-            findings.append(fail(f"time of a {request.job_kind}", "time-limit", text, **facts))
-    if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
-        text = (
-            f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set "
-            "scheduler.build_on: login"
-        )
-        text = f"{file}: scheduler.build_on: {text}"
-        findings.append(fail("time of a build", "time-limit", text, key="scheduler.build_on", most_s=most_s))
+            facts = {"key": key, "asked_s": asked_s, "most_s": most_s, "expected_s": expected_s}
+            findings.append(fail(f"time of a {job_kind}", "time-limit", text, **facts))
     max_time = "no limit" if most_s is None else f"{most_s:g} s"
-    return findings or [
-        ok("time", f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}")
-    ]
+    text = f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}"
+    return findings or [ok("time", text)]
 
 
 def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
@@ -348,7 +288,7 @@ def check_memory(
     if requested_mb is not None and requested_mb > max_mb:
         text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
         return fail("memory", "too-little-memory", text, asked_mb=requested_mb, most_mb=max_mb)
-    if requested_mb is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
+    if requested_mb is not None or not slurm.rations_memory(config):
         return ok("memory", f"{requested_mb} MB a node" if requested_mb else "is not limited by Slurm")
     per_node, per_cpu = (
         slurm.parse_number(row.get(name, "")) or slurm.parse_number(config.get(name, ""))
