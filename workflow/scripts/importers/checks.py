@@ -115,14 +115,12 @@ def _unit_problem(run: Run) -> str | None:
 
 def _samples_rates(run: Run) -> list[float]:
     """Return samples/s of all devices by each throughput in a file."""
-    values, sequence = run.measurement.values, run.measurement.values.get("sequence_length")
-    rates = [values[name] for name in ("samples_per_s",) if name in values]
-    if sequence:
-        rates += [values[name] / sequence for name in ("tokens_per_s",) if name in values]
-        rates += [
-            values[name] * run.devices / sequence for name in ("device_tokens_per_s",) if name in values
-        ]
-    return rates
+    values = run.measurement.values
+    tokens = values.get("sequence_length")
+    scales = {"samples_per_s": 1.0}
+    if tokens:
+        scales |= {"tokens_per_s": 1 / tokens, "device_tokens_per_s": run.devices / tokens}
+    return [values[name] * scale for name, scale in scales.items() if name in values]
 
 
 def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
