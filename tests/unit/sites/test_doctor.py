@@ -177,9 +177,9 @@ def test_snakemake_learns_of_the_end_of_jobs(
     ],
 )
 def test_partition(site: Site, names: str, keys: dict[str, str], code: str) -> None:
-    known = slurm.parse_partitions(PARTITIONS)
-    known["up"] = {**known["gpu"], "State": "UP", "PartitionName": "up"}
-    chosen = {name: known[name] for name in names.split()}
+    rows = slurm.parse_partitions(PARTITIONS)
+    rows["up"] = {**rows["gpu"], "State": "UP", "PartitionName": "up"}
+    chosen = {name: rows[name] for name in names.split()}
     result, name = verdicts.check_partition(chosen, with_scheduler(site, **keys))
     assert (result.code, name is not None) == (code, code == "ok")
 

@@ -317,10 +317,10 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
         lines.append(f"{title}: {name}, {number_of(count, noun)}")
     rows = result.rows["runs"]
     replicates = Counter(row["cell"] for row in rows)
-    fewest, most = min(replicates.values()), max(replicates.values())
+    fewest, largest = min(replicates.values()), max(replicates.values())
     n_devices = ", ".join(map(str, sorted({row["ranks"] for row in rows})))
     lines.append(
-        f"{number_of(len(replicates), 'cell')} with {fewest} to {most} runs each, on {n_devices} devices"
+        f"{number_of(len(replicates), 'cell')} with {fewest} to {largest} runs each, on {n_devices} devices"
     )
     lines += [f"note: {note}" for note in result.notes]
     lines += [f"accepted: {f.place}: {f.text} [{f.code}]" for f in result.findings if f not in refused]
