@@ -254,4 +254,4 @@ def test_sites_index_is_asked_only_when_pip_has_no_wheel(tiny, indexed, monkeypa
     else:
         with pytest.raises(InputError) as refused:
             build(environment, tiny.cache, {"torch_index": ""})
-        assert_refusal(refused.value, "no-index", "", ["'torch_index'"], got="torch_index")
+        assert_refusal(refused.value, "no-index", "", ["'torch_index'"])

@@ -85,7 +85,7 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     environment = described(tmp_path, "program: it\n")
     with pytest.raises(InputError) as refused:
         build(environment, tmp_path / "cache", realization=at_site("/nowhere/it"))
-    assert_refusal(refused.value, "missing-file", "installed.it", got="/nowhere/it")
+    assert_refusal(refused.value, "missing-file", "installed.it")
 
 
 @pytest.mark.parametrize("word", ["hello", "'[1, 2'", "'[1, 2]'"])
@@ -202,7 +202,7 @@ def test_what_is_older_than_ranks_can_use_is_refused(library: str, refused: bool
         return
     with pytest.raises(InputError) as error:
         installed.check_version(environment, library)
-    assert_refusal(error.value, "too-old", "installed.tensorflow", ["tensorflow 2.12"], got="2.11.1")
+    assert_refusal(error.value, "too-old", "installed.tensorflow", ["tensorflow 2.12"])
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_old_python_is_refused(tmp_path: Path) -> None:
     old.chmod(0o755)
     with pytest.raises(InputError) as refused:
         installed.inspect_installation(described(tmp_path, ""), Installed(str(old)))
-    assert_refusal(refused.value, "too-old", "installed.it", [old, "3.10"], got="3.9.18")
+    assert_refusal(refused.value, "too-old", "installed.it", [old, "3.10"])
 
 
 def test_what_was_found_is_in_the_site_that_is_read_next(
@@ -240,9 +240,7 @@ def test_what_was_found_is_in_the_site_that_is_read_next(
     with pytest.raises(InputError) as refused:
         installed.inspect_site(load_site("own", tmp_path), {"tensorflow"})
     file = str(tmp_path / "own.yaml")
-    assert_refusal(
-        refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file, got="status 3"
-    )
+    assert_refusal(refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file)
 
 
 def test_nothing_is_laid_over_what_a_site_has(tmp_path: Path) -> None:

@@ -106,9 +106,7 @@ class TestAWholeBundle:
         (looked / "wheels").mkdir(parents=True)
         with pytest.raises(InputError) as refused:
             unpacked(small)
-        assert_refusal(
-            refused.value, "two-caches", file=str(looked), got=str(tmp_path / "scratch" / "ringside")
-        )
+        assert_refusal(refused.value, "two-caches", file=str(looked))
 
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages."""
@@ -169,7 +167,7 @@ class TestABrokenBundle:
 
     def test_a_file_twice_or_one_too_many(self, small: Bundle, cache: Path) -> None:
         retar(small, lambda entry, data: [(entry, data)] * (1 + entry.name.endswith(".sif")))
-        assert_refusal(refusal(small, cache), "unlisted-member", got="bundle/images/pytorch-0123456789ab.sif")
+        assert_refusal(refusal(small, cache), "unlisted-member")
 
 
 class TestWhereItMayWrite:
@@ -193,13 +191,13 @@ class TestWhereItMayWrite:
     def test_other_places_are_refused(self, small: Bundle, cache: Path, name: str) -> None:
         small.files[name] = small.files.pop(f"{WHEEL_FOLDER}/wheel.json")
         small.pack()
-        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got=name)
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json")
 
     @pytest.mark.parametrize("key", ["study", "site"])
     def test_the_manifest_itself_has_a_place(self, small: Bundle, cache: Path, key: str) -> None:
         small.changes = {key: "../../outside"}
         small.pack()
-        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got="../../outside")
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json")
 
     @pytest.mark.parametrize(
         "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
@@ -212,7 +210,7 @@ class TestWhereItMayWrite:
             return [(entry, data)]
 
         retar(small, change)
-        assert_refusal(refusal(small, cache), "unsafe-member", got="bundle/images/pytorch-0123456789ab.sif")
+        assert_refusal(refusal(small, cache), "unsafe-member")
 
 
 class TestForWhomItIs:
@@ -222,22 +220,22 @@ class TestForWhomItIs:
             (
                 {"python_abi": "cp399-linux_x86_64"},
                 "wrong-python",
-                {"got": "cp399-linux_x86_64", "mentions": [python_abi(), "python3.99 ringside unbundle"]},
+                {"mentions": [python_abi(), "python3.99 ringside unbundle"]},
             ),
             (
                 {"python_abi": "cp311-linux_riscv64"},
                 "wrong-python",
-                {"got": "cp311-linux_riscv64", "hint": "make it on a machine like this one"},
+                {"hint": "make it on a machine like this one"},
             ),
-            ({"glibc": "9.1"}, "wrong-glibc", {"got": "9.1", "mentions": [platform.libc_ver()[1]]}),
-            ({"format": 2}, "wrong-format", {"got": 2, "expected": "1"}),
+            ({"glibc": "9.1"}, "wrong-glibc", {"mentions": [platform.libc_ver()[1]]}),
+            ({"format": 2}, "wrong-format", {"expected": "1"}),
             ({"locks": {"requirements.txt": "0" * 64}}, "checksum-mismatch", {"file": "requirements.txt"}),
             (
                 {"locks": {"containers/pytorch/requirements.cuda.txt": "0" * 64}},
                 "checksum-mismatch",
                 {"file": "containers/pytorch/requirements.cuda.txt"},
             ),
-            ({"cache": "scratch"}, "bad-pattern", {"got": "scratch", "mentions": ["RINGSIDE_CACHE=FOLDER"]}),
+            ({"cache": "scratch"}, "bad-pattern", {"mentions": ["RINGSIDE_CACHE=FOLDER"]}),
             ({"locks": []}, "broken-bundle", {"mentions": ["manifest.json"]}),
         ],
         ids=str,
@@ -259,9 +257,9 @@ class TestForWhomItIs:
 
     def test_another_study_or_site_is_refused(self, small: Bundle, cache: Path) -> None:
         small.pack()
-        assert_refusal(refusal(small, cache, study="large"), "wrong-study", "", ["large"], got="small")
+        assert_refusal(refusal(small, cache, study="large"), "wrong-study", "", ["large"])
         error = refusal(small, cache, study="small", site="plafrim")
-        assert_refusal(error, "wrong-site", "", ["plafrim"], got="local")
+        assert_refusal(error, "wrong-site", "", ["plafrim"])
 
 
 @pytest.mark.parametrize("files", [1, 12, 30])

@@ -32,16 +32,7 @@ from common.text import alternatives
 MAX_COMPRESSION_RATIO = 100  # that of measured tables is about 8; a small file must not fill the memory
 OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
 # Marks that two readers of CSV may take differently.
-UNUSUAL = (
-    b'"',
-    b", ",
-    b" ,",
-    b" \n",
-    b"\t",
-    b"\r",
-    b",+",
-    b",.",
-)
+UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
@@ -78,23 +69,13 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     try:
         frame = _read_at_once(path, schema_name, keys)
     # The reader by field says what is wrong, and where.
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        MemoryError,
-        pd.errors.ParserWarning,
-    ):
+    except (OSError, ValueError, OverflowError, MemoryError, pd.errors.ParserWarning):
         frame = _read_by_field(path, schema_name)
         frame = frame if keys is None else frame[frame.iloc[:, 0].isin(keys)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
         row, code, problem, fields = trouble
-        raise InputError(
-            code,
-            problem,
-            file=f"{display_path(path)}, line {_line(path, frame.columns[0], keys, row)}",
-            **fields,
-        )
+        place = f"{display_path(path)}, line {_line(path, frame.columns[0], keys, row)}"
+        raise InputError(code, problem, file=place, **fields)
     return frame
 
 
@@ -103,17 +84,11 @@ def _trouble_between_rows(
 ) -> tuple[int, str, str, dict[str, Any]] | None:
     """Return the first row that contradicts or repeats an earlier one, with its error's fields."""
     names = schema(schema_name)["unique"]
-    if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
+    if (again := frame.duplicated(names)).any():
         row = int(again.to_numpy().argmax())
         row_text = ", ".join(f"{name} {_format_value(frame.at[row, name])}" for name in names)
         problem = f"{row_text} {'stands' if len(names) == 1 else 'stand'} twice"
-        values = {name: frame.at[row, name] for name in names}
-        return (
-            row,
-            "duplicate",
-            problem,
-            {"got": values, "hint": "remove one of the two rows, or make the table again"},
-        )
+        return row, "duplicate", problem, {"hint": "remove one of the two rows, or make the table again"}
     columns = _same_in_cell(schema_name, frame)
     different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
     if not columns or not (again := different["cell"].duplicated()).any():
@@ -122,25 +97,8 @@ def _trouble_between_rows(
     first, later = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
     name = next(name for name in columns if _format_value(first[name]) != _format_value(later[name]))
     problem = f"{_format_value(later[name])} contradicts an earlier row of cell {first['cell']!r}"
-    fields = {"key": name, "got": later[name], "expected": _format_value(first[name])}
-    return (
-        row,
-        "contradicting-rows",
-        problem,
-        {**fields, "hint": "correct one of them, or make the table again"},
-    )
-
-
-def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
-    """Return whether rows with an equal first key are adjacent and their last key increases.
-
-    This is faster than hashing.
-    """
-    first, last = frame[names[0]].to_numpy(), frame[names[-1]]
-    new = np.r_[True, first[1:] != first[:-1]][: len(first)]
-    rises = (last > last.shift()).fillna(False).to_numpy(dtype=bool)
-    groups = first[new].tolist()
-    return bool((new | rises).all()) and len(set(groups)) == len(groups)
+    fields = {"key": name, "expected": _format_value(first[name])}
+    return row, "contradicting-rows", problem, {**fields, "hint": "correct one, or make the table again"}
 
 
 def _same_in_cell(schema_name: str, columns: Iterable[str]) -> list[str]:
@@ -294,16 +252,20 @@ def _checked_at_once(
         return pd.Series(values.take(codes, allow_fill=True))
     values = column.to_numpy()
     values = values[~np.isnan(values)]
-    bad = (
+    if _outside(values, rules).any():
+        raise ValueError("a number that is not allowed")
+    return column.astype(DTYPES[kind])
+
+
+def _outside(values: Any, rules: dict[str, Any]) -> Any:
+    """Return which numbers are infinite, or outside the limits of their column."""
+    return (
         ~np.isfinite(values)
         | (values < rules.get("minimum", -math.inf))
         | (values > rules.get("maximum", math.inf))
         | (values <= rules.get("exclusiveMinimum", -math.inf))
         | (values >= rules.get("exclusiveMaximum", math.inf))
     )
-    if bad.any():
-        raise ValueError("a number that is not allowed")
-    return column.astype(DTYPES[kind])
 
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
@@ -316,13 +278,11 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
             rows, lines = [], []
             for row in reader:
                 if len(row) != len(header):
-                    raise InputError(
-                        "wrong-field-count",
-                        f"{len(row)} fields",
-                        file=f"{display_path(path)}, line {reader.line_num}",
-                        got=len(row),
-                        expected=f"the {len(header)} of line 1",
+                    place, expected = (
+                        f"{display_path(path)}, line {reader.line_num}",
+                        f"the {len(header)} of line 1",
                     )
+                    raise InputError("wrong-field-count", f"{len(row)} fields", file=place, expected=expected)
                 rows.append(row)
                 lines.append(reader.line_num)
     except FileNotFoundError:
@@ -358,14 +318,8 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
     if separator:
         hint = "save it as CSV with commas, and with points in numbers"
         problem = f"its fields are separated by {separator!r}"
-        raise InputError(
-            "wrong-separator",
-            problem,
-            file=f"{display_path(path)}, line 1",
-            got=separator,
-            expected="commas",
-            hint=hint,
-        )
+        place = f"{display_path(path)}, line 1"
+        raise InputError("wrong-separator", problem, file=place, expected="commas", hint=hint)
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -424,14 +378,9 @@ def _checked(
         filled = column != ""
         bad = _first_bad(column, filled, rules, name in required and not _nullable(rules))
         if bad is not None:
-            raise InputError(
-                _broken_rule(column[bad], rules),
-                f"{_short(column[bad])} is not allowed",
-                file=f"{display_path(path)}, line {lines[bad]}",
-                key=name,
-                got=column[bad],
-                expected=_expected(rules),
-            )
+            code, problem = _broken_rule(column[bad], rules), f"{_short(column[bad])} is not allowed"
+            place = f"{display_path(path)}, line {lines[bad]}"
+            raise InputError(code, problem, file=place, key=name, expected=_expected(rules))
         frame[name] = _typed(column, filled, _kind_of(rules))
     return pd.DataFrame(frame)
 
@@ -462,22 +411,13 @@ def _broken_rule(text: str, rules: dict[str, Any]) -> str:
 
 def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
     if kind == "string":
-        fits = ("enum" not in rules or text in rules["enum"]) and len(text) <= rules.get(
-            "maxLength", math.inf
-        )
+        fits = text in rules.get("enum", (text,)) and len(text) <= rules.get("maxLength", math.inf)
         return fits and re.search(rules.get("pattern", ""), text) is not None
     if not _FORMS[kind].fullmatch(text):
         return _takes_words(rules) and re.search(rules["pattern"], text) is not None
     if kind == "boolean":
         return True
-    value = float(text)
-    return (
-        math.isfinite(value)
-        and value >= rules.get("minimum", -math.inf)
-        and value <= rules.get("maximum", math.inf)
-        and value > rules.get("exclusiveMinimum", -math.inf)
-        and value < rules.get("exclusiveMaximum", math.inf)
-    )
+    return not _outside(float(text), rules)
 
 
 def _takes_words(rules: dict[str, Any]) -> bool:

@@ -63,12 +63,11 @@ def check_machine(environment: str) -> None:
         InputError: If it has not.
     """
     if shutil.which(PROGRAM) is None:
-        raise InputError(
-            "not-installed",
-            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine",
-            got=PROGRAM,
-            hint="load its module in the site's setup, or, on Debian as root: make apptainer",
+        problem = (
+            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine"
         )
+        hint = "load its module in the site's setup, or, on Debian as root: make apptainer"
+        raise InputError("not-installed", problem, hint=hint)
 
 
 def is_unchanged(image: ImageRecord) -> bool:

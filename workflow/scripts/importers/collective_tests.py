@@ -201,12 +201,9 @@ def network_rows(
         per_node = defaults.get("devices_per_node")
         ranks = test.ranks or (nodes * per_node if nodes and per_node else None)
         if nodes is None or ranks is None or ranks < 2:
-            raise InputError(
-                "missing-value",
-                "is of one rank" if ranks == 1 else "does not say the number of nodes and devices",
-                file=test.place,
-                hint="state them: --nodes N --devices-per-node N",
-            )
+            problem = "is of one rank" if ranks == 1 else "does not say the number of nodes and devices"
+            hint = "state them: --nodes N --devices-per-node N"
+            raise InputError("missing-value", problem, file=test.place, hint=hint)
         place = (test.collective, nodes, ranks)
         rounds[place] = rounds.get(place, 0) + 1
         repetitions: Counter[int] = Counter()

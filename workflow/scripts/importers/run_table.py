@@ -97,14 +97,10 @@ def find_columns(
     all_columns = {**usual_columns, **{name: text for name, text in columns.items() if name in VALUES}}
     names = {name: column for name, column in all_columns.items() if column}
     if not any(name in names for name in TIMES):
-        raise InputError(
-            "missing-value",
-            "has no column of times or throughput",
-            file=place,
-            got=list(row),
-            expected="seconds, step_s, samples_per_s, tokens_per_s or epoch_s",
-            hint="name it: --column seconds=COLUMN",
-        )
+        problem = "has no column of times or throughput"
+        hint = "name it: --column seconds=COLUMN"
+        expected = "seconds, step_s, samples_per_s, tokens_per_s or epoch_s"
+        raise InputError("missing-value", problem, file=place, expected=expected, hint=hint)
     return names
 
 
@@ -121,14 +117,9 @@ def _parse(name: str, column: str, row: Row, place: str, unit: str) -> Any:
     try:
         parsed = value.parse(text)
     except ValueError as error:
-        raise InputError(
-            "bad-value",
-            f"{text[:80]!r} is no {value.meaning}",
-            file=place,
-            key=column,
-            got=text,
-            expected=f"{error}{', without a separator of thousands' * is_thousands(text)}",
-        ) from None
+        problem = f"{text[:80]!r} is no {value.meaning}"
+        expected = f"{error}{', without a separator of thousands' * is_thousands(text)}"
+        raise InputError("bad-value", problem, file=place, key=column, expected=expected) from None
     return parsed * unit_of(column, unit, row) if value.time else parsed
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml
-from common.shell import Unanswered
+from common.shell import Unanswered, capture
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -136,14 +136,8 @@ def _allocation(site: Site) -> Finding:
     """Check whether sbatch would accept the allocation of a block."""
     options = allocation_options(site, site.nodes)
     try:
-        result = subprocess.run(
-            ["sbatch", "--test-only", *options, "--wrap=true"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=outside(),
-            timeout=slurm.PATIENCE_S,
+        result = capture(
+            ["sbatch", "--test-only", *options, "--wrap=true"], env=outside(), timeout=slurm.PATIENCE_S
         )
     except subprocess.TimeoutExpired:
         text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"

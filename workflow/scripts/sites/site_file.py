@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path, dump_line
-from common.shell import Unanswered
+from common.shell import Unanswered, capture
 from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
@@ -84,15 +84,7 @@ def _mpi() -> list[str]:
     """Return srun's types of MPI, [] if it does not answer. Some versions list them on standard error."""
     command = ["srun", "--mpi=list"]
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=slurm.PATIENCE_S,
-            env=outside(),
-        )
+        result = capture(command, timeout=slurm.PATIENCE_S, env=outside())
     except (OSError, subprocess.TimeoutExpired):
         return []
     return slurm.parse_mpi_types(result.stdout + result.stderr)
@@ -242,21 +234,16 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
         try:
             written, unseen = cluster(name, partition)
         except Unanswered as error:
-            raise InputError(
-                "scheduler-silent",
-                f"Slurm is here, but does not answer ({error})",
-                hint=f"run it on a login node, or for this machine alone: {here_alone}",
-            ) from None
+            problem = f"Slurm is here, but does not answer ({error})"
+            hint = f"run it on a login node, or for this machine alone: {here_alone}"
+            raise InputError("scheduler-silent", problem, hint=hint) from None
     elif partition:
         code = "conflicting-keys" if local else "not-installed"
         problem = "cannot be combined with --local" if local else "Slurm is not on this machine (sinfo)"
         raise InputError(code, problem, file="--partition", got=partition)
     elif shutil.which("oarnodes") and not local:
-        raise InputError(
-            "not-possible-here",
-            "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line",
-            hint=f"for this machine alone: {here_alone}",
-        )
+        problem = "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line"
+        raise InputError("not-possible-here", problem, hint=f"for this machine alone: {here_alone}")
     else:
         written = machine(name)
     loaded(name, written)

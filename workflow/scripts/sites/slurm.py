@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Unanswered, not_seen
+from common.shell import UNSEEN_STATUS, Unanswered, capture, not_seen
 
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
@@ -49,15 +49,7 @@ class Node:
 def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
     """Return the output of a Slurm client. Raise Unanswered if it is absent, fails or does not answer."""
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=patience_s,
-            env=client_environment(),
-        )
+        result = capture(command, timeout=patience_s, env=client_environment())
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
     except subprocess.TimeoutExpired:
