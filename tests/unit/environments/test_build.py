@@ -125,15 +125,6 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(filled):
     )
 
 
-def test_a_half_filled_wheel_folder_is_built_again(filled):
-    (record,) = filled.cache.glob("wheels/*/wheel.json")
-    record.unlink()
-    shutil.rmtree(stamp(filled).parent)
-    build_tiny(filled)
-    assert record.is_file()
-    assert filled.builds == 2
-
-
 def test_a_kept_wheel_with_another_sha256_is_refused(filled):
     shutil.rmtree(stamp(filled).parent)
     (wheel,) = filled.cache.glob("wheels/*/*.whl")
@@ -154,13 +145,6 @@ def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
         refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt", log]
     )
     assert not stamp(tiny, "base").exists()
-
-
-def test_a_lock_without_a_hash_is_refused(tiny):
-    (tiny.containers / "base" / "requirements.cpu.txt").write_text("tiny-package==1.0\n")
-    with pytest.raises(InputError) as refused:
-        build_tiny(tiny, "base")
-    assert_refusal(refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt"])
 
 
 def test_a_changed_source_distribution_is_refused(tiny):

@@ -63,24 +63,6 @@ def test_without_a_program_it_is_the_python_that_ranks_run_in(tmp_path: Path) ->
     assert "numpy" in record["packages"] and "RINGSIDE_PROGRAM" not in record["variables"]
 
 
-def test_a_failing_self_test_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
-    environment, realization = (
-        described(tmp_path, "program: it\n", CHECK),
-        at_site(program(tmp_path, "goodbye")),
-    )
-    with pytest.raises(InputError) as refused:
-        build(environment, tmp_path / "cache", realization=realization)
-    (log,) = (tmp_path / "cache").rglob("build.log")
-    assert_refusal(
-        refused.value,
-        "selftest-failed",
-        "",
-        ["AssertionError: goodbye", log],
-        file="containers/it/selftest.py",
-    )
-    assert not stamp_of(environment, tmp_path / "cache", realization).exists()
-
-
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     environment = described(tmp_path, "program: it\n")
     with pytest.raises(InputError) as refused:
@@ -175,15 +157,6 @@ def test_packages_and_modules_behind_setup_lines_are_the_content(
             realization=Realization(installed=(("it", replace(installation, content=contents[0])),)),
         )
     assert_refusal(refused.value, "changed-installation", "installed.it")
-
-
-def test_another_program_of_the_same_name_is_another_content(tmp_path: Path) -> None:
-    environment = described(tmp_path, "program: it\n")
-    contents = {
-        installed.inspect_installation(environment, Installed(str(program(tmp_path, word))))["content"]
-        for word in ("hello", "goodbye")
-    }
-    assert len(contents) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from common.errors import InputError
-from declared.environments import Realization, lineage, names, read
+from declared.environments import Realization, lineage, read
 from environments.identity import environment_digest, parent_stamps
 from environments.packages import entries, image_pythons
 from environments.recipe import recipe, recipe_files
@@ -55,21 +55,6 @@ def test_packages_are_bound_to_hashes_and_sources_to_checksums():
     assert f'"sha256": "{read("horovod-pytorch").sources[0].sha256}"' in text
     (wheel,) = read("pytorch").wheels
     assert f"torch==2.13.0+cpu --hash=sha256:{wheel.sha256['cp311-linux_x86_64']}" in recipe(read("pytorch"))
-
-
-def test_cuda_recipe_of_horovod_builds_and_tests_nccl():
-    for name in ("horovod-pytorch", "horovod-tensorflow"):
-        assert '"HOROVOD_GPU_OPERATIONS": "NCCL"' in recipe(read(name, "cuda"))
-        assert "HOROVOD_GPU_OPERATIONS" not in recipe(read(name, "cpu"))
-        assert "requirements.cuda.txt" in recipe(read(name, "cuda"))
-        assert "not hvd.nccl_built()" in read(name, "cuda").selftest.read_text()
-
-
-def test_child_has_its_parents_variables_and_images_have_a_test():
-    text = recipe(read("horovod-tensorflow"))
-    assert "export TF_USE_LEGACY_KERAS=1\n" in text
-    assert "%test\n    python3 /opt/ringside/two_ranks.py /opt/ringside/selftest.py --limit 180\n" in text
-    assert '%runscript\nexec python3 "$@"' in text
 
 
 def test_values_stay_values_whatever_is_in_them(tiny):
@@ -160,9 +145,6 @@ class TestWhatASiteBrings:
 
 
 class TestSpack:
-    def test_lbann_is_an_image_at_any_site(self):
-        assert read("lbann").deployment(Realization("venv")) == "apptainer"
-
     @pytest.mark.parametrize(("variant", "spec"), [("cpu", "~cuda"), ("cuda", "+cuda cuda_arch=80")])
     def test_its_recipe_has_the_variants_of_its_spec(self, variant, spec):
         text = recipe(read("lbann", variant))
@@ -172,7 +154,3 @@ class TestSpack:
             in text
         )
         assert "' 'py-numpy'\n" in text, "ranks import it"
-
-
-def test_every_environment_has_a_selftest():
-    assert all(read(name).selftest.is_file() for name in names())

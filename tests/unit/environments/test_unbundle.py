@@ -19,7 +19,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.python import python_abi
-from environments.unbundle import Unpacked, main, unbundle
+from environments.unbundle import Unpacked, unbundle
 from support.bundles import WHEEL_FOLDER, Bundle, bundle, in_cache
 from support.checkout import NOT_A_USERS
 from support.refusals import assert_refusal
@@ -83,13 +83,6 @@ class TestAWholeBundle:
             == files["bundle/wheels/package_0-1.0-py3-none-any.whl"]
         )
 
-    def test_the_same_content_is_the_same_file(self, small: Bundle) -> None:
-        first = small.pack().read_bytes()
-        for file in small.files.values():
-            os.utime(file, (1, 1))
-            file.chmod(0o700)
-        assert small.pack().read_bytes() == first
-
     def test_the_sites_own_cache_is_found_from_where_make_looks(
         self, small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -126,11 +119,6 @@ class TestAWholeBundle:
 
 
 class TestABrokenBundle:
-    def test_no_file(self) -> None:
-        with pytest.raises(InputError) as refused:
-            main([])
-        assert refused.value.code == "bad-arguments" and "FILE" in refused.value.problem
-
     @pytest.mark.parametrize("place", [0.02, 0.3, 0.9])
     def test_an_altered_byte(self, small: Bundle, cache: Path, place: float) -> None:
         content = bytearray(small.pack().read_bytes())

@@ -39,12 +39,6 @@ def test_a_patch_that_does_not_fit_exactly_once_is_refused(tmp_path, content, co
         apply_patches(tmp_path, [{"file": "a.txt", "find": "x = 1", "replace": "x = 3"}])
 
 
-def test_patches_are_made_in_order(tmp_path):
-    (tmp_path / "a.txt").write_text("x = 1\n")
-    apply_patches(tmp_path, [{"file": "a.txt", "find": str(x), "replace": str(x + 1)} for x in (1, 2)])
-    assert (tmp_path / "a.txt").read_text() == "x = 3\n"
-
-
 def test_missing_compiler_is_named_with_its_debian_package(monkeypatch, tmp_path):
     source = read("horovod-pytorch").sources[0]
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -53,23 +47,6 @@ def test_missing_compiler_is_named_with_its_debian_package(monkeypatch, tmp_path
     needs = ["horovod 0.28.1", "apt-get install g++ gcc make"]
     assert_refusal(refused.value, "not-installed", "", needs)
     assert "setup" not in refused.value.hint
-
-
-def test_the_cuda_compiler_is_for_the_site_to_bring(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError) as refused:
-        check_needs(read("horovod-pytorch", "cuda").sources[0])
-    assert_refusal(refused.value, "not-installed")
-    assert str(refused.value) == (
-        "horovod 0.28.1 cannot be built: no g++, gcc, make, nvcc on this machine; install it, on Debian: "
-        "apt-get install g++ gcc make; of the version that the locks have, by a module in the site's setup"
-    )
-
-
-@pytest.mark.parametrize("name", ["horovod-pytorch", "horovod-tensorflow"])
-def test_horovod_is_pinned_to_gloo(name):
-    flags = read(name).sources[0].flags
-    assert flags["HOROVOD_WITHOUT_MPI"] == flags["HOROVOD_WITH_GLOO"] == flags["HOROVOD_WITHOUT_MXNET"] == "1"
 
 
 def test_a_build_sees_our_flags_and_nothing_else_of_the_machine(source, tmp_path, monkeypatch):

@@ -165,14 +165,3 @@ def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
 
 def test_records_have_the_facts_of_the_reason() -> None:
     assert schema("record")["properties"]["out_of_memory"]["required"] == list(FACTS)
-
-
-def test_wording_of_the_reason(tmp_path: Path) -> None:
-    content = {
-        "error": "CUDA out of memory", "place": "device", "device": 3, "rank": 1, "host": "node2", "at": 0.0,
-        "asked_bytes": 2 * 10**9, "free_bytes": 10**9,
-    }  # fmt: skip
-    (tmp_path / "out-of-memory-1.json").write_text(json.dumps(content))
-    assert find_shortage(tmp_path, KILLED, "cuda", 0) == (
-        "out of memory on device 3: rank 1 on node2 asked for 2.0 GB, 1.0 GB were free: CUDA out of memory"
-    )
