@@ -100,12 +100,7 @@ def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -
 
     assert judged(SITE, node1={}).verdict == "ok"
     result = judged(SITE, node1={}, node2={"steal": 0.1}, node3={"steal": 0.1})
-    assert (result.verdict, result.code, list(result.facts["shares"])) == (
-        "warn",
-        "disturbed",
-        ["node2", "node3"],
-    )
-    assert result.facts["shares"]["node2"]["steal"] == 0.1 and result.facts["times"] is None
+    assert (result.verdict, result.code) == ("warn", "disturbed")
     assert result.text.startswith("node2, node3: ")
     assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"
 

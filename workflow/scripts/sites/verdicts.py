@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.errors import InputError
 from common.files import display_path
-from common.notes import Note
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
@@ -28,39 +26,30 @@ STATUS_COMMAND = "slurm-status-command"
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the doctor: verdict (ok, warn or FAIL), subject, and text with result and advice."""
+    """A line of the doctor: verdict (ok, warn or FAIL), subject, code, and text with result and advice."""
 
     verdict: str
     subject: str
-    text: Note
-
-    @property
-    def code(self) -> str:
-        """Kind of the finding: ok, or the problem."""
-        return self.text.code
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts of the finding, unformatted."""
-        return self.text.facts
+    code: str
+    text: str
 
     def __str__(self) -> str:
         return f"{self.verdict:4}  {self.subject}: {self.text}"
 
 
-def ok(subject: str, text: str, **facts: Any) -> Finding:
+def ok(subject: str, text: str) -> Finding:
     """Return a finding without a problem."""
-    return Finding("ok", subject, Note("ok", text, **facts))
+    return Finding("ok", subject, "ok", text)
 
 
-def warn(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """Return a finding of a problem with which runs still work."""
-    return Finding("warn", subject, Note(code, text, **facts))
+def warn(subject: str, code: str, text: str) -> Finding:
+    """Return a finding of a problem with which runs still work; `code` is the kind of problem."""
+    return Finding("warn", subject, code, text)
 
 
-def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """Return a finding of a problem with which runs fail."""
-    return Finding("FAIL", subject, Note(code, text, **facts))
+def fail(subject: str, code: str, text: str) -> Finding:
+    """Return a finding of a problem with which runs fail; `code` is the kind of problem."""
+    return Finding("FAIL", subject, code, text)
 
 
 def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
@@ -77,8 +66,8 @@ def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/s
             f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a "
             "file system that all nodes share"
         )
-        return warn(subject, "in-memory", text, folder=str(folder), file_system=kind)
-    return ok(subject, f"{folder} lies on {kind}", file_system=kind)
+        return warn(subject, "in-memory", text)
+    return ok(subject, f"{folder} lies on {kind}")
 
 
 def check_job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
@@ -113,12 +102,12 @@ def check_partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> 
     try:
         row = slurm.choose_partition(partitions, requested, display_path(site.file), "scheduler.partition")
     except InputError as error:
-        return fail("partition", error.code, str(error), got=error.got), None
+        return fail("partition", error.code, str(error)), None
     name, allowed = row["PartitionName"], row.get("AllowAccounts", "ALL")
     if account and allowed != "ALL" and account not in allowed.split(","):
         file = display_path(site.file)
         text = f"{file}: scheduler.account: '{account}' may not use {name}; expected {allowed}"
-        return fail("partition", "account-not-allowed", text, account=account, allowed=allowed), None
+        return fail("partition", "account-not-allowed", text), None
     return ok("partition", name + ("" if requested else ", the default")), name
 
 
@@ -135,11 +124,10 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
                 f"{file}: scheduler.{key}: {join_hosts(unknown)} unknown to Slurm; "
                 f"it has {join_hosts(all_nodes)}"
             )
-            return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
+            return fail("nodes", "unknown-name", text)
     candidates = eligible_nodes(partition_nodes, site)
     usable = [node for node in candidates if node.is_usable]
     unusable = [node for node in candidates if not node.is_usable]
-    unusable_names = [node.name for node in unusable]
     states = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in unusable)
     idle = sum(node.is_idle for node in usable)
     gpus = f" with {site.devices_per_node} GPUs or more" if site.devices_per_node else ""
@@ -153,13 +141,11 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
             f"{file}: nodes: is {site.nodes}, but {len(usable)} are "
             f"usable{gpus}{f' ({states})' if unusable else ''}; {advice}"
         )
-        facts = {"usable": len(usable), "wanted": site.nodes, "unusable": unusable_names}
-        return fail("nodes", "too-few-nodes", text, **facts)
+        return fail("nodes", "too-few-nodes", text)
     summary = f"{len(usable)} are usable{gpus}, {idle} idle; a run may have {site.nodes}"
-    facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
     if unusable and len(states) < MAX_STATES_LENGTH:
-        return warn("nodes", "nodes-unusable", f"{summary}; {states}", **facts, unusable=unusable_names)
-    return ok("nodes", summary, **facts)
+        return warn("nodes", "nodes-unusable", f"{summary}; {states}")
+    return ok("nodes", summary)
 
 
 def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
@@ -201,14 +187,14 @@ def check_gpus(partition_nodes: Sequence[Node], site: Site) -> Finding:
         types = dict.fromkeys(kind for node in eligible for kind in gpus[node.name][1])
         words = f" ({', '.join(types)})" if types else ""
         text = f"{requested} or more{words} on {len(eligible)} nodes; a job asks for {requested} on each"
-        return ok("GPUs in Slurm", text, types=list(types))
+        return ok("GPUs in Slurm", text)
     largest = max((count for count, _ in gpus.values()), default=0)
     expected = f"at most {largest}" if largest else "a partition with GPUs"
     text = (
         f"{display_path(site.file)}: devices_per_node: is {requested}, but no node has more than {largest} "
         f"(sinfo --format=%G); expected {expected}"
     )
-    return fail("GPUs in Slurm", "too-few-devices", text, asked=requested, most=largest)
+    return fail("GPUs in Slurm", "too-few-devices", text)
 
 
 def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
@@ -220,8 +206,6 @@ def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
             "too-few-processors",
             f"{display_path(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} "
             f"(sinfo --format=%c); expected at most {least.processors}",
-            node=least.name,
-            processors=least.processors,
         )
     return ok("processors", f"{least.processors if least else '?'} or more on a node, cores is {site.cores}")
 
@@ -246,8 +230,7 @@ def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
                 f"{file}: {key}: a {job_kind}'s job asks for {asked_s:g} s, but {row['PartitionName']} gives "
                 f"{most_s:g} s (MaxTime) and would let it wait forever; {expected}"
             )
-            facts = {"key": key, "asked_s": asked_s, "most_s": most_s, "expected_s": expected_s}
-            findings.append(fail(f"time of a {job_kind}", "time-limit", text, **facts))
+            findings.append(fail(f"time of a {job_kind}", "time-limit", text))
     max_time = "no limit" if most_s is None else f"{most_s:g} s"
     text = f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}"
     return findings or [ok("time", text)]
@@ -261,7 +244,6 @@ def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
     """
     timeout_s = slurm.parse_time_s(config.get("SlurmdTimeout", "0")) or None
     repeated = timeout_s is not None and timeout_s <= site.time_limit_s
-    facts = {"time_limit_s": site.time_limit_s, "slurmd_timeout_s": timeout_s, "repeated": repeated}
     if timeout_s is None:
         text = "Slurm never gives one up (SlurmdTimeout 0): its run is recorded as timeout"
     elif repeated:
@@ -271,7 +253,7 @@ def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
             f"time_limit_s {site.time_limit_s:g} s ends a run before SlurmdTimeout ({timeout_s:g} s): a run "
             "whose node is lost may be recorded as timeout instead of repeated"
         )
-    return ok("lost node", text, **facts)
+    return ok("lost node", text)
 
 
 def check_memory(
@@ -287,7 +269,7 @@ def check_memory(
     )
     if requested_mb is not None and requested_mb > max_mb:
         text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
-        return fail("memory", "too-little-memory", text, asked_mb=requested_mb, most_mb=max_mb)
+        return fail("memory", "too-little-memory", text)
     if requested_mb is not None or not slurm.rations_memory(config):
         return ok("memory", f"{requested_mb} MB a node" if requested_mb else "is not limited by Slurm")
     per_node, per_cpu = (
@@ -301,8 +283,6 @@ def check_memory(
             "memory-not-asked",
             f"{key}: is absent, and Slurm gives {default_mb} MB a node then; {site.ranks_per_node} ranks "
             f"may need more; set it (a node has {node_mb})",
-            given_mb=default_mb,
-            node_mb=node_mb,
         )
     return ok("memory", f"{default_mb} MB a node by default" if default_mb else "all of a node by default")
 
@@ -320,7 +300,7 @@ def check_account(config: Mapping[str, str], mine: Sequence[str] | None, site: S
     verdict = fail if enforced else warn
     if requested is not None and requested not in mine:
         text = f"{key}: '{requested}' is none of yours; expected one of {', '.join(mine) or 'none'}"
-        return verdict("account", "unknown-name", text, got=requested, expected=list(mine))
+        return verdict("account", "unknown-name", text)
     if requested is None and not mine:
         text = "you have none here, and jobs need one; ask the administrators"
         return verdict("account", "no-account", text)
