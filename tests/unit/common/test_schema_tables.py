@@ -3,7 +3,6 @@
 import gzip
 import math
 import os
-import re
 import time
 
 import jsonschema
@@ -126,18 +125,11 @@ def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
 def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     _, epochs = write_campaign(tmp_path)
     lines = lines_of(epochs)
-    run_id, *_ = lines[15].split(",")
     epochs.write_text("".join([*lines, lines[15]]))
     twice = {"file": f"{epochs}, line {len(lines) + 1}"}
     with pytest.raises(InputError) as caught:
         read_table(epochs, "epochs")
     assert_refusal(caught.value, "duplicate", **twice)
-    assert len(read_table(epochs, "epochs", {lines[1].split(",")[0]})) == 6
-    of_run = [line for line in lines if line.startswith(run_id)]
-    with pytest.raises(InputError) as caught:
-        read_table(epochs, "epochs", {run_id})
-    assert_refusal(caught.value, "duplicate", **twice)
-    assert len(of_run) == 6
     network = tmp_path / "network.csv"
     write_table(benchmarks("pytorch-ddp"), "network", network)
     lines = lines_of(network)
@@ -293,20 +285,6 @@ def test_quoted_fields_are_read_at_once_too(tmp_path):
     write_table(frame, "runs", path)
     assert path.read_text().count('"tensorflow 2.21.0, ""tf_keras"" 2.21.0"') == len(frame) - 1
     pd.testing.assert_frame_equal(tables._read_at_once(path, "runs"), tables._read_by_field(path, "runs"))
-
-
-@pytest.mark.parametrize("time", [r"\1", r'"\1"'])
-def test_some_rows_are_read_as_in_the_whole_table(tmp_path, time):
-    _, path = write_campaign(tmp_path)
-    path.write_text(
-        re.sub(r"(?<=,true,)([^,]+)", time, path.read_text())
-    )  # a quoted number is left to the other reader
-    full = read_table(path, "epochs")
-    keys = set(full["run_id"].unique()[[3, 5]])
-    expected = full[full["run_id"].isin(keys)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(read_table(path, "epochs", keys), expected)
-    assert len(expected) == 12
-    assert read_table(path, "epochs", {"none"}).empty
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,7 +49,7 @@ _FORMS = {
 }
 
 
-def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+def read_table(path: Path, schema_name: str) -> pd.DataFrame:
     """Return the CSV table `path`.
 
     A column that it lacks has its default, such as a factor that was added later. Older names of columns and
@@ -58,8 +58,6 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     Args:
         path: The file; if only `path`.gz exists, that is read.
         schema_name: The name of its schema.
-        keys: First fields of the rows to read, None for all. A table of millions of rows takes seconds; other
-            rows may go unchecked.
 
     Raises:
         InputError: If it breaks its schema, repeats a row (`unique`), or has rows of one cell that contradict
@@ -67,14 +65,13 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     """
     path = stored_file(Path(path))
     try:
-        frame = _read_at_once(path, schema_name, keys)
+        frame = _read_at_once(path, schema_name)
     # The reader by field says what is wrong, and where.
     except (OSError, ValueError, OverflowError, MemoryError, pd.errors.ParserWarning):
         frame = _read_by_field(path, schema_name)
-        frame = frame if keys is None else frame[frame.iloc[:, 0].isin(keys)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
         row, code, problem, fields = trouble
-        place = f"{display_path(path)}, line {_line(path, frame.columns[0], keys, row)}"
+        place = f"{display_path(path)}, line {_line(path, row)}"
         raise InputError(code, problem, file=place, **fields)
     return frame
 
@@ -113,13 +110,12 @@ def _format_value(value: Any) -> str:
     return "nothing" if pd.isna(value) else repr(value) if isinstance(value, str) else str(value)
 
 
-def _line(path: Path, first: str, keys: Collection[str] | None, row: int) -> int:
-    """Return the line of a row of `read_table`, whose column `first` is the schema's first one."""
+def _line(path: Path, row: int) -> int:
+    """Return the line of a row of `read_table`."""
     with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
         reader = csv.reader(file)
-        place = rename_columns(next(reader)).index(first)
-        lines = (reader.line_num for fields in reader if keys is None or fields[place] in keys)
-        return next(itertools.islice(lines, row, None))
+        next(itertools.islice(reader, row + 1, None))
+        return reader.line_num
 
 
 @contextmanager
@@ -143,16 +139,16 @@ def _open_table(path: Path) -> Iterator[BinaryIO]:
     yield io.BytesIO(text)
 
 
-def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
     """Return a plain table of millions of rows in seconds.
 
     Raises:
         ValueError: If anything is not as expected.
     """
-    required, first = schema(schema_name)["required"], next(iter(schema(schema_name)["properties"]))
+    required = schema(schema_name)["required"]
     quoted: dict[str, str] = {}
     with _open_table(path) as file:
-        source: BinaryIO = file if keys is None else _part(file, first, keys)
+        source: BinaryIO = file
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
             source, quoted = _without_quotes(source)
@@ -170,7 +166,9 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
         source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-            raw = _read_csv(source, read_as).set_axis(header, axis="columns")
+            nothing: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skip_blank_lines": False}
+            raw = pd.read_csv(source, dtype=read_as, index_col=False, encoding="utf-8", **nothing)
+        raw = raw.set_axis(header, axis="columns")
     frame = {}
     for name, rules in properties.items():
         if name not in header:
@@ -209,31 +207,6 @@ def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
     return io.BytesIO(plain), {
         name.decode(): field.decode().replace('""', '"') for field, name in names.items()
     }
-
-
-def _part(file: BinaryIO, first: str, keys: Collection[str]) -> BinaryIO:
-    """Return the header and the lines whose first field is one of `keys`.
-
-    Raises:
-        ValueError: If the first column is not `first`.
-    """
-    header = file.readline()
-    if header.partition(b",")[0] != first.encode():
-        raise ValueError("the columns stand in another order")
-    first_fields = {text.encode() for text in keys}
-    return io.BytesIO(header + b"".join(line for line in file if line[: line.find(b",")] in first_fields))
-
-
-def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
-    return pd.read_csv(
-        source,
-        dtype=read_as,
-        index_col=False,
-        keep_default_na=False,
-        na_values=[""],
-        skip_blank_lines=False,
-        encoding="utf-8",
-    )
 
 
 def _checked_at_once(

@@ -116,7 +116,17 @@ def import_measurements(
         json.dumps(to_json(result, is_written), indent=2) if as_json else describe(result, refused, dry_run)
     )
     if refused:
-        raise InputErrors([_to_error(finding) for finding in refused])
+        raise InputErrors(
+            [
+                InputError(
+                    finding.code,
+                    finding.text,
+                    file=finding.place,
+                    hint=f"{finding.hint} (--accept {finding.code})",
+                )
+                for finding in refused
+            ]
+        )
 
 
 def check_target(result: Import, overwrite: bool) -> None:
@@ -337,11 +347,6 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
 def _targets(result: Import) -> list[Path]:
     tables = [result.folder / f"{name}.csv" for name in TABLES if name in result.rows]
     return [*tables, result.folder / IMPORT_FILE, result.study_file]
-
-
-def _to_error(finding: Finding) -> InputError:
-    hint = finding.hint if "--accept" in finding.hint else f"{finding.hint}; or --accept {finding.code}"
-    return InputError(finding.code, finding.text, file=finding.place, hint=hint)
 
 
 def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
