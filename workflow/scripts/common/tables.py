@@ -166,8 +166,8 @@ def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
         source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-            nothing: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skip_blank_lines": False}
-            raw = pd.read_csv(source, dtype=read_as, index_col=False, encoding="utf-8", **nothing)
+            missing: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skip_blank_lines": False}
+            raw = pd.read_csv(source, dtype=read_as, index_col=False, encoding="utf-8", **missing)
         raw = raw.set_axis(header, axis="columns")
     frame = {}
     for name, rules in properties.items():

@@ -64,8 +64,8 @@ def explained(error: Exception, text: str) -> Slip:
     line = lines[place].strip() if place < len(lines) else ""
     if re.match(r" *\t", lines[place] if place < len(lines) else ""):
         code, hint = "tab-indentation", "indent with spaces"
-    shown = line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}..."
-    return Slip(place + 1, code, problem, f"{hint}: {shown}" if hint else "")
+    excerpt = line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}..."
+    return Slip(place + 1, code, problem, f"{hint}: {excerpt}" if hint else "")
 
 
 def _has_colon(lines: list[str], number: int) -> bool:

@@ -63,8 +63,8 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
     """
     hosts_by_text: dict[str, list[str]] = defaultdict(list)
     for report in reports:
-        others = None if site.placement == "virtual" else report["disturbed"]["others"]
-        if text := " and ".join(_disturbances({**report["disturbed"], "others": others}, site)):
+        shares = report["disturbed"] | ({"others": None} if site.placement == "virtual" else {})
+        if text := " and ".join(_disturbances(shares, site)):
             hosts_by_text[text].append(report["host"])
     if not hosts_by_text:
         return ok("quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time")
