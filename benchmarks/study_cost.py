@@ -108,18 +108,14 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     """
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
-        raise InputError(
-            "cannot-measure",
-            f"{display_path(results)}: there is no finished campaign; run ./ringside run first",
-        )
+        problem = f"{display_path(results)}: there is no finished campaign; run ./ringside run first"
+        raise InputError("cannot-measure", problem)
     runs = read_table(results / "runs.csv", "runs")
     candidates = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in candidates if cost]
     if not costs:
-        raise InputError(
-            "cannot-measure",
-            f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first",
-        )
+        problem = f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first"
+        raise InputError("cannot-measure", problem)
     run = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(run["study"], run["site"], run["run_id"])
 
