@@ -253,3 +253,11 @@ def test_collective_tests_alone_are_no_campaign() -> None:
     with pytest.raises(InputError) as refused:
         import_measurements([str(FILES / "all_reduce.txt")], "theirs", OWN)
     assert refused.value.code == "missing-value"
+
+
+def test_copy_of_a_table_is_refused(checkout: Path) -> None:
+    copy = checkout / "copy.csv"
+    copy.write_bytes((FILES / "llm_foundry.csv").read_bytes())
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv"), str(copy)], "mpt", OWN)
+    assert refused.value.code == "duplicate"

@@ -149,6 +149,7 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     reading, statement = result.stated.reading, result.stated.statement
     result.sources, notes = find_sources(names, reading.format, reading.columns)
     result.notes += notes
+    check_copies(result.sources)
     runs: list[Run] = []
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
@@ -190,6 +191,15 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
             for framework in frameworks
             for row in network_rows(tests, result.name, framework, defaults, link_rates)
         ]
+
+
+def check_copies(sources: Sequence[Source]) -> None:
+    """Raise InputError if two tables of runs have the same contents."""
+    names: dict[str, str] = {}
+    for source in sources:
+        if source.format == TABLE and names.setdefault(source.sha256, source.name) != source.name:
+            problem = f"has the same contents as {names[source.sha256]}"
+            raise InputError("duplicate", problem, file=source.path, hint="import one of them")
 
 
 def _read_measurements(
