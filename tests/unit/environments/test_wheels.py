@@ -24,11 +24,6 @@ def test_an_unrecorded_python_is_told_what_to_do():
         recorded_sha256(wheel, environment.description, "cp313-linux_x86_64")
     file = "containers/pytorch/environment.yaml"
     assert_refusal(refused.value, "missing-hash", file=file)
-    assert str(refused.value) == (
-        "containers/pytorch/environment.yaml: no SHA-256 of torch 2.13.0+cpu is recorded for "
-        "cp313-linux_x86_64 (only cp311-linux_x86_64); use Python 3.11 (make PYTHON=python3.11) or record "
-        "the wheel's SHA-256 there"
-    )
 
 
 @pytest.mark.parametrize(("content", "count"), [("x = 2\n", 0), ("x = 1\nx = 1\n", 2), (None, 0)])
