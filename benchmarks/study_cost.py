@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
+from common.shell import capture
 from common.tables import read_table
 from document import section, table
 from plan.plan_files import plan_file
@@ -85,13 +85,7 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
     times_s = []
     for _ in range(repetitions):
         started = time.monotonic()
-        done = subprocess.run(
-            command,
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = capture(command, cwd=CHECKOUT)
         times_s.append(time.monotonic() - started)
         if done.returncode != 2:
             raise InputError(

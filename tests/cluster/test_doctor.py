@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from common.shell import capture
 from support.campaigns import wait_until
 from support.checkout import CHECKOUT, Checkout
 from support.sandbox import Sandbox
@@ -186,9 +187,7 @@ def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
         "PYTHONPATH": str(copy.path("workflow/scripts")),
     }
     command = [sys.executable, "-m", "ringside", "doctor"]
-    report = parse_report(
-        subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False)
-    )
+    report = parse_report(capture(command, cwd=copy.folder, env=environment))
     assert (report.status, report.failing) == (1, {"programs"}), report.output
 
 

@@ -3,7 +3,6 @@
 What it takes has the types of the class.
 """
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common.errors import InputError
+from common.shell import capture
 from common.written import (
     Keys,
     Line,
@@ -157,5 +157,5 @@ def test_who_only_uses_the_classes_imports_no_checker() -> None:
         "import sys, declared.study, declared.site, declared.datasets, common.schemas;"
         "print({'pydantic', 'jsonschema', 'fastjsonschema'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = capture([sys.executable, "-c", program], check=True)
     assert done.stdout == "set()\n"

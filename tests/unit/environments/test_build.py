@@ -15,6 +15,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import run_program
+from common.shell import capture
 from declared.environments import VENV, read
 from environments.build import build, main
 from environments.identity import environment_stamp
@@ -55,9 +56,7 @@ def test_empty_cache_gets_parent_wheel_and_tested_child(filled):
     assert record["selftest"]["all_reduce"] == 3.0
     assert record["selftest"]["ranks"] == 2
     program = "import leaf, tiny_package; print(leaf.answer, leaf.built_with['WHERE'])"
-    done = subprocess.run(
-        [record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True
-    )
+    done = capture([record["python"]["executable"], "-c", program], check=True)
     answer, built_with = done.stdout.split()
     assert answer == "patched"
     assert built_with.startswith(str(stamp(filled, "base").parent))

@@ -4,12 +4,12 @@ says.
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 
 import pytest
 
 from common.errors import InputError
+from common.shell import capture
 from declared.environments import Realization, lineage, read
 from environments.identity import environment_digest, parent_stamps
 from environments.packages import entries, image_pythons
@@ -66,9 +66,7 @@ def test_values_stay_values_whatever_is_in_them(tiny):
         for line in recipe(read("base", containers=tiny.containers)).splitlines()
         if line.startswith("export GREETING")
     ]
-    done = subprocess.run(
-        ["sh", "-c", f'{line}\nprintf %s "$GREETING"'], capture_output=True, text=True, check=True
-    )
+    done = capture(["sh", "-c", f'{line}\nprintf %s "$GREETING"'], check=True)
     assert done.stdout == hostile
 
 

@@ -19,6 +19,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.python import python_abi
+from common.shell import capture
 from environments.unbundle import Unpacked, unbundle
 from support.bundles import WHEEL_FOLDER, Bundle, bundle, in_cache
 from support.checkout import NOT_A_USERS
@@ -104,13 +105,10 @@ class TestAWholeBundle:
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages."""
         small.changes = {"locks": {}}
-        done = subprocess.run(
+        done = capture(
             [sys.executable, "-S", "ringside", "unbundle", small.pack(), "--site=local"],
             cwd=CHECKOUT,
             env={name: value for name, value in os.environ.items() if name not in NOT_A_USERS},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == (

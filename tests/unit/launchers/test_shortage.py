@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from common.notes import Note
 from common.schemas import schema
+from common.shell import capture
 from launchers.launch import SCRIPTS
 from launchers.shortage import FACTS, find_shortage
 from ranks.worker.node import _groups
@@ -61,13 +61,10 @@ def supervise(folder: Path, body: str, join: Path | None = None, time_limit_s: f
     (folder / "rank.py").write_text(body)
     enter = f"echo $$ > {join} && " if join else ""
     program = [sys.executable, "-c", SUPERVISOR, str(folder), f"{folder}:{SCRIPTS}", str(time_limit_s)]
-    ended = subprocess.run(
+    ended = capture(
         ["sh", "-c", f'{enter}exec "$@"', "sh", *program],
         env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
         timeout=100,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
