@@ -131,14 +131,9 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
 
 def machine(name: str) -> str:
     """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
-    question = {
-        "checkout": str(CHECKOUT),
-        "results": str(CHECKOUT),
-        "cache": str(CHECKOUT),
-        "lock": "",
-        "scratch": None,
-    }
-    reports = ask_here({**question, "setup": [], "device": "cuda", "binds": [], "survey": True})
+    folders = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
+    further = {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
+    reports = ask_here({**folders, **further})
     if not reports:
         problem = "this machine cannot be queried"
         raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
@@ -150,10 +145,8 @@ def _head(name: str, sources: str, unseen: str = "") -> str:
     lines = [
         f"Written by ringside site {name} on {today} from {sources}. Each line says where its value is from.",
         *([unseen] if unseen else []),
-        (
-            "ASSUMED values could not be measured: check these lines first. config/sites/slurm-example.yaml "
-            "explains every key."
-        ),
+        "ASSUMED values could not be measured: check these lines first.",
+        "config/sites/slurm-example.yaml explains every key.",
     ]
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))
 
@@ -165,12 +158,8 @@ def text(head: str, sections: Sequence[Section]) -> str:
         lines = [f"# {section.title}"] if section.title else []
         lines += [f"{section.under}:"] if section.under else []
         for entry in section.entries:
-            line = (
-                ("  " if section.under else "")
-                + ("" if entry.stated else "# ")
-                + dump_line(entry.key, entry.value)
-            )
-            lines += _commented(line, entry.source)
+            start = ("  " if section.under else "") + ("" if entry.stated else "# ")
+            lines += _commented(start + dump_line(entry.key, entry.value), entry.source)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
