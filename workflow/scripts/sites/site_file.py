@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path, dump_line
@@ -131,7 +132,7 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
 
 def machine(name: str) -> str:
     """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
-    folders = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
+    folders: dict[str, Any] = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
     further = {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
     reports = ask_here({**folders, **further})
     if not reports:
