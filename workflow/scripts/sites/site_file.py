@@ -132,9 +132,9 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
 
 def machine(name: str) -> str:
     """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
-    folders: dict[str, Any] = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
-    further = {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
-    reports = ask_here({**folders, **further})
+    question: dict[str, Any] = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
+    question |= {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
+    reports = ask_here(question)
     if not reports:
         problem = "this machine cannot be queried"
         raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
