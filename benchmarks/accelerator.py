@@ -24,7 +24,7 @@ import accelerator_page as pages
 from accelerator_page import Row
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, display_path, write_json, write_text
-from common.shell import shell_command
+from common.shell import capture, shell_command
 from datasets.prepare import prepare
 from declared.configuration import load_config, read_config
 from declared.environments import read
@@ -535,9 +535,7 @@ def _smi(site: Site, query: str) -> str | None:
     if site.device != "cuda":
         return None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            _smi_command(site, query), capture_output=True, text=True, check=False, timeout=20
-        )
+        done = capture(_smi_command(site, query), timeout=20)
         return done.stdout if done.returncode == 0 else None
     return None
 

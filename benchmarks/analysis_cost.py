@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import InputError
+from common.shell import capture
 from document import section, table
 from plan.design import Run
 from ranks.worker.epoch_timer import COLUMNS
@@ -133,13 +133,10 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
         path = os.pathsep.join(
             str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks")
         )
-        process = subprocess.run(
+        process = capture(
             [sys.executable, "-c", "from analysis_cost import leave_records; print(leave_records())"],
             cwd=checkout.folder,
             env={**checkout.environment, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         if process.returncode:
             raise InputError("cannot-measure", f"no records were made: {process.stderr[-2000:]}")

@@ -47,13 +47,11 @@ def with_part(text: str, name: str, part: str) -> str:
     before, found_first, rest = text.partition(first)
     _, found_last, after = rest.partition(last)
     if not (found_first and found_last):
-        raise InputError(
-            "cannot-measure",
-            (
-                f"{display_path(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or "
-                "remove the other"
-            ),
+        problem = (
+            f"{display_path(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or "
+            "remove the other"
         )
+        raise InputError("cannot-measure", problem)
     return before + marked + after
 
 

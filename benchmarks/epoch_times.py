@@ -198,10 +198,8 @@ class Bench:
         output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)
         results = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
         if len(results) != ranks:
-            raise InputError(
-                "cannot-measure",
-                f"bare/{framework}.py: {len(results)} of {ranks} ranks came to an end: {_tail(output)}",
-            )
+            problem = f"bare/{framework}.py: {len(results)} of {ranks} ranks came to an end: {_tail(output)}"
+            raise InputError("cannot-measure", problem)
         epochs = zip(*(rank["epoch_times_s"] for rank in results), strict=True)
         return Training(
             statistics.median([max(times) for times in epochs][WARM_UP:]),
@@ -294,10 +292,8 @@ def check_same_work(framework: str, bare: Training, worker: Training) -> None:
     """Raise InputError if the two trained other samples or models, or reached other accuracies."""
     is_same_size = (bare.samples, bare.parameters) == (worker.samples, worker.parameters)
     if not is_same_size or abs(bare.accuracy - worker.accuracy) > ACCURACY_TOLERANCE:
-        raise InputError(
-            "cannot-measure",
-            f"{framework}: the bare loop and ours do not train the same thing: {bare}, {worker}",
-        )
+        problem = f"{framework}: the bare loop and ours do not train the same thing: {bare}, {worker}"
+        raise InputError("cannot-measure", problem)
 
 
 def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:

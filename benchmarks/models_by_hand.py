@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import InputError
+from common.shell import capture
 from declared.environments import read
 from declared.site import load_site
 from document import section, table
@@ -29,7 +29,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as graphs:
         json.dump({name: graph(name, shape, 10).to_json() for name, shape in SHAPES.items()}, graphs)
         graphs.flush()
-        done = subprocess.run(
+        done = capture(
             [
                 environment["python"]["executable"],
                 str(Path(__file__).parent / "bare" / "by_hand.py"),
@@ -37,9 +37,6 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
                 graphs.name,
             ],
             env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     if done.returncode:
         raise InputError("cannot-measure", f"bare/by_hand.py: {done.stderr[-1000:]}")

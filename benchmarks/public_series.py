@@ -351,15 +351,12 @@ def print_worth(cells: pd.DataFrame) -> None:
     print(f"widths after the next count, expected over true: {len(widths)}, quantiles 10, 50, 90 %: {ratio}")
 
 
-def main(
-    *, series: Path = FIXTURE, choose: bool = False, every: bool = False, worth_it: bool = False
-) -> None:
+def main(*, series: Path = FIXTURE, choose: bool = False, worth_it: bool = False) -> None:
     """Print errors of predictions of public scaling series.
 
     Args:
         series: folder of the series' CSV files
         choose: choose the law's constants on all sources but one, too (1 min)
-        every: print each prediction of the law, too
         worth_it: print instead how well the gains of doublings are predicted
     """
     cells = read_cells(series)
@@ -368,9 +365,6 @@ def main(
         return
     splits = list(make_splits(cells))
     rows = predict_splits(splits, METHODS)
-    if every:
-        law_rows = rows[rows["method"] == LAW].drop(columns=["method", "source"])
-        print(law_rows.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
     print_errors(rows)
     if choose:
         choose_constants(splits)

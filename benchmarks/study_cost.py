@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path
+from common.shell import capture
 from common.tables import read_table
 from document import section, table
 from plan.plan_files import plan_file
@@ -85,13 +85,7 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
     times_s = []
     for _ in range(repetitions):
         started = time.monotonic()
-        done = subprocess.run(
-            command,
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = capture(command, cwd=CHECKOUT)
         times_s.append(time.monotonic() - started)
         if done.returncode != 2:
             raise InputError(
@@ -108,18 +102,14 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     """
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
-        raise InputError(
-            "cannot-measure",
-            f"{display_path(results)}: there is no finished campaign; run ./ringside run first",
-        )
+        problem = f"{display_path(results)}: there is no finished campaign; run ./ringside run first"
+        raise InputError("cannot-measure", problem)
     runs = read_table(results / "runs.csv", "runs")
     candidates = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in candidates if cost]
     if not costs:
-        raise InputError(
-            "cannot-measure",
-            f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first",
-        )
+        problem = f"{display_path(results)}: no session has two runs of runs.csv; run ./ringside run first"
+        raise InputError("cannot-measure", problem)
     run = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(run["study"], run["site"], run["run_id"])
 

@@ -18,6 +18,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.shell import capture
 from declared.environments import Realization, read
 from environments.build import build
 from environments.container import Bind, inside
@@ -159,7 +160,7 @@ def test_an_image_says_what_it_is_runs_and_tests_itself(pytorch_image: dict[str,
 
 def run_command(*command: str) -> str:
     """Run a command, which has to succeed, and return its output."""
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return capture(command, check=True).stdout
 
 
 INSPECT = """
@@ -273,11 +274,7 @@ class TestTiny:
         command = inside(
             described["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"]
         )
-        handed = (
-            subprocess.run(command, capture_output=True, text=True, check=False)
-            .stdout.replace("/mnt:", "")
-            .strip()
-        )
+        handed = capture(command).stdout.replace("/mnt:", "").strip()
         assert handed == "", "what was handed to the build is not in the image"
 
         image, brought = (

@@ -1,11 +1,11 @@
 """sbatch parses the options of a block; tests/unit/plan/test_scheduling.py tests their meaning."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from common.shell import capture
 from declared.site import Scheduler, load_site
 from plan.scheduling import allocation_options
 
@@ -39,7 +39,7 @@ def test_sbatch_understands_the_options_of_a_block(
     installed: None, no_controller: dict[str, str], options: list[str], understood: bool
 ) -> None:
     command = ["sbatch", *options, "--wrap=true"]
-    done = subprocess.run(command, env=no_controller, capture_output=True, text=True, check=False)
+    done = capture(command, env=no_controller)
     assert done.returncode != 0, "there is no controller to take the job"
     assert ("contact" in done.stderr) == understood, done.stderr
     assert ("unrecognized" in done.stderr) != understood, done.stderr

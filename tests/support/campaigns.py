@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.shell import capture
 from support.checkout import Checkout
 from virtual_cluster.limits import Limits
 
@@ -172,4 +173,4 @@ def jobs() -> list[str]:
 
 def slurm(*command: str) -> str:
     """Run a command of Slurm, which has to succeed, and return its output."""
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return capture(command, check=True).stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.files import CHECKOUT
+from common.shell import capture
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -32,10 +33,7 @@ def run_as_nobody(code: str, *arguments: object, umask: int = 0o022) -> subproce
     scripts = str(CHECKOUT / "workflow" / "scripts")
     begin = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); os.umask({umask})"
     program = f"import os, sys\nimport common.files\n{begin}\n{code}"
-    return subprocess.run(
+    return capture(
         [sys.executable, "-c", program, scripts, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
         env={"PYTHONPATH": scripts, "PATH": os.environ["PATH"]},
     )

@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.files import CHECKOUT
+from common.shell import capture
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 LONG_AGO_S = 10 * 365 * 86400.0
@@ -95,15 +95,7 @@ class SmallWorkflow:
         """Call Snakemake and return how many jobs of each rule it planned."""
         command = [*self._command, "--cores", "1", *options]
         environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = capture(command, cwd=self.folder, env=environment, timeout=120)
         assert done.returncode == status, done.stdout + done.stderr
         table = (done.stdout + done.stderr).partition("Job stats:")[2].partition("total")[0]
         return {name: int(count) for name, count in re.findall(r"^(part|sum) +(\d+)$", table, re.MULTILINE)}

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from common.files import CHECKOUT, digest_text, locked
+from common.shell import capture
 
 LOCK = Path(__file__).with_name("validators.txt")
 CONTEXT = "https://w3id.org/ro/crate/1.1/context"
@@ -72,13 +73,7 @@ def accepts_crate(folder: Path, profile: str) -> list[str]:
 
     They include violations of recommendations.
     """
-    done = subprocess.run(
-        [python(), "-c", VALIDATE.format(context=CONTEXT), str(folder), profile],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+    done = capture([python(), "-c", VALIDATE.format(context=CONTEXT), str(folder), profile], cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     objections: list[str] = json.loads(done.stdout.strip().splitlines()[-1])
     return objections
@@ -86,11 +81,5 @@ def accepts_crate(folder: Path, profile: str) -> list[str]:
 
 def accepts_citation(file: Path) -> list[str]:
     """Return the validator's objections to a CITATION.cff."""
-    done = subprocess.run(
-        [python().with_name("cffconvert"), "--validate", "-i", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=CHECKOUT,
-    )
+    done = capture([python().with_name("cffconvert"), "--validate", "-i", str(file)], cwd=CHECKOUT)
     return [] if done.returncode == 0 else [done.stderr[-2000:]]

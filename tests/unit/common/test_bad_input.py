@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from analysis import study as analysis
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.shell import capture
 from common.tables import read_table
 from common.written import load
 from declared import frameworks as described
@@ -374,13 +375,10 @@ def checkout(
         before = (copied / name).read_bytes()
         (copied / name).write_bytes(content)
         try:
-            return subprocess.run(
+            return capture(
                 [sys.executable, "-m", "plan.cost", "--config", "study=quickstart", "site=local"],
                 cwd=copied,
                 env={"PYTHONPATH": str(copied / "workflow" / "scripts"), "HOME": str(copied), "PATH": ""},
-                capture_output=True,
-                text=True,
-                check=False,
                 timeout=HANG_S,
             )
         finally:

@@ -1,13 +1,13 @@
 """The code of a program is all that it imports, and every rule that makes a product names it."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
 from common.code import SCRIPTS, code
 from common.files import CHECKOUT
+from common.shell import capture
 
 KEYED = {
     "run",
@@ -32,12 +32,8 @@ def test_what_a_program_imports_is_its_code(program: str) -> None:
         "import sys, {0}; print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', "
         "None)], sep='\\n')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", template.format(program)],
-        env={"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = capture(
+        [sys.executable, "-c", template.format(program)], env={"PYTHONPATH": str(SCRIPTS)}, check=True
     )
     imported = {
         line.removeprefix(f"{CHECKOUT}/")

@@ -17,7 +17,6 @@ from common.errors import (
     InputError,
     InputErrors,
     exit_status,
-    system_error,
 )
 
 FIELDS = ("code", "problem", "file", "key", "got", "expected", "suggestion", "hint")
@@ -77,10 +76,6 @@ def test_fields_become_one_line(fields: dict[str, Any], line: str) -> None:
     assert error.lines == [f"{line} [unknown-key]"]
 
 
-def test_file_may_be_a_path(tmp_path: Any) -> None:
-    assert InputError("missing-file", "no such file", file=tmp_path / "a").file == f"{tmp_path}/a"
-
-
 def test_error_is_the_same_after_pickling() -> None:
     error = InputError("unknown-key", "is wrong", **FULL)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
@@ -107,23 +102,6 @@ def test_each_of_several_errors_has_a_line(count: int) -> None:
     assert refused.value.lines == [f"a{number}: is too large [out-of-range]" for number in range(count)]
 
 
-def test_of_many_errors_the_first_are_shown() -> None:
-    with pytest.raises(InputErrors) as refused:
-        refuse_all(MAX_LINES + 5)
-    *lines, last = refused.value.lines
-    assert lines == [f"a{number}: is too large [out-of-range]" for number in range(MAX_LINES)]
-    assert last == "and 5 more like these"
-
-
-def test_errors_of_errors_have_all_their_lines() -> None:
-    inner = InputErrors([InputError("unknown-key", "is a"), InputError("duplicate", "is b")])
-    assert InputErrors([inner, InputError("too-few", "is c")]).lines == [
-        "is a [unknown-key]",
-        "is b [duplicate]",
-        "is c [too-few]",
-    ]
-
-
 def test_program_ends_with_a_line_for_each_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: refuse_all(2)) == 2
     printed = capsys.readouterr()
@@ -142,11 +120,6 @@ def test_full_disk_ends_a_program_with_one_line(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == (
         "ringside: results/a: No space left on device; correct it, then start again [system-error]\n"
     )
-
-
-def test_error_of_the_system_names_its_file_or_the_given_one() -> None:
-    assert system_error(OSError(28, "No space left on device", "results/a"), "b").file == "results/a"
-    assert system_error(OSError(28, "No space left on device"), "b").file == "b"
 
 
 def test_value_error_keeps_its_code_in_another_process() -> None:
@@ -180,3 +153,11 @@ sys.exit(exit_status(main))
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "whole"
+
+
+def test_of_many_errors_the_first_are_shown() -> None:
+    with pytest.raises(InputErrors) as refused:
+        refuse_all(MAX_LINES + 5)
+    *lines, last = refused.value.lines
+    assert lines == [f"a{number}: is too large [out-of-range]" for number in range(MAX_LINES)]
+    assert last == "and 5 more like these"

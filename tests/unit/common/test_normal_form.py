@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from common import normal_form as forms
 from common.files import CHECKOUT
 from common.normal_form import digest_source, digest_sources, normal_form
+from common.shell import capture
 
 MODULE = '''
 """Train a model."""
@@ -196,13 +196,7 @@ def test_digests_are_kept_between_programs(tmp_path: Path, broken: str) -> None:
             "RINGSIDE_CACHE": str(cache),
             "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"),
         }
-        return subprocess.run(
-            [sys.executable, "-c", KEEP, str(folder)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return capture([sys.executable, "-c", KEEP, str(folder)], env=environment, check=True).stdout
 
     first = digest()
     (entry,) = json.loads(cache_file.read_text()).items()

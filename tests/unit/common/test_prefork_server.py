@@ -12,6 +12,7 @@ import pytest
 
 from common import prefork_server
 from common.files import CHECKOUT
+from common.shell import capture
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def test_frequent_program_stays_loaded_until_its_code_changes(
         def output(path: Path) -> str:
             command = [sys.executable, "-IS", prefork_server.__file__, "runs.supervise"]
             environment = {**os.environ, "PYTHONPATH": str(path)}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            done = capture(command, env=environment, check=True)
             assert not done.stderr
             return done.stdout.strip()
 
@@ -204,13 +205,10 @@ def test_signal_before_the_caller_knows_the_process_is_forwarded(folder: Path, s
         "os.kill(int(sys.argv[1]), signal.SIGTERM)\n"
         "for _ in range(600): time.sleep(0.1)\n"
     )
-    done = subprocess.run(
+    done = capture(
         [sys.executable, "-c", SLOW_CALLER],
         env={**os.environ, "PYTHONPATH": f"{folder}:{Path(prefork_server.__file__).parents[1]}"},
-        capture_output=True,
-        text=True,
         timeout=30,
-        check=False,
     )
     assert (done.returncode, done.stderr) == (7, "")
 
@@ -281,6 +279,6 @@ def test_another_user_is_not_served(folder: Path, server: str) -> None:
         "common import prefork_server; os.setuid(65534); "
         "print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = capture([sys.executable, "-c", program], check=True)
     assert done.stdout == "None\n"
     assert parent_of(folder) == serving, "it serves on"

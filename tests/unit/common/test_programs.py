@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from common.files import CHECKOUT
+from common.shell import capture
 
 MAKEFILE = (CHECKOUT / "Makefile").read_text()
 BENCHES = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(BENCH\)( [a-z]+)?", MAKEFILE, re.M)
@@ -21,13 +22,7 @@ BENCHES = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(BENCH\)( [a-z]+)?", MAKEFILE, r
 def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
     folders = [CHECKOUT / name for name in ("workflow/scripts", "tests", "benchmarks")]
     command = [sys.executable, str(CHECKOUT / "benchmarks" / "overhead.py"), *part.split(), "--help"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = capture(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}, check=True)
     assert done.stdout.startswith(f"usage: make {target} ")
 
 

@@ -3,7 +3,6 @@
 import gzip
 import math
 import os
-import re
 import time
 
 import jsonschema
@@ -62,20 +61,6 @@ def test_what_is_written_is_read_back_with_all_digits(tmp_path, runs):
         assert [None if pd.isna(x) else x for x in back[name]] == expected, name
 
 
-def test_types_follow_the_schema_and_empty_fields_are_missing(tmp_path, runs):
-    write_table(runs, "runs", tmp_path / "runs.csv")
-    back = read_table(tmp_path / "runs.csv", "runs")
-    assert str(back["framework"].dtype) == "str"
-    assert str(back["attempt"].dtype) == "Int64"
-    assert str(back["epoch_time_s"].dtype) == "float64"
-    assert str(back["oversubscribed"].dtype) == "boolean"
-    assert (
-        back.loc[back["status"] != "ok", ["attempt", "epoch_time_s", "oversubscribed", "hosts"]]
-        .isna()
-        .all(axis=None)
-    )
-
-
 def test_writing_twice_gives_equal_bytes_in_order_of_the_schema(tmp_path, runs):
     write_table(runs, "runs", tmp_path / "a.csv")
     write_table(runs[list(reversed(runs.columns))], "runs", tmp_path / "b.csv")
@@ -98,20 +83,20 @@ STATUSES = ["ok", "oom", "failed", "timeout", "missing", "invalid"]
     [
         ("run_id,study", "run_id,studdy", 1, "unknown-key", "studdy", {"suggestion": "study"},
          "unknown column; did you mean 'study'?"),
-        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {"got": "xyz"}, (
+        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {}, (
             "unknown column; expected columns of runs.schema.yaml"
         )),
-        ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {"got": "run_id"},
+        ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {},
          "the column is there twice"),
         (".r1,quickstart", ".r1,quickstart,more", 2, "wrong-field-count", "", {}, None),
-        ("digits,16,1,", "digits,16.5,1,", 2, "wrong-type", "batch_size", {"got": "16.5"}, None),
-        ("digits,16,1,", "digits,0,1,", 2, "out-of-range", "batch_size", {"got": "0"},
+        ("digits,16,1,", "digits,16.5,1,", 2, "wrong-type", "batch_size", {}, None),
+        ("digits,16,1,", "digits,0,1,", 2, "out-of-range", "batch_size", {},
          f"'0' is not allowed; expected {COUNT}"),
-        ("digits,16,1,", "digits,,1,", 2, "missing-value", "batch_size", {"got": ""}, None),
-        (",ok,", ",fine,", 2, "not-one-of", "status", {"got": "fine", "expected": STATUSES}, None),
+        ("digits,16,1,", "digits,,1,", 2, "missing-value", "batch_size", {}, None),
+        (",ok,", ",fine,", 2, "not-one-of", "status", {"expected": STATUSES}, None),
         (",local,custom", ",lokal,custom", 2, "not-one-of", "batch_scope",
-         {"got": "lokal", "expected": ["local", "global"]}, None),
-        (",false,", ",maybe,", 2, "wrong-type", "oversubscribed", {"got": "maybe"},
+         {"expected": ["local", "global"]}, None),
+        (",false,", ",maybe,", 2, "wrong-type", "oversubscribed", {},
          "'maybe' is not allowed; expected true or false"),
     ],
 )  # fmt: skip
@@ -134,29 +119,17 @@ def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
     with pytest.raises(InputError) as caught:
         read_table(path, "runs")
     line = 1 + (len(runs) + 1) * (2 if quoted else 1)
-    run_id = runs["run_id"][0]
-    assert_refusal(caught.value, "duplicate", "", file=f"{path}, line {line}", got={"run_id": run_id})
-    assert str(caught.value).endswith(
-        f"runs.csv, line {line}: run_id '{run_id}' stands twice; remove one of the two rows, or make the "
-        "table again"
-    )
+    assert_refusal(caught.value, "duplicate", "", file=f"{path}, line {line}")
 
 
 def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     _, epochs = write_campaign(tmp_path)
     lines = lines_of(epochs)
-    run_id, _, epoch, *_ = lines[15].split(",")
     epochs.write_text("".join([*lines, lines[15]]))
-    twice = {"file": f"{epochs}, line {len(lines) + 1}", "got": {"run_id": run_id, "epoch": int(epoch)}}
+    twice = {"file": f"{epochs}, line {len(lines) + 1}"}
     with pytest.raises(InputError) as caught:
         read_table(epochs, "epochs")
     assert_refusal(caught.value, "duplicate", **twice)
-    assert len(read_table(epochs, "epochs", {lines[1].split(",")[0]})) == 6
-    of_run = [line for line in lines if line.startswith(run_id)]
-    with pytest.raises(InputError) as caught:
-        read_table(epochs, "epochs", {run_id})
-    assert_refusal(caught.value, "duplicate", **twice)
-    assert len(of_run) == 6
     network = tmp_path / "network.csv"
     write_table(benchmarks("pytorch-ddp"), "network", network)
     lines = lines_of(network)
@@ -164,8 +137,6 @@ def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
     with pytest.raises(InputError) as caught:
         read_table(network, "network")
     assert_refusal(caught.value, "duplicate", file=f"{network}, line {len(lines) + 1}")
-    got = caught.value.got
-    assert (got["framework"], got["nodes"], got["round"], got["repetition"]) == ("pytorch-ddp", 2, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -186,30 +157,8 @@ def test_rows_of_a_cell_that_contradict_each_other_are_refused(tmp_path, runs, c
         read_table(path, "runs")
     cell = runs["cell"][0]
     assert_refusal(
-        caught.value, "contradicting-rows", column, [cell], file=f"{path}, line 4", got=value, expected=before
+        caught.value, "contradicting-rows", column, [cell], file=f"{path}, line 4", expected=before
     )
-    assert column != "batch_size" or str(caught.value) == (
-        f"{path}, line 4: batch_size: 128 contradicts an earlier row of cell '{cell}'; expected 16; correct "
-        "one of them, or make the table again"
-    )
-
-
-def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
-    copies = [
-        runs.assign(run_id=runs["run_id"] + f".{copy}", cell=runs["cell"] + f".{copy}") for copy in range(176)
-    ]
-    runs_table = pd.concat(copies, ignore_index=True)[:20_000]
-    epochs = pd.DataFrame(
-        {
-            "run_id": runs_table["run_id"].astype("str").repeat(100),
-            "epoch": [*range(1, 101)] * len(runs_table),
-        }
-    ).reset_index(drop=True)
-    runs_table = runs_table.reindex(columns=list(schema("runs")["properties"]))
-    start = time.perf_counter()
-    assert tables._trouble_between_rows(runs_table, "runs") is None
-    assert tables._trouble_between_rows(epochs, "epochs") is None
-    assert time.perf_counter() - start < 20  # 0.15 s where nothing else runs; row by row takes minutes
 
 
 def test_byte_order_mark_is_skipped(tmp_path):
@@ -234,7 +183,7 @@ def test_other_separators_are_named(tmp_path, runs, separator):
     path.write_text("\ufeff" + path.read_text().replace(",", separator), encoding="utf-8")
     with pytest.raises(InputError) as error:
         read_table(path, "runs")
-    assert_refusal(error.value, "wrong-separator", got=separator)
+    assert_refusal(error.value, "wrong-separator")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "0x10", "1_000", " 1", "-1", "0", "fast"])
@@ -242,7 +191,7 @@ def test_a_time_is_a_positive_finite_number(tmp_path, runs, text):
     value = repr(float(runs["epoch_time_s"][0]))
     error = broken(tmp_path, runs, f",{value},", f",{text},")
     is_number = text in ("1e999", "-1", "0")
-    assert_refusal(error, "out-of-range" if is_number else "wrong-type", "epoch_time_s", [0], got=text)
+    assert_refusal(error, "out-of-range" if is_number else "wrong-type", "epoch_time_s", [0])
 
 
 def test_a_required_column_may_not_be_absent(tmp_path, runs):
@@ -258,7 +207,7 @@ def test_a_bad_frame_leaves_the_old_file(tmp_path, runs):
     before = path.read_bytes()
     with pytest.raises(InputError) as caught:
         write_table(runs.assign(epoch_time_s=-1.0), "runs", path)
-    assert_refusal(caught.value, "out-of-range", "epoch_time_s", file=f"{path}, line 2", got="-1.0")
+    assert_refusal(caught.value, "out-of-range", "epoch_time_s", file=f"{path}, line 2")
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["runs.csv"]
 
@@ -338,29 +287,6 @@ def test_quoted_fields_are_read_at_once_too(tmp_path):
     pd.testing.assert_frame_equal(tables._read_at_once(path, "runs"), tables._read_by_field(path, "runs"))
 
 
-@pytest.mark.parametrize("time", [r"\1", r'"\1"'])
-def test_some_rows_are_read_as_in_the_whole_table(tmp_path, time):
-    _, path = write_campaign(tmp_path)
-    path.write_text(
-        re.sub(r"(?<=,true,)([^,]+)", time, path.read_text())
-    )  # a quoted number is left to the other reader
-    full = read_table(path, "epochs")
-    keys = set(full["run_id"].unique()[[3, 5]])
-    expected = full[full["run_id"].isin(keys)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(read_table(path, "epochs", keys), expected)
-    assert len(expected) == 12
-    assert read_table(path, "epochs", {"none"}).empty
-
-
-def test_some_rows_are_found_whatever_the_order_of_columns(tmp_path):
-    _, path = write_campaign(tmp_path)
-    full = read_table(path, "epochs")
-    first = full["run_id"].iloc[0]
-    lines = [line.split(",") for line in path.read_text().splitlines()]
-    path.write_text("".join(",".join([*fields[1:], fields[0]]) + "\n" for fields in lines))
-    pd.testing.assert_frame_equal(read_table(path, "epochs", {first}), full[full["run_id"] == first])
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -390,16 +316,6 @@ def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
         tables._read_at_once(path, "epochs")
 
 
-def test_errors_of_two_lines_do_not_cancel(tmp_path):
-    _, path = write_campaign(tmp_path)
-    header, first, second, *rest = path.read_text().splitlines()
-    path.write_text("\n".join([header, f"{first},1", second.rpartition(",")[0], *rest]) + "\n")
-    with pytest.raises(InputError) as caught:
-        read_table(path, "epochs")
-    fields = len(header.split(","))
-    assert_refusal(caught.value, "wrong-field-count", "", [fields], file=f"{path}, line 2", got=fields + 1)
-
-
 @pytest.mark.slow
 def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
     copies = [runs.assign(run_id=runs["run_id"] + f".{copy}") for copy in range(18_000 // len(runs) + 1)]
@@ -410,7 +326,11 @@ def test_18000_runs_are_written_and_read_in_seconds(tmp_path, runs):
     assert time.perf_counter() - start < 20
 
 
-def test_the_synthetic_campaign_keeps_both_schemas(tmp_path):
-    runs_csv, epochs_csv = write_campaign(tmp_path)
-    assert len(read_table(runs_csv, "runs")) == 114
-    assert len(read_table(epochs_csv, "epochs")) == 110 * 6
+def test_errors_of_two_lines_do_not_cancel(tmp_path):
+    _, path = write_campaign(tmp_path)
+    header, first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, f"{first},1", second.rpartition(",")[0], *rest]) + "\n")
+    with pytest.raises(InputError) as caught:
+        read_table(path, "epochs")
+    fields = len(header.split(","))
+    assert_refusal(caught.value, "wrong-field-count", "", [fields], file=f"{path}, line 2")

@@ -33,7 +33,7 @@ CASES: list[Case] = [
     (KEYS, {"nodes": 1, "names": ["A"]}, "bad-pattern", "key.names", {"got": "A"},
      "key.names: 'A' does not look right; expected letters a to z"),
     (KEYS, {"nodes": 1, "names": ["a", "B"]}, "bad-pattern", "key.names", {"got": "B"},
-     "key.names: second value 'B' does not look right; expected letters a to z"),
+     "key.names: value 2, 'B' does not look right; expected letters a to z"),
     (KEYS, {"nodes": 1, "names": [*["a"] * 10, "B"]}, "bad-pattern", "key.names", {"got": "B"},
      "key.names: value 11, 'B' does not look right; expected letters a to z"),
     ({"type": "string", "pattern": "^largest\\Z"}, "largets", "bad-pattern", "key",

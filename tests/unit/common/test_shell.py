@@ -13,6 +13,7 @@ from common.shell import (
     UNSEEN_STATUS,
     Unanswered,
     ask_patiently,
+    capture,
     check_node,
     check_node_by_pipe,
     shell_command,
@@ -21,9 +22,7 @@ from common.shell import (
 
 
 def run_in_shell(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
-    done = subprocess.run(
-        shell_command(setup, variables, command), capture_output=True, text=True, check=False
-    )
+    done = capture(shell_command(setup, variables, command))
     return done.returncode, done.stdout.strip()
 
 
@@ -69,7 +68,7 @@ def test_a_node_without_a_path_ends_with_its_own_status(tmp_path: Path, by_pipe:
         else [*check_node(paths), "--", "echo"]
     )
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = capture(command, env=environment)
     assert (done.returncode, done.stdout) == (UNSEEN_STATUS, "")
     seen = unseen_path(f"a line\n{done.stderr}another")
     assert seen is not None and seen.facts == {"node": os.uname().nodename, "path": paths[1]}

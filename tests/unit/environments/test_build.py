@@ -15,6 +15,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import run_program
+from common.shell import capture
 from declared.environments import VENV, read
 from environments.build import build, main
 from environments.identity import environment_stamp
@@ -55,9 +56,7 @@ def test_empty_cache_gets_parent_wheel_and_tested_child(filled):
     assert record["selftest"]["all_reduce"] == 3.0
     assert record["selftest"]["ranks"] == 2
     program = "import leaf, tiny_package; print(leaf.answer, leaf.built_with['WHERE'])"
-    done = subprocess.run(
-        [record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True
-    )
+    done = capture([record["python"]["executable"], "-c", program], check=True)
     answer, built_with = done.stdout.split()
     assert answer == "patched"
     assert built_with.startswith(str(stamp(filled, "base").parent))
@@ -125,15 +124,6 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(filled):
     )
 
 
-def test_a_half_filled_wheel_folder_is_built_again(filled):
-    (record,) = filled.cache.glob("wheels/*/wheel.json")
-    record.unlink()
-    shutil.rmtree(stamp(filled).parent)
-    build_tiny(filled)
-    assert record.is_file()
-    assert filled.builds == 2
-
-
 def test_a_kept_wheel_with_another_sha256_is_refused(filled):
     shutil.rmtree(stamp(filled).parent)
     (wheel,) = filled.cache.glob("wheels/*/*.whl")
@@ -154,13 +144,6 @@ def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
         refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt", log]
     )
     assert not stamp(tiny, "base").exists()
-
-
-def test_a_lock_without_a_hash_is_refused(tiny):
-    (tiny.containers / "base" / "requirements.cpu.txt").write_text("tiny-package==1.0\n")
-    with pytest.raises(InputError) as refused:
-        build_tiny(tiny, "base")
-    assert_refusal(refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt"])
 
 
 def test_a_changed_source_distribution_is_refused(tiny):
@@ -254,4 +237,4 @@ def test_sites_index_is_asked_only_when_pip_has_no_wheel(tiny, indexed, monkeypa
     else:
         with pytest.raises(InputError) as refused:
             build(environment, tiny.cache, {"torch_index": ""})
-        assert_refusal(refused.value, "no-index", "", ["'torch_index'"], got="torch_index")
+        assert_refusal(refused.value, "no-index", "", ["'torch_index'"])

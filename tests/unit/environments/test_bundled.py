@@ -11,6 +11,7 @@ import pytest
 
 from common.files import CHECKOUT
 from common.python import python_abi
+from common.shell import capture
 from declared.environments import read
 from environments import bundled, packages, wheels
 from environments.build import build
@@ -66,13 +67,7 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
             "--require-hashes",
         ]
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-        return subprocess.run(
-            [*command, "--requirement", str(lock)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return capture([*command, "--requirement", str(lock)], env=environment)
 
     done = call()
     assert done.returncode == 0, done.stderr

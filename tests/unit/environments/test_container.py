@@ -4,13 +4,13 @@ import csv
 import itertools
 import os
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.files import digest_file, written
+from common.shell import capture
 from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, inside, is_unchanged
@@ -115,9 +115,7 @@ def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) 
     }
     variables |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
     server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
-    done = subprocess.run(
-        inside("/image.sif", ["true"]), env=variables | server, capture_output=True, text=True, check=True
-    )
+    done = capture(inside("/image.sif", ["true"]), env=variables | server, check=True)
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
     let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
@@ -128,11 +126,9 @@ def test_a_rank_sees_within_what_the_scheduler_leaves_visible(tmp_path: Path) ->
     (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "apptainer").chmod(0o755)
     visible = {"CUDA_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "GPU-3"}
-    done = subprocess.run(
+    done = capture(
         inside("/image.sif", ["true"]),
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **visible},
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert {f"APPTAINERENV_{name}={value}" for name, value in visible.items()} <= set(done.stdout.split())

@@ -19,6 +19,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.shell import capture
 from environments import controller
 from environments.controller import STAMP, check_line, is_current, is_in_use, make_environment
 
@@ -66,10 +67,7 @@ def call(checkout: Path, *arguments: str, python: str = sys.executable) -> subpr
     variables = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
-    return subprocess.run(
-        [python, str(checkout / "ringside"), *arguments],
-        cwd=checkout, env={**variables, **foreign}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return capture([python, str(checkout / "ringside"), *arguments], cwd=checkout, env={**variables, **foreign})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +94,8 @@ class TestFirstUse:
 
     def test_an_activated_environment_has_its_profile(self, used_checkout: Path, tmp_path: Path) -> None:
         script = '. "$1/.venv/bin/activate" && printf "%s|%s" "$SNAKEMAKE_PROFILE" "$PYTHONPATH"'
-        done = subprocess.run(
-            ["bash", "-c", script, "-", str(used_checkout)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
+        done = capture(
+            ["bash", "-c", script, "-", str(used_checkout)], cwd=tmp_path, check=True
         )  # activate of venv itself expands what the path holds (CVE-2024-9287)
         assert done.stdout == f"{used_checkout}/profiles/local|"
         (packages,) = used_checkout.glob(".venv/lib/python3*/site-packages")
@@ -248,7 +242,7 @@ def test_an_old_python_is_one_line() -> None:
         "runpy.run_path('ringside')"
     )
     command = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    done = capture(command, cwd=CHECKOUT)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "[old-python]" in done.stderr
 
 
@@ -265,7 +259,5 @@ def test_check_before_snakemake_leaves_no_module_behind(tmp_path: Path) -> None:
         "print('runpy' in sys.modules, [name for name in sys.modules if name.partition('.')[0] in ('common', 'plan')])\n"
     )
     variables = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True
-    )
+    done = capture([sys.executable, program], cwd=tmp_path, env=variables, check=True)
     assert done.stdout == "True []\n"

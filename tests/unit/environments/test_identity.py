@@ -5,7 +5,7 @@ import os
 import pytest
 
 from common.errors import InputError
-from declared.environments import lineage, names, read, tools
+from declared.environments import names, read, tools
 from environments import identity
 from environments.identity import environment_digest, environment_stamp, parent_stamps
 from support.refusals import assert_refusal
@@ -77,10 +77,6 @@ def test_the_stamp_has_the_digest_in_its_path(tiny):
     assert str(stamp) == f"/cache/environments/base/{digests(tiny)[0][:12]}/environment.json"
     assert parent_stamps("/cache", "over", containers=tiny.containers) == [str(stamp)]
     assert parent_stamps("/cache", "base", containers=tiny.containers) == []
-
-
-def test_parents_come_first_and_once(tiny):
-    assert lineage(["over", "base", "over"], tiny.containers) == ["base", "over"]
 
 
 def test_the_shipped_descriptions_are_read():

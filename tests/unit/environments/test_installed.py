@@ -63,29 +63,11 @@ def test_without_a_program_it_is_the_python_that_ranks_run_in(tmp_path: Path) ->
     assert "numpy" in record["packages"] and "RINGSIDE_PROGRAM" not in record["variables"]
 
 
-def test_a_failing_self_test_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
-    environment, realization = (
-        described(tmp_path, "program: it\n", CHECK),
-        at_site(program(tmp_path, "goodbye")),
-    )
-    with pytest.raises(InputError) as refused:
-        build(environment, tmp_path / "cache", realization=realization)
-    (log,) = (tmp_path / "cache").rglob("build.log")
-    assert_refusal(
-        refused.value,
-        "selftest-failed",
-        "",
-        ["AssertionError: goodbye", log],
-        file="containers/it/selftest.py",
-    )
-    assert not stamp_of(environment, tmp_path / "cache", realization).exists()
-
-
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     environment = described(tmp_path, "program: it\n")
     with pytest.raises(InputError) as refused:
         build(environment, tmp_path / "cache", realization=at_site("/nowhere/it"))
-    assert_refusal(refused.value, "missing-file", "installed.it", got="/nowhere/it")
+    assert_refusal(refused.value, "missing-file", "installed.it")
 
 
 @pytest.mark.parametrize("word", ["hello", "'[1, 2'", "'[1, 2]'"])
@@ -177,15 +159,6 @@ def test_packages_and_modules_behind_setup_lines_are_the_content(
     assert_refusal(refused.value, "changed-installation", "installed.it")
 
 
-def test_another_program_of_the_same_name_is_another_content(tmp_path: Path) -> None:
-    environment = described(tmp_path, "program: it\n")
-    contents = {
-        installed.inspect_installation(environment, Installed(str(program(tmp_path, word))))["content"]
-        for word in ("hello", "goodbye")
-    }
-    assert len(contents) == 2
-
-
 @pytest.mark.parametrize(
     ("library", "refused"),
     [
@@ -202,7 +175,7 @@ def test_what_is_older_than_ranks_can_use_is_refused(library: str, refused: bool
         return
     with pytest.raises(InputError) as error:
         installed.check_version(environment, library)
-    assert_refusal(error.value, "too-old", "installed.tensorflow", ["tensorflow 2.12"], got="2.11.1")
+    assert_refusal(error.value, "too-old", "installed.tensorflow", ["tensorflow 2.12"])
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
@@ -213,7 +186,7 @@ def test_an_old_python_is_refused(tmp_path: Path) -> None:
     old.chmod(0o755)
     with pytest.raises(InputError) as refused:
         installed.inspect_installation(described(tmp_path, ""), Installed(str(old)))
-    assert_refusal(refused.value, "too-old", "installed.it", [old, "3.10"], got="3.9.18")
+    assert_refusal(refused.value, "too-old", "installed.it", [old, "3.10"])
 
 
 def test_what_was_found_is_in_the_site_that_is_read_next(
@@ -240,9 +213,7 @@ def test_what_was_found_is_in_the_site_that_is_read_next(
     with pytest.raises(InputError) as refused:
         installed.inspect_site(load_site("own", tmp_path), {"tensorflow"})
     file = str(tmp_path / "own.yaml")
-    assert_refusal(
-        refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file, got="status 3"
-    )
+    assert_refusal(refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file)
 
 
 def test_nothing_is_laid_over_what_a_site_has(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 from packaging.requirements import Requirement
 
 from common.python import python_abi
+from common.shell import capture
 from declared.environments import locked, read
 from environments.identity import digest
 from environments.lock import pins
@@ -32,7 +32,7 @@ def record(request, real):
 
 def in_environment(record, program):
     command = [record["python"]["executable"], "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return capture(command, check=True).stdout.strip()
 
 
 def test_the_selftest_added_up_two_ranks(record):

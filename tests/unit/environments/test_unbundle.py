@@ -19,7 +19,8 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.python import python_abi
-from environments.unbundle import Unpacked, main, unbundle
+from common.shell import capture
+from environments.unbundle import Unpacked, unbundle
 from support.bundles import WHEEL_FOLDER, Bundle, bundle, in_cache
 from support.checkout import NOT_A_USERS
 from support.refusals import assert_refusal
@@ -83,13 +84,6 @@ class TestAWholeBundle:
             == files["bundle/wheels/package_0-1.0-py3-none-any.whl"]
         )
 
-    def test_the_same_content_is_the_same_file(self, small: Bundle) -> None:
-        first = small.pack().read_bytes()
-        for file in small.files.values():
-            os.utime(file, (1, 1))
-            file.chmod(0o700)
-        assert small.pack().read_bytes() == first
-
     def test_the_sites_own_cache_is_found_from_where_make_looks(
         self, small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -106,20 +100,15 @@ class TestAWholeBundle:
         (looked / "wheels").mkdir(parents=True)
         with pytest.raises(InputError) as refused:
             unpacked(small)
-        assert_refusal(
-            refused.value, "two-caches", file=str(looked), got=str(tmp_path / "scratch" / "ringside")
-        )
+        assert_refusal(refused.value, "two-caches", file=str(looked))
 
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages."""
         small.changes = {"locks": {}}
-        done = subprocess.run(
+        done = capture(
             [sys.executable, "-S", "ringside", "unbundle", small.pack(), "--site=local"],
             cwd=CHECKOUT,
             env={name: value for name, value in os.environ.items() if name not in NOT_A_USERS},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == (
@@ -128,11 +117,6 @@ class TestAWholeBundle:
 
 
 class TestABrokenBundle:
-    def test_no_file(self) -> None:
-        with pytest.raises(InputError) as refused:
-            main([])
-        assert refused.value.code == "bad-arguments" and "FILE" in refused.value.problem
-
     @pytest.mark.parametrize("place", [0.02, 0.3, 0.9])
     def test_an_altered_byte(self, small: Bundle, cache: Path, place: float) -> None:
         content = bytearray(small.pack().read_bytes())
@@ -169,7 +153,7 @@ class TestABrokenBundle:
 
     def test_a_file_twice_or_one_too_many(self, small: Bundle, cache: Path) -> None:
         retar(small, lambda entry, data: [(entry, data)] * (1 + entry.name.endswith(".sif")))
-        assert_refusal(refusal(small, cache), "unlisted-member", got="bundle/images/pytorch-0123456789ab.sif")
+        assert_refusal(refusal(small, cache), "unlisted-member")
 
 
 class TestWhereItMayWrite:
@@ -193,13 +177,13 @@ class TestWhereItMayWrite:
     def test_other_places_are_refused(self, small: Bundle, cache: Path, name: str) -> None:
         small.files[name] = small.files.pop(f"{WHEEL_FOLDER}/wheel.json")
         small.pack()
-        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got=name)
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json")
 
     @pytest.mark.parametrize("key", ["study", "site"])
     def test_the_manifest_itself_has_a_place(self, small: Bundle, cache: Path, key: str) -> None:
         small.changes = {key: "../../outside"}
         small.pack()
-        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got="../../outside")
+        assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json")
 
     @pytest.mark.parametrize(
         "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
@@ -212,7 +196,7 @@ class TestWhereItMayWrite:
             return [(entry, data)]
 
         retar(small, change)
-        assert_refusal(refusal(small, cache), "unsafe-member", got="bundle/images/pytorch-0123456789ab.sif")
+        assert_refusal(refusal(small, cache), "unsafe-member")
 
 
 class TestForWhomItIs:
@@ -222,22 +206,22 @@ class TestForWhomItIs:
             (
                 {"python_abi": "cp399-linux_x86_64"},
                 "wrong-python",
-                {"got": "cp399-linux_x86_64", "mentions": [python_abi(), "python3.99 ringside unbundle"]},
+                {"mentions": [python_abi(), "python3.99 ringside unbundle"]},
             ),
             (
                 {"python_abi": "cp311-linux_riscv64"},
                 "wrong-python",
-                {"got": "cp311-linux_riscv64", "hint": "make it on a machine like this one"},
+                {"hint": "make it on a machine like this one"},
             ),
-            ({"glibc": "9.1"}, "wrong-glibc", {"got": "9.1", "mentions": [platform.libc_ver()[1]]}),
-            ({"format": 2}, "wrong-format", {"got": 2, "expected": "1"}),
+            ({"glibc": "9.1"}, "wrong-glibc", {"mentions": [platform.libc_ver()[1]]}),
+            ({"format": 2}, "wrong-format", {"expected": "1"}),
             ({"locks": {"requirements.txt": "0" * 64}}, "checksum-mismatch", {"file": "requirements.txt"}),
             (
                 {"locks": {"containers/pytorch/requirements.cuda.txt": "0" * 64}},
                 "checksum-mismatch",
                 {"file": "containers/pytorch/requirements.cuda.txt"},
             ),
-            ({"cache": "scratch"}, "bad-pattern", {"got": "scratch", "mentions": ["RINGSIDE_CACHE=FOLDER"]}),
+            ({"cache": "scratch"}, "bad-pattern", {"mentions": ["RINGSIDE_CACHE=FOLDER"]}),
             ({"locks": []}, "broken-bundle", {"mentions": ["manifest.json"]}),
         ],
         ids=str,
@@ -259,9 +243,9 @@ class TestForWhomItIs:
 
     def test_another_study_or_site_is_refused(self, small: Bundle, cache: Path) -> None:
         small.pack()
-        assert_refusal(refusal(small, cache, study="large"), "wrong-study", "", ["large"], got="small")
+        assert_refusal(refusal(small, cache, study="large"), "wrong-study", "", ["large"])
         error = refusal(small, cache, study="small", site="plafrim")
-        assert_refusal(error, "wrong-site", "", ["plafrim"], got="local")
+        assert_refusal(error, "wrong-site", "", ["plafrim"])
 
 
 @pytest.mark.parametrize("files", [1, 12, 30])

@@ -69,18 +69,6 @@ def test_stated_costs_are_kept(checkout: Path) -> None:
     assert set(runs["currency"]) == {"USD"} and set(runs["price_per_node_hour"]) == {24.48}
 
 
-def test_collectives_of_several_devices_are_a_finding(checkout: Path) -> None:
-    table = checkout / "nccl.csv"
-    rows = "".join(
-        f"{device},all_reduce,1,8,{2**power},{2**power / 1e10}\n" for device in "AB" for power in (20, 22)
-    )
-    table.write_text("device,collective,nodes,devices,bytes,seconds\n" + rows)
-    names = [str(FILES / "dlperf_runs.csv"), str(table)]
-    with pytest.raises(InputErrors) as refused:
-        import_measurements(names, "theirs", options(column=["dataset="]))
-    assert refused.value.code == "mixed-cell"
-
-
 def test_import_repeats_from_its_import_yaml(checkout: Path) -> None:
     file = str(FILES / "mlperf_runs.csv")
     chosen = options(
@@ -133,12 +121,6 @@ def test_findings_end_the_import_unless_they_are_accepted(
     assert {entry.code for entry in load(ImportKeys, folder / "import.yaml").accepted} == expected_codes
 
 
-def test_dry_run_writes_nothing(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import_measurements([str(FILES / "llm_foundry.csv")], "mpt", options(column=["dataset="]), dry_run=True)
-    assert not (checkout / "results").exists() and list((checkout / "studies").iterdir()) == []
-    assert "would write" in capsys.readouterr().out
-
-
 def test_earlier_import_is_replaced_only_on_request(checkout: Path) -> None:
     names, chosen = [str(FILES / "llm_foundry.csv")], options(column=["dataset="])
     import_measurements(names, "mpt", chosen)
@@ -188,14 +170,6 @@ def test_wrong_option_is_one_line(keys: dict[str, object], code: str) -> None:
     assert refused.value.code == code
 
 
-def test_copy_of_a_table_is_refused(checkout: Path) -> None:
-    copy = checkout / "copy.csv"
-    copy.write_bytes((FILES / "llm_foundry.csv").read_bytes())
-    with pytest.raises(InputError) as refused:
-        import_measurements([str(FILES / "llm_foundry.csv"), str(copy)], "mpt", OWN)
-    assert refused.value.code == "duplicate"
-
-
 def test_file_that_cannot_be_read_and_wrong_name_are_refused() -> None:
     with pytest.raises(InputError) as refused:
         import_measurements(["/dev/null"], "mpt", OWN)
@@ -203,20 +177,6 @@ def test_file_that_cannot_be_read_and_wrong_name_are_refused() -> None:
     with pytest.raises(InputError) as refused:
         import_measurements([str(FILES / "llm_foundry.csv")], "../mpt", OWN)
     assert refused.value.file == "--as"
-
-
-def test_format_of_a_statement_is_checked(checkout: Path) -> None:
-    statement = checkout / "statement.yaml"
-    statement.write_text("stated: {source: s, licence: l}\nreading: {format: megatron-lm}\n")
-    with pytest.raises(InputError) as refused:
-        import_measurements([str(FILES / "llm_foundry.csv")], "mpt", Options(), statement)
-    assert refused.value.code == "unknown-name"
-
-
-def test_number_that_is_stated_as_a_level_is_one(checkout: Path) -> None:
-    import_measurements([str(FILES / "llm_foundry.csv")], "mpt", options(level=["learning_rate=0.1"]))
-    written = load(ImportKeys, checkout / "results" / "mpt" / "imported" / "import.yaml")
-    assert written.stated.levels == {"learning_rate": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +231,33 @@ def test_half_replaced_import_is_no_campaign(checkout: Path, monkeypatch: pytest
     assert {file.name for file in folder.iterdir()} == {"runs.csv", "epochs.csv"}, "no import.yaml"
 
 
+def test_collectives_of_several_devices_are_a_finding(checkout: Path) -> None:
+    table = checkout / "nccl.csv"
+    rows = "".join(
+        f"{device},all_reduce,1,8,{2**power},{2**power / 1e10}\n" for device in "AB" for power in (20, 22)
+    )
+    table.write_text("device,collective,nodes,devices,bytes,seconds\n" + rows)
+    names = [str(FILES / "dlperf_runs.csv"), str(table)]
+    with pytest.raises(InputErrors) as refused:
+        import_measurements(names, "theirs", options(column=["dataset="]))
+    assert refused.value.code == "mixed-cell"
+
+
+def test_dry_run_writes_nothing(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import_measurements([str(FILES / "llm_foundry.csv")], "mpt", options(column=["dataset="]), dry_run=True)
+    assert not (checkout / "results").exists() and list((checkout / "studies").iterdir()) == []
+    assert "would write" in capsys.readouterr().out
+
+
 def test_collective_tests_alone_are_no_campaign() -> None:
     with pytest.raises(InputError) as refused:
         import_measurements([str(FILES / "all_reduce.txt")], "theirs", OWN)
     assert refused.value.code == "missing-value"
+
+
+def test_copy_of_a_table_is_refused(checkout: Path) -> None:
+    copy = checkout / "copy.csv"
+    copy.write_bytes((FILES / "llm_foundry.csv").read_bytes())
+    with pytest.raises(InputError) as refused:
+        import_measurements([str(FILES / "llm_foundry.csv"), str(copy)], "mpt", OWN)
+    assert refused.value.code == "duplicate"

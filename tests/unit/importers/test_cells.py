@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
-from declared.costs import Costs, Price
 from declared.imported import ModelSize, Statement
 from importers.cells import complete_run, to_rows
 from importers.measurement import Measurement
@@ -168,13 +167,6 @@ def test_replicas_are_those_of_the_devices(values: dict[str, int], is_right: boo
         assert refused.value.code == "contradicting-values"
 
 
-def test_level_of_an_own_factor_is_checked() -> None:
-    measurement = Measurement("a.csv, line 2", dict(BASE), custom={"kernel": "a b/.."})
-    with pytest.raises(InputError) as refused:
-        complete_run(measurement, stated(), "step")
-    assert refused.value.key == "custom_kernel" and refused.value.file == "a.csv, line 2"
-
-
 def test_epochs_of_files_have_their_samples() -> None:
     epoch = {"seconds": None, "epoch_s": 100.0, "samples_per_epoch": 51200}
     rows, _ = to_rows([run(**epoch)], "s", stated())
@@ -196,17 +188,6 @@ def test_time_to_train_is_no_epoch() -> None:
     assert [row["epoch_time_s"] for row in to_rows(sizes, "s", stated(samples_per_epoch=6400))[0]] == [
         900.0
     ] * 2
-
-
-def test_epoch_of_a_fraction_of_steps_has_no_counts() -> None:
-    rows, _ = to_rows([run()], "s", stated(samples_per_epoch=100))
-    assert "steps" not in rows[0] and rows[0]["epoch_time_s"] == 0.78125
-
-
-def test_accumulation_is_not_counted_as_another_batch() -> None:
-    """Batches of all replicas without accumulation are 64 and 64; local ones are 8 and 4: a global scope."""
-    runs = [run(sync_every=1), run(sync_every=2, nodes=2, global_batch=128)]
-    assert {row["batch_scope"] for row in to_rows(runs, "s", stated())[0]} == {"global"}
 
 
 def test_batch_that_accumulation_does_not_divide_is_one() -> None:
@@ -233,12 +214,6 @@ def test_sizes_and_rates_are_the_files_else_stated() -> None:
     assert (registered[0]["parameters"], registered[0]["gradient_bytes"]) == (1e6, 2e6)
 
 
-def test_stated_costs_are_columns() -> None:
-    costs = Costs(price_per_node_hour=Price(24.48, "USD"))
-    (row,), _ = to_rows([run()], "s", stated(costs=costs))
-    assert {name: row[name] for name in costs.columns()} == costs.columns()
-
-
 def test_failed_run_has_no_time() -> None:
     rows, epochs = to_rows([run(), run(status="CUDA out of memory")], "s", stated())
     assert [row["status"] for row in rows] == ["ok", "oom"]
@@ -255,3 +230,10 @@ def test_peak_is_stated_for_devices_without_one() -> None:
     rows = [to_rows([run(statement, device=name)], "s", statement)[0][0] for name in names]
     assert [row["peak_flops_s"] for row in rows] == [989.5e12, None, 989.5e12]
     assert {row["sample_flops"] for row in rows} == {2.4e15}
+
+
+def test_level_of_an_own_factor_is_checked() -> None:
+    measurement = Measurement("a.csv, line 2", dict(BASE), custom={"kernel": "a b/.."})
+    with pytest.raises(InputError) as refused:
+        complete_run(measurement, stated(), "step")
+    assert refused.value.key == "custom_kernel" and refused.value.file == "a.csv, line 2"

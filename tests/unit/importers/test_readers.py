@@ -9,7 +9,7 @@ from common.errors import InputError
 from declared.imported import Reading
 from importers.collective_tests import network_rows, read_collective_table, read_nccl_tests, read_osu
 from importers.files import find_sources, recognize, values_of_name
-from importers.log_runs import found_warmup, median_seconds, read_log_run, step_seconds
+from importers.log_runs import median_seconds, read_log_run, step_seconds
 from importers.run_table import read_run_table
 from training_logs.log import Step
 
@@ -48,18 +48,6 @@ def test_columns_have_usual_names_and_units_at_their_ends(tmp_path: Path) -> Non
 def test_unit_is_that_which_ends_the_column(tmp_path: Path, column: str, unit: str, seconds: float) -> None:
     runs, _ = read_run_table(table(tmp_path, f"{column}\n410\n"), {"seconds": column}, {}, {}, unit)
     assert runs[0].values["seconds"] == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(("column", "seconds"), [("t_max", 410.0), ("t_mean", 410.0), ("items", 24600.0)])
-def test_min_beside_a_maximum_is_no_minute(tmp_path: Path, column: str, seconds: float) -> None:
-    runs, _ = read_run_table(table(tmp_path, f"t_min,{column}\n410,500\n"), {"seconds": "t_min"}, {}, {})
-    assert runs[0].values["seconds"] == pytest.approx(seconds)
-
-
-def test_objects_may_have_other_columns_than_the_first(tmp_path: Path) -> None:
-    text = '[{"framework": "a", "seconds": 1}, {"framework": "a", "seconds": 2, "sync_every": 4}]'
-    runs, _ = read_run_table(table(tmp_path, text), {}, {}, {})
-    assert [run.values.get("sync_every") for run in runs] == [None, 4]
 
 
 def test_decimal_commas_and_empty_last_cells_are_read(tmp_path: Path) -> None:
@@ -154,17 +142,6 @@ def test_steps_of_a_batch_that_grows_are_left_out(tmp_path: Path) -> None:
     assert log.run.values["global_batch"] == 64 and "batch-changes" in {note.code for note in log.notes}
 
 
-def test_slow_steps_are_said(tmp_path: Path) -> None:
-    file = tmp_path / "steps.csv"
-    file.write_text("step,seconds\n" + "".join(f"{n},{3 if n == 7 else 1}\n" for n in range(1, 11)))
-    assert {note.code for note in read_log_run(file, "steps", Reading()).notes} == {"slow-steps"}
-
-
-def test_no_warm_up_is_found_in_even_steps() -> None:
-    assert found_warmup([Step(n, 1.0 + 0.3 * (n % 2)) for n in range(10)]) == 0
-    assert found_warmup([Step(n, 5.0 if n < 3 else 1.0) for n in range(10)]) == 3
-
-
 def test_step_times_are_weighted_by_their_steps() -> None:
     steps = [Step(1, 4.0), Step(10, 1.0, n_steps=9), Step(20, 2.0, n_steps=10)]
     assert step_seconds(steps) == pytest.approx((4 + 9 + 20) / 20)
@@ -189,12 +166,8 @@ def test_description_of_mlperfs_system_is_read(tmp_path: Path) -> None:
 
 def test_nccl_tests_tell_nodes_ranks_and_both_times() -> None:
     (test,) = read_nccl_tests(FILES / "all_reduce.txt")
-    assert (test.collective, test.nodes, test.ranks, test.device) == (
-        "all_reduce",
-        2,
-        4,
-        "NVIDIA H100 80GB HBM3",
-    )
+    place = (test.collective, test.nodes, test.ranks, test.device)
+    assert place == ("all_reduce", 2, 4, "NVIDIA H100 80GB HBM3")
     rows = network_rows([test], "s", "f", {})
     assert [row["bytes"] for row in rows] == [1024, 1024, 2**20, 2**20, 2**26, 2**26]
     assert [row["repetition"] for row in rows] == [1, 2, 1, 2, 1, 2]
@@ -202,14 +175,13 @@ def test_nccl_tests_tell_nodes_ranks_and_both_times() -> None:
     assert rows[2]["bus_bandwidth_bytes_s"] == pytest.approx(19.66e9, rel=1e-3)
 
 
-def test_collective_without_a_name_follows_from_its_bandwidths(tmp_path: Path) -> None:
+def test_collective_without_a_name_is_that_of_the_file(tmp_path: Path) -> None:
     text = (FILES / "all_reduce.txt").read_text().replace("# Collective test starting: all_reduce_perf\n", "")
-    file = tmp_path / "log.txt"
+    file = tmp_path / "all_gather.txt"
     file.write_text(text)
-    assert read_nccl_tests(file)[0].collective == "all_reduce"
-    file.write_text(text.replace("     sum      -1", ""))
+    assert read_nccl_tests(file)[0].collective == "all_gather"
     with pytest.raises(InputError) as refused:
-        read_nccl_tests(file)
+        read_nccl_tests(file.rename(tmp_path / "log.txt"))
     assert refused.value.code == "unknown-collective"
 
 
@@ -286,3 +258,15 @@ def test_names_of_files_tell_values_and_own_factors() -> None:
         with pytest.raises(InputError) as refused:
             values_of_name("runs/n4/tp2-b16-r3.log", pattern)
         assert refused.value.code == "bad-value"
+
+
+def test_objects_may_have_other_columns_than_the_first(tmp_path: Path) -> None:
+    text = '[{"framework": "a", "seconds": 1}, {"framework": "a", "seconds": 2, "sync_every": 4}]'
+    runs, _ = read_run_table(table(tmp_path, text), {}, {}, {})
+    assert [run.values.get("sync_every") for run in runs] == [None, 4]
+
+
+def test_slow_steps_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text("step,seconds\n" + "".join(f"{n},{3 if n == 7 else 1}\n" for n in range(1, 11)))
+    assert {note.code for note in read_log_run(file, "steps", Reading()).notes} == {"slow-steps"}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from common.notes import Note
 from common.schemas import schema
+from common.shell import capture
 from launchers.launch import SCRIPTS
 from launchers.shortage import FACTS, find_shortage
 from ranks.worker.node import _groups
@@ -61,13 +61,10 @@ def supervise(folder: Path, body: str, join: Path | None = None, time_limit_s: f
     (folder / "rank.py").write_text(body)
     enter = f"echo $$ > {join} && " if join else ""
     program = [sys.executable, "-c", SUPERVISOR, str(folder), f"{folder}:{SCRIPTS}", str(time_limit_s)]
-    ended = subprocess.run(
+    ended = capture(
         ["sh", "-c", f'{enter}exec "$@"', "sh", *program],
         env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
         timeout=100,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -165,14 +162,3 @@ def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
 
 def test_records_have_the_facts_of_the_reason() -> None:
     assert schema("record")["properties"]["out_of_memory"]["required"] == list(FACTS)
-
-
-def test_wording_of_the_reason(tmp_path: Path) -> None:
-    content = {
-        "error": "CUDA out of memory", "place": "device", "device": 3, "rank": 1, "host": "node2", "at": 0.0,
-        "asked_bytes": 2 * 10**9, "free_bytes": 10**9,
-    }  # fmt: skip
-    (tmp_path / "out-of-memory-1.json").write_text(json.dumps(content))
-    assert find_shortage(tmp_path, KILLED, "cuda", 0) == (
-        "out of memory on device 3: rank 1 on node2 asked for 2.0 GB, 1.0 GB were free: CUDA out of memory"
-    )

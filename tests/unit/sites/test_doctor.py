@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.files import display_path
 from declared.site import Site, load_site
 from sites import node_report, slurm, verdicts
 from sites.node_job import reports
-from sites.node_report import MARK, failing_line, interfaces, lock_state, not_writable
+from sites.node_report import MARK, failing_line, lock_state, not_writable
 from sites.node_verdicts import check_clocks, check_file_locks, node_findings
 from sites.slurm import Node
 from sites.verdicts import Finding
@@ -146,84 +145,43 @@ class TestWhatSlurmPrints:
         )
 
 
-class TestStatusOfJobs:
-    ACCOUNTING = "accounting_storage/slurmdbd"
-
-    @pytest.mark.parametrize(
-        ("written", "accounting", "age", "sacct", "verdict", "code", "advice"),
-        [
-            ("squeue", False, "300 sec", True, "ok", "ok", None),
-            ("squeue", False, "60 sec", True, "ok", "ok", None),
-            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("squeue", True, "2 sec", True, "FAIL", "forgets-jobs", "sacct"),
-            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "./ringside submit"),
-            ("sacct", False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
-            ("sacct", True, "2 sec", True, "ok", "ok", None),
-            ("sacct", True, "2 sec", False, "FAIL", "not-installed", "squeue"),
-            (None, False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
-            (None, False, "300 sec", False, "ok", "ok", None),
-            (None, True, "300 sec", True, "ok", "ok", None),
-        ],
-    )
-    def test_verdict(
-        self,
-        written: str | None,
-        accounting: bool,
-        age: str,
-        sacct: bool,
-        verdict: str,
-        code: str,
-        advice: str | None,
-    ) -> None:
-        config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
-        result = verdicts.check_job_status(config, written, PROFILE, sacct)
-        assert (result.verdict, result.code, result.facts.get("advice")) == (verdict, code, advice)
-        assert result.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
-
-    @pytest.mark.parametrize(
-        ("written", "sacct", "end"),
-        [
-            ("sacct", True, "Snakemake would wait forever; set slurm-status-command: squeue"),
-            ("squeue", True, "use ./ringside submit, or ask the administrators for MinJobAge=60 or more"),
-        ],
-    )
-    def test_wording(self, written: str, sacct: bool, end: str) -> None:
-        assert verdicts.check_job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
+@pytest.mark.parametrize(
+    ("written", "accounting", "age", "sacct", "code"),
+    [
+        ("squeue", False, "60 sec", True, "ok"),
+        ("squeue", False, "59 sec", True, "forgets-jobs"),
+        ("sacct", False, "300 sec", True, "no-accounts"),
+        ("sacct", True, "2 sec", True, "ok"),
+        ("sacct", True, "2 sec", False, "not-installed"),
+        (None, False, "300 sec", True, "no-accounts"),
+        (None, False, "300 sec", False, "ok"),
+    ],
+)
+def test_snakemake_learns_of_the_end_of_jobs(
+    written: str | None, accounting: bool, age: str, sacct: bool, code: str
+) -> None:
+    config = {"MinJobAge": age, "AccountingStorageType": "accounting_storage/slurmdbd" if accounting else ""}
+    result = verdicts.check_job_status(config, written, PROFILE, sacct)
+    assert (result.verdict, result.code) == ("ok" if code == "ok" else "FAIL", code)
 
 
-class TestPartition:
-    PARTITIONS = slurm.parse_partitions(PARTITIONS)
-
-    def test_the_default(self, site: Site) -> None:
-        result, name = verdicts.check_partition(self.PARTITIONS, site)
-        assert (result.verdict, name) == ("ok", "cpu")
-
-    def test_unknown(self, site: Site) -> None:
-        result, name = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
-        assert (result.verdict, result.code, name) == ("FAIL", "unknown-name", None)
-        assert result.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
-        assert str(result) == (
-            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected "
-            "one of cpu, gpu"
-        )
-
-    def test_without_a_default(self, site: Site) -> None:
-        result, _ = verdicts.check_partition({"gpu": self.PARTITIONS["gpu"]}, site)
-        assert (result.verdict, result.code, result.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
-
-    def test_down(self, site: Site) -> None:
-        result, _ = verdicts.check_partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
-        assert (result.verdict, result.code) == ("FAIL", "partition-down")
-        assert result.facts == {"partition": "gpu", "state": "DOWN"}
-
-    def test_closed_to_the_account(self, site: Site) -> None:
-        open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
-        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="c"))
-        assert (result.verdict, result.code) == ("FAIL", "account-not-allowed")
-        assert result.facts == {"account": "c", "allowed": "a,b"}
-        result, _ = verdicts.check_partition(open_, with_scheduler(site, partition="gpu", account="b"))
-        assert result.verdict == "ok"
+@pytest.mark.parametrize(
+    ("names", "keys", "code"),
+    [
+        ("cpu gpu", {}, "ok"),
+        ("cpu gpu", {"partition": "cpus"}, "unknown-name"),
+        ("gpu", {}, "missing-key"),
+        ("cpu gpu", {"partition": "gpu"}, "partition-down"),
+        ("up", {"partition": "up", "account": "c"}, "account-not-allowed"),
+        ("up", {"partition": "up", "account": "b"}, "ok"),
+    ],
+)
+def test_partition(site: Site, names: str, keys: dict[str, str], code: str) -> None:
+    rows = slurm.parse_partitions(PARTITIONS)
+    rows["up"] = {**rows["gpu"], "State": "UP", "PartitionName": "up"}
+    chosen = {name: rows[name] for name in names.split()}
+    result, name = verdicts.check_partition(chosen, with_scheduler(site, **keys))
+    assert (result.code, name is not None) == (code, code == "ok")
 
 
 class TestNodes:
@@ -232,13 +190,12 @@ class TestNodes:
     def test_enough_although_one_is_lost(self, site: Site) -> None:
         result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:4], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("warn", "nodes-unusable")
-        assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "unusable": ["node3"]}
-        assert result.text == "3 are usable, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
+        assert "3 are usable, 1 idle" in result.text and "node3 is drained*" in result.text
 
     def test_too_few(self, site: Site) -> None:
         result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:3], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("FAIL", "too-few-nodes")
-        assert result.facts == {"usable": 2, "wanted": 3, "unusable": ["node3"]}
+        assert "is 3, but 2 are usable" in result.text
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
         nodes = [node("node1"), node("node2"), node("node3")]
@@ -267,40 +224,24 @@ class TestNodes:
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
         result = verdicts.check_nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
-        assert result.code == "unknown-name" and result.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
-        assert result.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
+        assert result.code == "unknown-name" and f"scheduler.{key}: node6 " in result.text
 
     @pytest.mark.parametrize(
-        ("n_gpus", "verdict", "facts"),
-        [
-            (2, "ok", {"types": ["a100", "v100"]}),
-            (4, "ok", {"types": ["a100"]}),
-            (5, "FAIL", {"asked": 5, "most": 4}),
-        ],
+        ("n_gpus", "code", "types"),
+        [(2, "ok", "(a100, v100)"), (4, "ok", "(a100)"), (5, "too-few-devices", "")],
     )
-    def test_gpus(self, site: Site, n_gpus: int, verdict: str, facts: dict[str, Any]) -> None:
+    def test_gpus(self, site: Site, n_gpus: int, code: str, types: str) -> None:
         kinds = ["gpu:a100:4", "gpu:v100:2,nvme:1", ""]
         nodes = [replace(node(f"node{i}"), gres=gres) for i, gres in enumerate(kinds, start=1)]
         site = replace(site, device="cuda", devices_per_node=n_gpus, nodes=1)
         result = verdicts.check_gpus(nodes, site)
-        assert (result.verdict, result.facts) == (verdict, facts)
-        if verdict == "FAIL":
-            assert result.code == "too-few-devices" and "devices_per_node: is 5" in result.text
-
-    def test_nodes_without_enough_gpus_do_not_count(self, site: Site) -> None:
-        nodes = [replace(node(f"node{i}"), gres=f"gpu:{i}") for i in (1, 2, 3)]
-        site = replace(site, device="cuda", devices_per_node=2, nodes=2)
-        assert [eligible.name for eligible in verdicts.eligible_nodes(nodes, site)] == ["node2", "node3"]
-        assert verdicts.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
-        result = verdicts.check_nodes(nodes, self.ALL_NODES, replace(site, nodes=3))
-        assert result.code == "too-few-nodes" and result.facts["usable"] == 2
+        assert result.code == code and types in result.text
 
     def test_processors(self, site: Site) -> None:
         nodes = [node("node1"), node("node2", processors=8)]
         assert verdicts.check_processors(nodes, replace(site, cores=8)).verdict == "ok"
         result = verdicts.check_processors(nodes, replace(site, cores=9))
         assert (result.verdict, result.code) == ("FAIL", "too-few-processors")
-        assert result.facts == {"node": "node2", "processors": 8}
 
 
 class TestTimes:
@@ -316,17 +257,17 @@ class TestTimes:
     def test_over(self, site: Site) -> None:
         block, *rest = verdicts.check_time_limits(self.row("07:59:00"), site)
         assert (block.verdict, block.subject, rest) == ("FAIL", "time of a block", [])
-        assert (block.code, block.facts["expected_s"]) == ("time-limit", 28740)
+        assert block.code == "time-limit" and block.text.endswith("at most 28740")
         run, _ = verdicts.check_time_limits(
             self.row("04:00"), site
         )  # a run asks for 100 + 180 s, in whole minutes
         assert (run.verdict, run.code) == ("FAIL", "time-limit")
-        assert run.facts == {"key": "time_limit_s", "asked_s": 300, "most_s": 240, "expected_s": 60}
+        assert "asks for 300 s" in run.text and run.text.endswith("at most 60")
 
     def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
         run, _ = verdicts.check_time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
-        assert run.subject == "time of a run" and "100 + 100 + 180 s" in run.text
-        assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
+        assert run.subject == "time of a run"
+        assert "asks for 420 s" in run.text and run.text.endswith("at most 20")
 
     def test_builds_in_jobs(self, site: Site) -> None:
         result = verdicts.check_time_limits(
@@ -339,7 +280,7 @@ class TestTimes:
     )
     def test_lost_node(self, site: Site, timeout: str, repeated: bool) -> None:
         finding = verdicts.check_lost_node_timeout({"SlurmdTimeout": timeout}, site)
-        assert finding.verdict == "ok" and finding.facts["repeated"] is repeated
+        assert finding.verdict == "ok" and finding.text.endswith("its run is repeated") is repeated
 
 
 class TestMemory:
@@ -402,39 +343,30 @@ class TestWhatNodesSay:
         assert {finding.verdict for finding in result.values()} == {"ok"}
 
     @pytest.mark.parametrize(
-        ("subject", "differs", "code", "facts"),
+        ("subject", "differs", "code"),
         [
-            ("checkout", {"checkout": False}, "not-seen", {}),
-            ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}),
-            ("controller's python", {"version": "3.9"}, "other-python", {"there": "3.9", "here": "3.11"}),
-            ("results", {"results": "Read-only"}, "not-writable", {"error": "Read-only"}),
-            ("cache", {"cache_seen": False}, "not-seen", {}),
-            ("interface", {"interfaces": {"lo": "::1"}}, "no-interface", {"interfaces": {"lo": "::1"}}),
-            ("interface", {"interfaces": {"eth0": None}}, "no-address", {"interfaces": {"eth0": None}}),
-            (
-                "setup",
-                {"setup": ["module load x", "not found"]},
-                "setup-fails",
-                {"line": "module load x", "error": "not found"},
-            ),
-            ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}),
-            ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}),
-            ("devices", {"devices": [0, "broken"]}, "too-few-devices", {"count": 0, "error": "broken"}),
-            ("fabric", {"infiniband": []}, "no-infiniband", {}),
-            ("scratch", {"scratch": "full"}, "not-writable", {"error": "full"}),
+            ("checkout", {"checkout": False}, "not-seen"),
+            ("controller's python", {"python": "/usr/bin/python3"}, "no-python"),
+            ("controller's python", {"version": "3.9"}, "other-python"),
+            ("results", {"results": "Read-only"}, "not-writable"),
+            ("cache", {"cache_seen": False}, "not-seen"),
+            ("interface", {"interfaces": {"lo": "::1"}}, "no-interface"),
+            ("interface", {"interfaces": {"eth0": None}}, "no-address"),
+            ("setup", {"setup": ["module load x", "not found"]}, "setup-fails"),
+            ("processors of the machine", {"processors": 1}, "too-few-processors"),
+            ("devices", {"devices": [1, None]}, "too-few-devices"),
+            ("devices", {"devices": [0, "broken"]}, "too-few-devices"),
+            ("fabric", {"infiniband": []}, "no-infiniband"),
+            ("scratch", {"scratch": "full"}, "not-writable"),
         ],
     )
-    def test_what_one_node_lacks(
-        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any]
-    ) -> None:
+    def test_what_one_node_lacks(self, site: Site, subject: str, differs: dict[str, Any], code: str) -> None:
         settings = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
         site = replace(site, **settings, setup=("module load x",), scratch=Path("/scratch"))
         able = {"devices": [2, None], "infiniband": ["mlx5_0"]}
         result = judged([report("node1", **able), report("node2", **{**able, **differs})], site)
         assert [name for name, finding in result.items() if finding.verdict == "FAIL"] == [subject]
-        complaints = result[subject].facts["complaints"]
-        assert list(complaints) == ["node2"] and result[subject].code == complaints["node2"].code == code
-        assert complaints["node2"].facts == facts
+        assert result[subject].code == code and result[subject].text.startswith("node2: ")
 
     def test_every_listed_interface_counts(self, site: Site) -> None:
         result = judged([report()], replace(site, interface="eth0,ib0"))["interface"]
@@ -454,10 +386,6 @@ class TestWhatNodesSay:
         assert judged([{**nodes, "fuse": False}], site)["fuse"].verdict == "warn"
         binds = judged([{**nodes, "binds": ["/data"]}], site)["binds"]
         assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
-        assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
-        assert (
-            binds.text == f"node1: has no /data; {display_path(site.file)}: binds: name what every node has"
-        )
 
     @pytest.mark.parametrize(
         ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]
@@ -472,7 +400,7 @@ class TestWhatNodesSay:
     def test_clocks(self, apart_s: float, verdict: str) -> None:
         result = check_clocks([report(), report("node2", clock_apart_s=apart_s)])
         assert result.verdict == verdict
-        assert ("node2" in result.facts.get("apart_s", {})) == (verdict != "ok")
+        assert ("node2" in result.text) == (verdict != "ok")
 
     def test_lines_of_srun(self) -> None:
         first, second = (MARK + json.dumps({"host": host, "clock": 100.0}) for host in ("node1", "node2"))
@@ -486,9 +414,6 @@ class TestWhatNodesSay:
         result = reports(lines)
         assert [item["host"] for item in result] == ["node1", "node2"]
         assert result[1]["clock_apart_s"] == pytest.approx(0.25)
-
-    def test_half_a_report_is_none(self) -> None:
-        assert reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
 
 
 class TestTheReport:
@@ -509,9 +434,6 @@ class TestTheReport:
         assert lock_state(str(tmp_path / "lock")) == "free"
         assert lock_state(str(tmp_path / "absent")) == "No such file or directory"
 
-    def test_interfaces(self) -> None:
-        assert interfaces()["lo"] == "127.0.0.1"
-
 
 @pytest.mark.parametrize(
     ("folder", "code", "kind"),
@@ -529,7 +451,7 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         "tmpfs /over tmpfs rw 0 0\nfs /over lustre rw 0 0\n"
     )
     result = verdicts.check_shared_folder("checkout", Path(folder), mounts)
-    assert (result.code, result.facts["file_system"]) == (code, kind)
+    assert result.code == code and kind in result.text
 
 
 @pytest.fixture

@@ -165,37 +165,18 @@ class TestWhatSlurmPrints:
         assert _MODULES.findall(text) == ["PyTorch/2.3-foss(default)", "pytorch-lightning/2.1", "lbann/0.104"]
 
 
-class TestPartition:
-    KNOWN_PARTITIONS = slurm.parse_partitions(PARTITIONS)
+@pytest.mark.parametrize(
+    ("requested", "code", "got"),
+    [("gpus", "unknown-name", "gpus"), ("old", "partition-down", "DRAIN"), ("debug", "time-limit", 180)],
+)
+def test_unusable_partition_is_refused(requested: str, code: str, got: object) -> None:
+    with pytest.raises(InputError) as refused:
+        partition(slurm.parse_partitions(PARTITIONS), requested)
+    assert (refused.value.code, refused.value.file, refused.value.got) == (code, "--partition", got)
 
-    def test_the_default(self) -> None:
-        assert partition(self.KNOWN_PARTITIONS, "")["PartitionName"] == "cpu"
 
-    @pytest.mark.parametrize(
-        ("requested", "code", "got", "line"),
-        [
-            ("gpus", "unknown-name", "gpus", "is unknown to Slurm; expected one of cpu, gpu, debug, old"),
-            ("old", "partition-down", "DRAIN", "is DRAIN; wait, or name another (cpu, gpu, debug, old)"),
-            (
-                "debug",
-                "time-limit",
-                180,
-                "gives a job 180 s (MaxTime); expected 240 s or more; name another (cpu, gpu, debug, old)",
-            ),
-        ],
-    )
-    def test_refused(self, requested: str, code: str, got: object, line: str) -> None:
-        with pytest.raises(InputError) as refused:
-            partition(self.KNOWN_PARTITIONS, requested)
-        error = refused.value
-        assert (error.code, error.file, error.got) == (code, "--partition", got)
-        assert str(error) == f"--partition: '{requested}' {line}"
-
-    def test_without_a_default(self) -> None:
-        with pytest.raises(InputError) as refused:
-            partition({"gpu": self.KNOWN_PARTITIONS["gpu"]}, "")
-        assert (refused.value.code, refused.value.file) == ("missing-key", "--partition")
-        assert refused.value.hint.endswith("gpu")
+def test_default_partition_is_chosen() -> None:
+    assert partition(slurm.parse_partitions(PARTITIONS), "")["PartitionName"] == "cpu"
 
 
 class TestCluster:
@@ -225,7 +206,7 @@ class TestCluster:
             "of which jobs get 126 (scontrol show node g01: CPUEfctv)",
             "less MemSpecLimit 3000",
             "3 of 4 nodes of this kind are up",
-            "there are also eno1 (1000 Mbit/s); ASSUMED",
+            "eno1 (1000 Mbit/s), ib0 (100000 Mbit/s); ASSUMED",
             "mlx5_0 100 Gb/sec (4X EDR) (InfiniBand)",
             "pytorch/2.3, tensorflow/2.16",
             "user namespaces are there",
@@ -247,10 +228,6 @@ class TestCluster:
         ]
         jobs = site(replace(answers, kinds=equal)).scheduler
         assert (jobs.constraint, jobs.exclude) == (None, "g[05-07]")
-
-    def test_one_kind_needs_neither(self, answers: SlurmAnswers) -> None:
-        jobs = site(replace(answers, kinds=answers.kinds[:1], other_nodes="")).scheduler
-        assert (jobs.constraint, jobs.exclude) == (None, None)
 
     def test_many_nodes_are_bounded(self, answers: SlurmAnswers) -> None:
         kind = answers.kinds[0]
@@ -284,10 +261,6 @@ class TestCluster:
         )
         assert (result.interface, result.fabric, result.bandwidth_bytes_s) == ("ib0", "ethernet", 12.5e9)
         assert result.torch_index is not None
-
-    def test_devices_of_another_make_do_not_train(self, answers: SlurmAnswers) -> None:
-        result = site(answers, accelerators=[], amd=4)
-        assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cpu", 0, 1)
 
     def test_parts_of_a_gpu_train_one_at_a_time(self, answers: SlurmAnswers) -> None:
         result = site(answers, devices=[1, "MIG: a program sees one of 4 parts"])
@@ -325,10 +298,7 @@ class TestCluster:
         ports = [{**REPORT["ports"][0], "device": f"mlx5_{i}"} for i in range(4)]
         assert site(answers, ports=ports).bandwidth_bytes_s == 12.5e9
         text = written(answers, NodeAnswers({**REPORT, "ports": ports}))
-        assert (
-            "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text
-            and "of one of 4 ports" in text
-        )
+        assert "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text
 
     def test_roce_is_ethernet(self, answers: SlurmAnswers) -> None:
         result = site(answers, ports=[{**REPORT["ports"][0], "layer": "Ethernet"}])
@@ -375,9 +345,6 @@ class TestAccount:
         result = account(replace(answers, mine=mine, default_account=default, partition=row))
         assert (result[0] if result else None) == expected
 
-    def test_it_stands_in_the_file(self, answers: SlurmAnswers) -> None:
-        assert site(answers).scheduler.account == "climate", "the first of those that the partition allows"
-
 
 class TestInterface:
     def chosen(self, **differs: Any) -> str | None:
@@ -398,9 +365,6 @@ class TestInterface:
     def test_a_bond_with_the_address_of_the_node(self) -> None:
         links = {"bond0": {"mbit_s": 20000, "up": True, "device": False}}
         assert self.chosen(interfaces={"bond0": "10.1.0.2"}, links=links) == "bond0"
-
-    def test_none(self) -> None:
-        assert self.chosen(interfaces={"lo": "127.0.0.1", "eno1": None}) is None
 
 
 class TestMachine:
@@ -463,29 +427,12 @@ class TestRefused:
         assert (refused.value.code, refused.value.file) == (code, file)
 
     @pytest.mark.parametrize(
-        ("programs", "options", "code", "line"),
+        ("programs", "options", "code"),
         [
-            ([], {"partition": "gpu"}, "not-installed", "--partition: Slurm is not on this machine (sinfo)"),
-            (
-                ["sinfo"],
-                {"partition": "gpu", "local": True},
-                "conflicting-keys",
-                "--partition: cannot be combined with --local",
-            ),
-            (
-                ["oarnodes"],
-                {},
-                "not-possible-here",
-                "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line; "
-                "for this machine alone: ./ringside site nowhere --local",
-            ),
-            (
-                ["sinfo"],
-                {},
-                "scheduler-silent",
-                "Slurm is here, but does not answer (scontrol: is not on this machine); run it on a login "
-                "node, or for this machine alone: ./ringside site nowhere --local",
-            ),
+            ([], {"partition": "gpu"}, "not-installed"),
+            (["sinfo"], {"partition": "gpu", "local": True}, "conflicting-keys"),
+            (["oarnodes"], {}, "not-possible-here"),
+            (["sinfo"], {}, "scheduler-silent"),
         ],
     )
     def test_machines(
@@ -493,7 +440,6 @@ class TestRefused:
         programs: list[str],
         options: dict[str, Any],
         code: str,
-        line: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -502,4 +448,4 @@ class TestRefused:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError) as refused:
             site_file.write_site("nowhere", **options)
-        assert refused.value.code == code and str(refused.value) == line
+        assert refused.value.code == code

@@ -75,7 +75,7 @@ class Records:
     def epochs_of(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return the epochs of the successful runs among `runs`."""
         run_cells = successful(runs).set_index("run_id")[["key", "cell"]]
-        epochs = read_table(self.epochs_csv, "epochs", set(run_cells.index))
+        epochs = read_table(self.epochs_csv, "epochs")
         place = run_cells.index.get_indexer(epochs["run_id"])
         is_current = place >= 0
         keys = run_cells["key"].fillna("").to_numpy()

@@ -18,38 +18,14 @@ MAX_LINES = 20
 SYSTEM_CODE = "system-error"
 # Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a
 # program does.
-MACHINE_ERRORS = (
-    *(
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EIO,
-        errno.EROFS,
-        errno.ESTALE,
-        errno.EREMOTEIO,
-        errno.ENOLCK,
-    ),
-    *(
-        errno.ENOSYS,
-        errno.ENFILE,
-        errno.EMFILE,
-        errno.ENOTCONN,
-        errno.ESHUTDOWN,
-        errno.ENOMEDIUM,
-        errno.ENODEV,
-    ),
-)
-SYSTEM_ERRORS = (
-    *(
-        *MACHINE_ERRORS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOTDIR,
-        errno.EISDIR,
-    ),
-)
+MACHINE_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
+    *(errno.ENOLCK, errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN),
+    *(errno.ENOMEDIUM, errno.ENODEV),
+}
+SYSTEM_ERRORS = MACHINE_ERRORS | {
+    errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR
+}  # fmt: skip
 
 
 def display_path(path: Path) -> str:

@@ -134,14 +134,9 @@ def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
         return renamed.get(value, value) if isinstance(value, str) else value
     for alias, name in renamed.items():
         if alias in value and name in value:
-            raise InputError(
-                "conflicting-keys",
-                f"is another name of {name}",
-                file=file,
-                key=f"{location}.{alias}",
-                got=alias,
-                hint="take one of the two out",
-            )
+            problem = f"is another name of {name}"
+            hint = "take one of the two out"
+            raise InputError("conflicting-keys", problem, file=file, key=f"{location}.{alias}", hint=hint)
     return {
         # The name of a figure is the name of its files, and no factor.
         renamed.get(key, key): entry

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 SCHEMAS = CHECKOUT / "config" / "schemas"
 _ONE_WORD = re.compile(r"\^([a-z]+)\\Z")  # a pattern that only one text has
 NUMEROUS_FILES = ("record",)  # read by the thousand
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 TYPES = {
     "integer": "a whole number",
     "number": "a number",
@@ -142,16 +141,13 @@ def _input_error(error: "ValidationError", content: Any, file: Path, above: str 
     `above` is the key of `content`.
     """
     path = list(error.absolute_path)
-    last = (
-        path.pop()
-        if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list)
-        else 0
-    )
+    is_entry = path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list)
+    last = path.pop() if is_entry else 0
     key = ".".join([above] * bool(above) + [str(part) for part in path])
     instance: Any = error.instance
     siblings: Any = functools.reduce(operator.getitem, path, content)
     alone = len(path) == len(error.absolute_path) or len(siblings) == 1
-    value = _short(instance) if alone else f"{_ordinal(int(last))} {_short(instance)}"
+    value = _short(instance) if alone else f"value {int(last) + 1}, {_short(instance)}"
     code, problem, fields = _broken_rule(error, value)
     key = ".".join(filter(None, [key, fields.pop("below", "")]))
     return InputError(code, problem, file=file, key=key, **{"got": instance, **fields})
@@ -169,24 +165,15 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
         case "additionalProperties":
             allowed = list(parent.get("properties", {}))
             extra = min(set(instance) - set(allowed))
-            return (
-                "unknown-key",
-                "unknown key",
-                {"below": extra, "got": extra, **alternatives(extra, sorted(allowed))},
-            )
+            fields = {"below": extra, "got": extra, **alternatives(extra, sorted(allowed))}
+            return "unknown-key", "unknown key", fields
         case "required":
             missing = next(name for name in rule if name not in instance)
-            return (
-                "missing-key",
-                "is missing",
-                {"below": missing, "got": None, "expected": _described(parent, missing)},
-            )
+            fields = {"below": missing, "got": None, "expected": _described(parent, missing)}
+            return "missing-key", "is missing", fields
         case "enum":
-            return (
-                "not-one-of",
-                f"{value} is not allowed",
-                {**alternatives(instance, rule), "expected": list(rule)},
-            )
+            fields = {**alternatives(instance, rule), "expected": list(rule)}
+            return "not-one-of", f"{value} is not allowed", fields
         case "type":
             return _wrong_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
         case "anyOf":
@@ -233,10 +220,6 @@ def _wrong_type(
         return "wrong-type", f"{value} has no %", {"expected": parent.get("description", types)}
     quotes = {"hint": "put it in quotes"} if "string" in rule and isinstance(instance, (int, float)) else {}
     return "wrong-type", f"{value} is not right", {"expected": f"{types}{meaning}", **quotes}
-
-
-def _ordinal(index: int) -> str:
-    return f"{ORDINALS[index]} value" if index < len(ORDINALS) else f"value {index + 1},"
 
 
 def _entries(count: int) -> str:

@@ -3,11 +3,12 @@
 import base64
 import re
 import shlex
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.files import CHECKOUT
 from common.notes import Note
@@ -27,6 +28,22 @@ Answer = TypeVar("Answer")
 
 class Unanswered(Exception):
     """A client of a scheduler failed or did not answer; the message has the details."""
+
+
+def capture(command: Sequence[str], check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and return its status and its output as text; it reads nothing.
+
+    `options` are those of subprocess.run, such as env, cwd and timeout.
+    """
+    return subprocess.run(
+        command,
+        check=check,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        **options,
+    )
 
 
 def ask_patiently(question: Callable[[], Answer], tries: int = 3) -> Answer:

@@ -15,7 +15,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,16 +32,7 @@ from common.text import alternatives
 MAX_COMPRESSION_RATIO = 100  # that of measured tables is about 8; a small file must not fill the memory
 OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
 # Marks that two readers of CSV may take differently.
-UNUSUAL = (
-    b'"',
-    b", ",
-    b" ,",
-    b" \n",
-    b"\t",
-    b"\r",
-    b",+",
-    b",.",
-)
+UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
@@ -58,7 +49,7 @@ _FORMS = {
 }
 
 
-def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+def read_table(path: Path, schema_name: str) -> pd.DataFrame:
     """Return the CSV table `path`.
 
     A column that it lacks has its default, such as a factor that was added later. Older names of columns and
@@ -67,8 +58,6 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     Args:
         path: The file; if only `path`.gz exists, that is read.
         schema_name: The name of its schema.
-        keys: First fields of the rows to read, None for all. A table of millions of rows takes seconds; other
-            rows may go unchecked.
 
     Raises:
         InputError: If it breaks its schema, repeats a row (`unique`), or has rows of one cell that contradict
@@ -76,25 +65,14 @@ def read_table(path: Path, schema_name: str, keys: Collection[str] | None = None
     """
     path = stored_file(Path(path))
     try:
-        frame = _read_at_once(path, schema_name, keys)
+        frame = _read_at_once(path, schema_name)
     # The reader by field says what is wrong, and where.
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        MemoryError,
-        pd.errors.ParserWarning,
-    ):
+    except (OSError, ValueError, OverflowError, MemoryError, pd.errors.ParserWarning):
         frame = _read_by_field(path, schema_name)
-        frame = frame if keys is None else frame[frame.iloc[:, 0].isin(keys)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
         row, code, problem, fields = trouble
-        raise InputError(
-            code,
-            problem,
-            file=f"{display_path(path)}, line {_line(path, frame.columns[0], keys, row)}",
-            **fields,
-        )
+        place = f"{display_path(path)}, line {_line(path, row)}"
+        raise InputError(code, problem, file=place, **fields)
     return frame
 
 
@@ -103,17 +81,11 @@ def _trouble_between_rows(
 ) -> tuple[int, str, str, dict[str, Any]] | None:
     """Return the first row that contradicts or repeats an earlier one, with its error's fields."""
     names = schema(schema_name)["unique"]
-    if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
+    if (again := frame.duplicated(names)).any():
         row = int(again.to_numpy().argmax())
         row_text = ", ".join(f"{name} {_format_value(frame.at[row, name])}" for name in names)
         problem = f"{row_text} {'stands' if len(names) == 1 else 'stand'} twice"
-        values = {name: frame.at[row, name] for name in names}
-        return (
-            row,
-            "duplicate",
-            problem,
-            {"got": values, "hint": "remove one of the two rows, or make the table again"},
-        )
+        return row, "duplicate", problem, {"hint": "remove one of the two rows, or make the table again"}
     columns = _same_in_cell(schema_name, frame)
     different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
     if not columns or not (again := different["cell"].duplicated()).any():
@@ -122,25 +94,8 @@ def _trouble_between_rows(
     first, later = frame.loc[frame["cell"] == frame.at[row, "cell"]].iloc[0], frame.loc[row]
     name = next(name for name in columns if _format_value(first[name]) != _format_value(later[name]))
     problem = f"{_format_value(later[name])} contradicts an earlier row of cell {first['cell']!r}"
-    fields = {"key": name, "got": later[name], "expected": _format_value(first[name])}
-    return (
-        row,
-        "contradicting-rows",
-        problem,
-        {**fields, "hint": "correct one of them, or make the table again"},
-    )
-
-
-def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
-    """Return whether rows with an equal first key are adjacent and their last key increases.
-
-    This is faster than hashing.
-    """
-    first, last = frame[names[0]].to_numpy(), frame[names[-1]]
-    new = np.r_[True, first[1:] != first[:-1]][: len(first)]
-    rises = (last > last.shift()).fillna(False).to_numpy(dtype=bool)
-    groups = first[new].tolist()
-    return bool((new | rises).all()) and len(set(groups)) == len(groups)
+    fields = {"key": name, "expected": _format_value(first[name])}
+    return row, "contradicting-rows", problem, {**fields, "hint": "correct one, or make the table again"}
 
 
 def _same_in_cell(schema_name: str, columns: Iterable[str]) -> list[str]:
@@ -155,13 +110,12 @@ def _format_value(value: Any) -> str:
     return "nothing" if pd.isna(value) else repr(value) if isinstance(value, str) else str(value)
 
 
-def _line(path: Path, first: str, keys: Collection[str] | None, row: int) -> int:
-    """Return the line of a row of `read_table`, whose column `first` is the schema's first one."""
+def _line(path: Path, row: int) -> int:
+    """Return the line of a row of `read_table`."""
     with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
         reader = csv.reader(file)
-        place = rename_columns(next(reader)).index(first)
-        lines = (reader.line_num for fields in reader if keys is None or fields[place] in keys)
-        return next(itertools.islice(lines, row, None))
+        next(itertools.islice(reader, row + 1, None))
+        return reader.line_num
 
 
 @contextmanager
@@ -185,16 +139,16 @@ def _open_table(path: Path) -> Iterator[BinaryIO]:
     yield io.BytesIO(text)
 
 
-def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = None) -> pd.DataFrame:
+def _read_at_once(path: Path, schema_name: str) -> pd.DataFrame:
     """Return a plain table of millions of rows in seconds.
 
     Raises:
         ValueError: If anything is not as expected.
     """
-    required, first = schema(schema_name)["required"], next(iter(schema(schema_name)["properties"]))
+    required = schema(schema_name)["required"]
     quoted: dict[str, str] = {}
     with _open_table(path) as file:
-        source: BinaryIO = file if keys is None else _part(file, first, keys)
+        source: BinaryIO = file
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
             source, quoted = _without_quotes(source)
@@ -212,7 +166,9 @@ def _read_at_once(path: Path, schema_name: str, keys: Collection[str] | None = N
         source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of a line that is too long
-            raw = _read_csv(source, read_as).set_axis(header, axis="columns")
+            missing: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skip_blank_lines": False}
+            raw = pd.read_csv(source, dtype=read_as, index_col=False, encoding="utf-8", **missing)
+        raw = raw.set_axis(header, axis="columns")
     frame = {}
     for name, rules in properties.items():
         if name not in header:
@@ -253,31 +209,6 @@ def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
     }
 
 
-def _part(file: BinaryIO, first: str, keys: Collection[str]) -> BinaryIO:
-    """Return the header and the lines whose first field is one of `keys`.
-
-    Raises:
-        ValueError: If the first column is not `first`.
-    """
-    header = file.readline()
-    if header.partition(b",")[0] != first.encode():
-        raise ValueError("the columns stand in another order")
-    first_fields = {text.encode() for text in keys}
-    return io.BytesIO(header + b"".join(line for line in file if line[: line.find(b",")] in first_fields))
-
-
-def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
-    return pd.read_csv(
-        source,
-        dtype=read_as,
-        index_col=False,
-        keep_default_na=False,
-        na_values=[""],
-        skip_blank_lines=False,
-        encoding="utf-8",
-    )
-
-
 def _checked_at_once(
     name: str, column: pd.Series, rules: dict[str, Any], quoted: dict[str, str]
 ) -> pd.Series:
@@ -294,16 +225,20 @@ def _checked_at_once(
         return pd.Series(values.take(codes, allow_fill=True))
     values = column.to_numpy()
     values = values[~np.isnan(values)]
-    bad = (
+    if _outside(values, rules).any():
+        raise ValueError("a number that is not allowed")
+    return column.astype(DTYPES[kind])
+
+
+def _outside(values: Any, rules: dict[str, Any]) -> Any:
+    """Return which numbers are infinite, or outside the limits of their column."""
+    return (
         ~np.isfinite(values)
         | (values < rules.get("minimum", -math.inf))
         | (values > rules.get("maximum", math.inf))
         | (values <= rules.get("exclusiveMinimum", -math.inf))
         | (values >= rules.get("exclusiveMaximum", math.inf))
     )
-    if bad.any():
-        raise ValueError("a number that is not allowed")
-    return column.astype(DTYPES[kind])
 
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
@@ -316,13 +251,11 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
             rows, lines = [], []
             for row in reader:
                 if len(row) != len(header):
-                    raise InputError(
-                        "wrong-field-count",
-                        f"{len(row)} fields",
-                        file=f"{display_path(path)}, line {reader.line_num}",
-                        got=len(row),
-                        expected=f"the {len(header)} of line 1",
+                    place, expected = (
+                        f"{display_path(path)}, line {reader.line_num}",
+                        f"the {len(header)} of line 1",
                     )
+                    raise InputError("wrong-field-count", f"{len(row)} fields", file=place, expected=expected)
                 rows.append(row)
                 lines.append(reader.line_num)
     except FileNotFoundError:
@@ -358,14 +291,8 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
     if separator:
         hint = "save it as CSV with commas, and with points in numbers"
         problem = f"its fields are separated by {separator!r}"
-        raise InputError(
-            "wrong-separator",
-            problem,
-            file=f"{display_path(path)}, line 1",
-            got=separator,
-            expected="commas",
-            hint=hint,
-        )
+        place = f"{display_path(path)}, line 1"
+        raise InputError("wrong-separator", problem, file=place, expected="commas", hint=hint)
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -424,14 +351,9 @@ def _checked(
         filled = column != ""
         bad = _first_bad(column, filled, rules, name in required and not _nullable(rules))
         if bad is not None:
-            raise InputError(
-                _broken_rule(column[bad], rules),
-                f"{_short(column[bad])} is not allowed",
-                file=f"{display_path(path)}, line {lines[bad]}",
-                key=name,
-                got=column[bad],
-                expected=_expected(rules),
-            )
+            code, problem = _broken_rule(column[bad], rules), f"{_short(column[bad])} is not allowed"
+            place = f"{display_path(path)}, line {lines[bad]}"
+            raise InputError(code, problem, file=place, key=name, expected=_expected(rules))
         frame[name] = _typed(column, filled, _kind_of(rules))
     return pd.DataFrame(frame)
 
@@ -462,22 +384,13 @@ def _broken_rule(text: str, rules: dict[str, Any]) -> str:
 
 def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
     if kind == "string":
-        fits = ("enum" not in rules or text in rules["enum"]) and len(text) <= rules.get(
-            "maxLength", math.inf
-        )
+        fits = text in rules.get("enum", (text,)) and len(text) <= rules.get("maxLength", math.inf)
         return fits and re.search(rules.get("pattern", ""), text) is not None
     if not _FORMS[kind].fullmatch(text):
         return _takes_words(rules) and re.search(rules["pattern"], text) is not None
     if kind == "boolean":
         return True
-    value = float(text)
-    return (
-        math.isfinite(value)
-        and value >= rules.get("minimum", -math.inf)
-        and value <= rules.get("maximum", math.inf)
-        and value > rules.get("exclusiveMinimum", -math.inf)
-        and value < rules.get("exclusiveMaximum", math.inf)
-    )
+    return not _outside(float(text), rules)
 
 
 def _takes_words(rules: dict[str, Any]) -> bool:

@@ -5,6 +5,8 @@ would bind; /tmp is the container's own, in memory. /proc, /sys and /dev are the
 meet in /dev/shm.
 """
 
+import csv
+import io
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -53,7 +55,9 @@ class Bind:
     def option(self) -> str:
         """Return the value of apptainer's --mount, which is CSV: paths with a comma or a quote are quoted."""
         parts = ["type=bind", f"source={self.path}", f"destination={self.inside or self.path}"]
-        return ",".join(_quoted(part) for part in [*parts, *([] if self.writable else ["ro"])])
+        row = io.StringIO()
+        csv.writer(row, lineterminator="").writerow([*parts, *([] if self.writable else ["ro"])])
+        return row.getvalue()
 
 
 def check_machine(environment: str) -> None:
@@ -63,12 +67,11 @@ def check_machine(environment: str) -> None:
         InputError: If it has not.
     """
     if shutil.which(PROGRAM) is None:
-        raise InputError(
-            "not-installed",
-            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine",
-            got=PROGRAM,
-            hint="load its module in the site's setup, or, on Debian as root: make apptainer",
+        problem = (
+            f"the environment {environment} is an Apptainer image, and there is no {PROGRAM} on this machine"
         )
+        hint = "load its module in the site's setup, or, on Debian as root: make apptainer"
+        raise InputError("not-installed", problem, hint=hint)
 
 
 def is_unchanged(image: ImageRecord) -> bool:
@@ -114,7 +117,3 @@ def inside(
     mounts = [part for bind in binds for part in ("--mount", bind.option)]
     call = [PROGRAM, "--quiet", "exec", *isolation, *namespace, *options, *mounts, str(image), *command]
     return ["sh", "-c", _ENTER, "ringside", names, *call]
-
-
-def _quoted(field: str) -> str:
-    return '"' + field.replace('"', '""') + '"' if set(',"') & set(field) else field

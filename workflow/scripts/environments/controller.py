@@ -51,12 +51,8 @@ def refuse_inaccessible(checkout: Path) -> None:
     """Raise InputError if `.venv` is another user's and its Python cannot be run by this one."""
     stamp, python = checkout / ".venv" / STAMP, checkout / ".venv" / "bin" / "python"
     if os.access(stamp, os.R_OK) and not os.access(python, os.X_OK) and not os.access(checkout, os.W_OK):
-        raise InputError(
-            "not-executable",
-            "its Python belongs to another user, and you cannot run it",
-            file=".venv",
-            hint="work in a clone of your own",
-        )
+        problem = "its Python belongs to another user, and you cannot run it"
+        raise InputError("not-executable", problem, file=".venv", hint="work in a clone of your own")
 
 
 def make_environment(checkout: Path) -> None:
@@ -126,21 +122,14 @@ def _make(checkout: Path) -> None:
     variables = process_variables(checkout, os.environ)
     done = _run([base_python(), "-m", "venv", str(venv)], checkout, variables)
     if done.returncode:
-        raise InputError(
-            "no-venv",
-            f"{base_python()} cannot make virtual environments",
-            hint="on Debian: apt-get install python3-venv",
-        )
+        problem = f"{base_python()} cannot make virtual environments"
+        raise InputError("no-venv", problem, hint="on Debian: apt-get install python3-venv")
     lock = ["--require-hashes", "--requirement", "requirements.txt"]
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
     pip = [str(python), "-m", "environments.bundled", "install", *quiet, *lock]
     if subprocess.run(pip, cwd=checkout, env=variables, check=False).returncode:
-        raise InputError(
-            "not-installed",
-            "pip could not install what requirements.txt lists; its last lines above say why",
-            file=".venv",
-            hint="run the same command again",
-        )
+        problem = "pip could not install what requirements.txt lists; its last lines above say why"
+        raise InputError("not-installed", problem, file=".venv", hint="run the same command again")
     # 0 stands for all cores.
     _run([str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables)
     _finish(checkout, venv, date_ns)

@@ -113,22 +113,13 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
             "files": selftest,
         }
     if environment.origin == "site":
-        raise InputError(
-            "not-installed",
-            "nothing here builds it, and the site has it neither installed nor as an image",
-            file=environment.description,
-            got=environment.name,
-            hint=f"say installed.{environment.name} or images.brought.{environment.name} in the site's file",
-        )
+        problem = "nothing here builds it, and the site has it neither installed nor as an image"
+        hint = f"say installed.{environment.name} or images.brought.{environment.name} in the site's file"
+        raise InputError("not-installed", problem, file=environment.description, hint=hint)
     if parent and parent.brought(realization):
-        raise InputError(
-            "not-possible-here",
-            f"the site brings '{parent.name}', over which nothing can be built",
-            file=environment.description,
-            key="parent",
-            got=parent.name,
-            hint=f"bring '{environment.name}', too: images.brought.{environment.name} in the site's file",
-        )
+        problem = f"the site brings '{parent.name}', over which nothing can be built"
+        hint = f"bring '{environment.name}', too: images.brought.{environment.name} in the site's file"
+        raise InputError("not-possible-here", problem, file=environment.description, key="parent", hint=hint)
     return {
         "deployment": "apptainer",
         "recipe": recipe(environment, without_mirror(realization.base)),

@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
 from common.redaction import find_secret
+from common.shell import capture
 from declared.environments import COMPLETE_FILE, Environment, Realization, is_address
 from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
@@ -96,9 +96,7 @@ def realize(
         draft.replace(folder / IMAGE)
     finally:
         draft.unlink(missing_ok=True)
-    version = subprocess.run(
-        [PROGRAM, "--version"], capture_output=True, text=True, errors="replace", check=True
-    ).stdout.strip()
+    version = capture([PROGRAM, "--version"], check=True).stdout.strip()
     return {
         "variables": environment.variables,
         "python": json.loads(outputs[0].splitlines()[-1]),
@@ -178,14 +176,7 @@ def _run_python(image: Path, program: str, name: str, log: Path) -> str:
     Raises:
         InputError: If the program fails.
     """
-    done = subprocess.run(
-        inside(image, ["python3", "-c", program]),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env=isolated_variables(),
-    )
+    done = capture(inside(image, ["python3", "-c", program]), env=isolated_variables())
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         problem, hint = f"its python3 does not answer: {last[:300]}", f"its build log is {log}"
@@ -199,9 +190,7 @@ def _with_mirror(base: str) -> str:
         return base
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
     try:
-        mirrors = subprocess.run(
-            [*command, "Component: main"], capture_output=True, text=True, errors="replace", check=False
-        ).stdout.split()
+        mirrors = capture([*command, "Component: main"]).stdout.split()
     except FileNotFoundError:
         mirrors = []
     if not mirrors:

@@ -14,7 +14,7 @@ from typing import Any
 from common.caches import follow_modes
 from common.errors import InputError
 from common.files import digest_file, digest_text, is_written, read_json, write_json, written
-from common.shell import shell_command
+from common.shell import capture, shell_command
 from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site
 from environments import selftest
@@ -56,14 +56,8 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
                 contents = inspect_installation(read(name, site.variant), installation)
             except InputError as error:
                 key = error.key or error.file
-                raise InputError(
-                    error.code,
-                    error.problem,
-                    file=site.file,
-                    key=key,
-                    got=error.got,
-                    hint=error.hint,
-                ) from None
+                problem = error.problem
+                raise InputError(error.code, problem, file=site.file, key=key, hint=error.hint) from None
             file = installation.inspection_path(site.cache, name)
             if _read_last_inspection(file) != contents:
                 with follow_modes(site.cache):
@@ -128,13 +122,10 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     """
     path = Path(_installed(environment, realization).executable)
     if not path.is_file():
+        problem = f"there is no {path}"
+        hint = "install it, or correct the path"
         raise InputError(
-            "missing-file",
-            f"there is no {path}",
-            file="the site",
-            key=f"installed.{environment.name}",
-            got=str(path),
-            hint="install it, or correct the path",
+            "missing-file", problem, file="the site", key=f"installed.{environment.name}", hint=hint
         )
 
 
@@ -225,13 +216,8 @@ def _run_inspection(python: str, environment: Environment, installation: Install
     variables, name = {**environment.variables, **dict(installation.variables)}, environment.name
     programs = (MODULES, ABSENT.format(names=environment.dispensable), PATH, DESCRIBE_PYTHON, LIST_PACKAGES)
     try:
-        done = subprocess.run(
+        done = capture(
             _command_behind_setup(installation, [python, "-c", "\n".join(programs)]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
             env=isolated_variables(variables),
             timeout=TIMEOUT_S,
         )

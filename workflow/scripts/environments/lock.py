@@ -7,7 +7,6 @@ its version while it fits, unless --upgrade is given.
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Literal
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, write_text
 from common.options import run_program
+from common.shell import capture
 from declared.environments import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
 
 PYTHON = "3.11"  # the oldest that Snakemake 9 runs on
@@ -108,9 +108,7 @@ def resolve(
         command += [part for file in over for part in ("--constraints", str(file))]
         command += [part for name in below for part in ("--no-emit-package", name)]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
-        done = subprocess.run(
-            [*command, str(source)], check=False, env=env, capture_output=True, text=True, errors="replace"
-        )
+        done = capture([*command, str(source)], env=env)
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
             raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=source)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import write_text
-from common.shell import shell_command
+from common.shell import capture, shell_command
 
 FOLDER = "score-p"  # of an attempt: what Score-P writes
 ANCHOR = Path(FOLDER) / "traces.otf2"
@@ -80,7 +80,5 @@ def write_start_script(prefix: Path, program: str, attempt: Path, setup: Sequenc
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT_S
-    )
+    done = capture(command, check=True, timeout=TIMEOUT_S)
     return done.stdout.strip()

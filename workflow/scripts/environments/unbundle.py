@@ -132,14 +132,9 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(_content(bundle, first).read())
         if manifest["format"] != FORMAT:
-            raise InputError(
-                "wrong-format",
-                f"is of format {manifest['format']}",
-                file=file,
-                got=manifest["format"],
-                expected=str(FORMAT),
-                hint="use the same commit here and there",
-            )
+            problem = f"is of format {manifest['format']}"
+            hint = "use the same commit here and there"
+            raise InputError("wrong-format", problem, file=file, expected=str(FORMAT), hint=hint)
         is_valid = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
         for listed in manifest["files"].values():
             is_valid &= isinstance(listed["bytes"], int) and bool(
@@ -180,31 +175,19 @@ def check_manifest(
         abi = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
         is_same_platform = abi and abi[3] == python_abi().partition("-")[2]
         advice = f"call python{abi[1]}.{abi[2]} ringside unbundle, or " if abi and is_same_platform else ""
-        raise InputError(
-            "wrong-python",
-            f"is for {manifest['python_abi']}, this Python is {python_abi()}",
-            file=file,
-            got=manifest["python_abi"],
-            hint=f"{advice}make it on a machine like this one",
-        )
+        problem = f"is for {manifest['python_abi']}, this Python is {python_abi()}"
+        hint = f"{advice}make it on a machine like this one"
+        raise InputError("wrong-python", problem, file=file, hint=hint)
     name, version = platform.libc_ver()
     if name == "glibc" and _numbers(version) < _numbers(manifest["glibc"]):
-        raise InputError(
-            "wrong-glibc",
-            f"its wheels need glibc {manifest['glibc']}, this machine has {version}",
-            file=file,
-            got=manifest["glibc"],
-            hint="make the bundle on a machine like this one",
-        )
+        problem = f"its wheels need glibc {manifest['glibc']}, this machine has {version}"
+        raise InputError("wrong-glibc", problem, file=file, hint="make the bundle on a machine like this one")
     for lock, sha256 in sorted(manifest["locks"].items()):
         path = checkout / lock
         if not path.is_file() or bundled.digest(path) != sha256:
-            raise InputError(
-                "checksum-mismatch",
-                f"is not the lock that {file} was made with",
-                file=lock,
-                hint=f"take the same commit ({manifest['commit'][:12]}), or make the bundle again",
-            )
+            problem = f"is not the lock that {file} was made with"
+            hint = f"take the same commit ({manifest['commit'][:12]}), or make the bundle again"
+            raise InputError("checksum-mismatch", problem, file=lock, hint=hint)
 
 
 def _numbers(version: str) -> list[int]:
@@ -216,24 +199,15 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
     link = bundled.folder()
     cache = link.parent if os.environ.get("RINGSIDE_CACHE") else Path(os.path.expanduser(manifest["cache"]))
     if not cache.is_absolute():
-        raise InputError(
-            "bad-pattern",
-            f"the site's cache is '{cache}'",
-            file=file,
-            got=str(cache),
-            expected="an absolute folder",
-            hint="name one: RINGSIDE_CACHE=FOLDER",
-        )
+        problem = f"the site's cache is '{cache}'"
+        hint = "name one: RINGSIDE_CACHE=FOLDER"
+        raise InputError("bad-pattern", problem, file=file, expected="an absolute folder", hint=hint)
     if cache.resolve() == link.parent.resolve():
         return cache
     if link.is_dir() and not link.is_symlink():
-        raise InputError(
-            "two-caches",
-            f"a bundle lies there, this one is for {cache}",
-            file=link,
-            got=str(cache),
-            hint="remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER",
-        )
+        problem = f"a bundle lies there, this one is for {cache}"
+        hint = "remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER"
+        raise InputError("two-caches", problem, file=link, hint=hint)
     return cache
 
 
@@ -244,13 +218,9 @@ def _stage(
     present = {name for name, listed in files.items() if _is_there(cache / name, listed)}
     needed = _total_bytes(listed for name, listed in files.items() if name not in present)
     if (free := shutil.disk_usage(staging).free) < needed:
-        raise InputError(
-            "too-little-space",
-            f"{size(needed)} are needed, {size(free)} are free",
-            file=cache,
-            got=free,
-            hint="make room, or name another: RINGSIDE_CACHE=FOLDER",
-        )
+        problem = f"{size(needed)} are needed, {size(free)} are free"
+        hint = "make room, or name another: RINGSIDE_CACHE=FOLDER"
+        raise InputError("too-little-space", problem, file=cache, hint=hint)
     staged: dict[str, Path] = {}
     left, seen = dict(files), 0
     reported_at = time.monotonic()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.files import display_path, read_json
 from common.python import python_abi
+from common.shell import capture
 from declared.environments import COMPLETE_FILE, Environment, Realization
 from environments import selftest
 from environments.packages import LIST_PACKAGES, parse_packages
@@ -85,14 +86,7 @@ def realize(
         program = [str(python), str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
         tested = selftest.run([*program, *limit], environment.variables, environment.name, log)
-    output = subprocess.run(
-        [str(python), "-c", LIST_PACKAGES],
-        env=isolated_variables(),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=True,
-    ).stdout
+    output = capture([str(python), "-c", LIST_PACKAGES], env=isolated_variables(), check=True).stdout
     return {
         "variables": environment.variables,
         "python": {"version": platform.python_version(), "abi": python_abi(), "executable": str(python)},

@@ -7,7 +7,6 @@ appears whole or not at all.
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from common.caches import check_trusted
 from common.errors import InputError
 from common.files import digest_file, digest_text, display_path, read_json, write_json, write_text
 from common.python import python_abi
+from common.shell import capture
 from declared.environments import Environment, Source, Wheel
 from environments import bundled, compiling
 from environments.record import BuiltEnvironment
@@ -44,16 +44,12 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
     recorded_abis = ", ".join(wheel.sha256)
     major_minor = next(iter(wheel.sha256)).removeprefix("cp").split("-")[0]
     python_version = f"{major_minor[0]}.{major_minor[1:]}"
-    raise InputError(
-        "missing-hash",
-        f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})",
-        file=file,
-        got=abi,
-        hint=(
-            f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 "
-            "there"
-        ),
+    problem = f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})"
+    hint = (
+        f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 "
+        "there"
     )
+    raise InputError("missing-hash", problem, file=file, hint=hint)
 
 
 def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[str, str], log: Path) -> None:
@@ -84,14 +80,12 @@ def from_index(
                 raise
             index = indexes.get(wheel.index)
             if not index:
-                raise InputError(
-                    "no-index",
+                problem = (
                     "nothing that pip is configured for has it with the recorded SHA-256, "
-                    f"and the site's setting '{wheel.index}' is empty",
-                    file=task,
-                    got=wheel.index,
-                    hint=f"the full output is in {log}",
-                ) from first
+                    f"and the site's setting '{wheel.index}' is empty"
+                )
+                hint = f"the full output is in {log}"
+                raise InputError("no-index", problem, file=task, hint=hint) from first
             print_progress(f"{task}: pip's configured sources have none; trying {index}")
             run_pip(requirements, f"{task} from {index}", "--index-url", index)
 
@@ -117,19 +111,13 @@ def check_needs(source: Source) -> None:
         ways = [f"on Debian: apt-get install {packages}"] if packages else []
         if None in missing.values():
             ways.append("of the version that the locks have, by a module in the site's setup")
-        raise InputError(
-            "not-installed",
-            f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine",
-            got=list(missing),
-            hint=f"install it, {'; '.join(ways)}",
-        )
+        problem = f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine"
+        raise InputError("not-installed", problem, hint=f"install it, {'; '.join(ways)}")
 
 
 def program_version(program: str) -> str:
     """Return the line with the version from a program's `--version`."""
-    done = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, errors="replace", check=True
-    )
+    done = capture([program, "--version"], check=True)
     return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
 
 
@@ -137,12 +125,9 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
     """Return all that determines a built wheel; the digest of it is the wheel's key."""
     against = {name: packages[name] for name in source.built_against if name in packages}
     if not against:
+        problem = f"the parent has none of {', '.join(source.built_against)}"
         raise InputError(
-            "missing-package",
-            f"the parent has none of {', '.join(source.built_against)}",
-            file=environment.description,
-            key="sources.built_against",
-            got=source.built_against,
+            "missing-package", problem, file=environment.description, key="sources.built_against"
         )
     programs = {program: program_version(program) for program in source.needs}
     return {**_own_parts(source, environment), "built_against": against, "programs": programs}

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +39,12 @@ from importers.statement import Options, Stated, resolve_statement
 
 STUDIES = CHECKOUT / "config" / "studies"
 TABLES = ("runs", "epochs", "network")
-COLLECTIVE_FORMATS = (NCCL, OSU, COLLECTIVES)
+# Readers of collective benchmarks, given which rows of a table count.
+READERS: Mapping[str, Callable[[Path, Mapping[str, str]], list[CollectiveTest]]] = {
+    NCCL: lambda path, _: read_nccl_tests(path),
+    OSU: lambda path, _: read_osu(path),
+    COLLECTIVES: read_collective_table,
+}
 
 
 @dataclass
@@ -111,7 +116,17 @@ def import_measurements(
         json.dumps(to_json(result, is_written), indent=2) if as_json else describe(result, refused, dry_run)
     )
     if refused:
-        raise InputErrors([_to_error(finding) for finding in refused])
+        raise InputErrors(
+            [
+                InputError(
+                    finding.code,
+                    finding.text,
+                    file=finding.place,
+                    hint=f"{finding.hint} (--accept {finding.code})",
+                )
+                for finding in refused
+            ]
+        )
 
 
 def check_target(result: Import, overwrite: bool) -> None:
@@ -139,8 +154,8 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
     for source in result.sources:
-        if source.format in COLLECTIVE_FORMATS:
-            tables = _read_tests(source, reading.rows)
+        if source.format in READERS:
+            tables = READERS[source.format](source.path, reading.rows)
             result.counts[source.name] = len(tables)
             tests += tables
             continue
@@ -187,12 +202,6 @@ def check_copies(sources: Sequence[Source]) -> None:
             raise InputError("duplicate", problem, file=source.path, hint="import one of them")
 
 
-def _read_tests(source: Source, row_texts: Mapping[str, str]) -> list[CollectiveTest]:
-    if source.format == COLLECTIVES:
-        return read_collective_table(source.path, row_texts)
-    return read_nccl_tests(source.path) if source.format == NCCL else read_osu(source.path)
-
-
 def _read_measurements(
     result: Import, source: Source, notes_of_logs: dict[str, list[tuple[str, Note]]]
 ) -> list[Measurement]:
@@ -230,11 +239,8 @@ def _check_changes(result: Import) -> None:
         source.name for source in result.sources if digests.get(source.name, source.sha256) != source.sha256
     ]
     if changed:
-        result.findings.append(
-            Finding(
-                "changed-file", changed[0], "is not as it was when it was imported before", "state it anew"
-            )
-        )
+        text = "is not as it was when it was imported before"
+        result.findings.append(Finding("changed-file", changed[0], text, "state it anew"))
 
 
 def write_campaign(result: Import) -> None:
@@ -264,24 +270,13 @@ def write_campaign(result: Import) -> None:
 
 def import_content(result: Import) -> dict[str, Any]:
     """Return the content of import.yaml."""
-    files = [
-        {
-            "name": source.name,
-            "sha256": source.sha256,
-            "format": source.format,
-            "rows": result.counts[source.name],
-        }
-        for source in result.sources
+    contents = [
+        (source.name, source.sha256, source.format, result.counts[source.name]) for source in result.sources
     ]
-    for source in result.sources:
-        if source.format == "mllog" and (file := system_file(source.path)) is not None:
-            entry = {
-                "name": f"systems/{file.name}",
-                "sha256": digest_file(file),
-                "format": "mlperf-system",
-                "rows": 0,
-            }
-            files += [entry] if entry not in files else []
+    systems = {system_file(source.path) for source in result.sources if source.format == "mllog"}
+    for file in sorted(filter(None, systems)):
+        contents.append((f"systems/{file.name}", digest_file(file), "mlperf-system", 0))
+    files = [dict(zip(("name", "sha256", "format", "rows"), content, strict=True)) for content in contents]
     accepted = [
         {"code": finding.code, "finding": f"{finding.place}: {finding.text}"} for finding in result.findings
     ]
@@ -338,18 +333,14 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
     for name, sources in by_format.items():
         title = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
         count = sum(result.counts[source.name] for source in sources)
-        noun = "table" if name in COLLECTIVE_FORMATS else "run"
+        noun = "table" if name in READERS else "run"
         lines.append(f"{title}: {name}, {number_of(count, noun)}")
     rows = result.rows["runs"]
     replicates = Counter(row["cell"] for row in rows)
     fewest, largest = min(replicates.values()), max(replicates.values())
-    runs_of_cell = f"{fewest} to {largest} runs" if fewest < largest else number_of(fewest, "run")
+    n_devices = ", ".join(map(str, sorted({row["ranks"] for row in rows})))
     lines.append(
-        f"{number_of(len(replicates), 'cell')} with {runs_of_cell} each: "
-        + ", ".join(
-            number_of(len({row[name] for row in rows}), noun)
-            for name, noun in (("framework", "framework"), ("model", "model"), ("ranks", "number of devices"))
-        ).replace("number of devicess", "numbers of devices")
+        f"{number_of(len(replicates), 'cell')} with {fewest} to {largest} runs each, on {n_devices} devices"
     )
     lines += [f"note: {note}" for note in result.notes]
     lines += [f"accepted: {f.place}: {f.text} [{f.code}]" for f in result.findings if f not in refused]
@@ -366,11 +357,6 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
 def _targets(result: Import) -> list[Path]:
     tables = [result.folder / f"{name}.csv" for name in TABLES if name in result.rows]
     return [*tables, result.folder / IMPORT_FILE, result.study_file]
-
-
-def _to_error(finding: Finding) -> InputError:
-    hint = finding.hint if "--accept" in finding.hint else f"{finding.hint}; or --accept {finding.code}"
-    return InputError(finding.code, finding.text, file=finding.place, hint=hint)
 
 
 def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:

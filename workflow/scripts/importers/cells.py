@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
+from common.files import utc
 from common.written import parse
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
 from importers.log_runs import median_seconds, step_seconds
 from importers.measurement import Measurement
-from importers.values import SUCCESS, iso_time
+from importers.values import SUCCESS
 
 # Levels of factors that only Ringside's own runs vary.
 USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
@@ -331,7 +332,7 @@ def to_rows(
                 "sample_flops": size.sample_flops if size else None,
                 "status": run.status,
                 "reason": run.reason,
-                "started_at": iso_time(values["started_at"]) if "started_at" in values else None,
+                "started_at": utc(values["started_at"]) if "started_at" in values else None,
                 "hosts": values.get("hosts"),
                 "devices": device,
                 "placement": "distinct-nodes",

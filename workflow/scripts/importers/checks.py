@@ -8,7 +8,7 @@ says of extracts of them.
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from common.text import number_of
 from importers.cells import Run
 from importers.measurement import Finding
 from models.operations import parameter_operations
+from training_logs.log import decimal
 
 # Step times of these sources are 0.037 to 79 s, and 2.7 ms of a recommender: ten times less, four times more.
 PLAUSIBLE_STEP_S = (2e-4, 300.0)
@@ -73,7 +74,7 @@ def implausible_units(runs: Sequence[Run]) -> Iterable[Finding]:
             doubtful[reason].append(run)
     for reason, doubtful_runs in doubtful.items():
         times = sorted(run.seconds or 0.0 for run in doubtful_runs)
-        texts = dict.fromkeys(_rounded(seconds) for seconds in (times[0], times[-1]))
+        texts = dict.fromkeys(f"{seconds:.3g}" for seconds in (times[0], times[-1]))
         yield Finding(
             "implausible-unit",
             _named([run.measurement.place for run in doubtful_runs]),
@@ -115,14 +116,12 @@ def _unit_problem(run: Run) -> str | None:
 
 def _samples_rates(run: Run) -> list[float]:
     """Return samples/s of all devices by each throughput in a file."""
-    values, sequence = run.measurement.values, run.measurement.values.get("sequence_length")
-    rates = [values[name] for name in ("samples_per_s",) if name in values]
-    if sequence:
-        rates += [values[name] / sequence for name in ("tokens_per_s",) if name in values]
-        rates += [
-            values[name] * run.devices / sequence for name in ("device_tokens_per_s",) if name in values
-        ]
-    return rates
+    values = run.measurement.values
+    tokens = values.get("sequence_length")
+    scales = {"samples_per_s": 1.0}
+    if tokens:
+        scales |= {"tokens_per_s": 1 / tokens, "device_tokens_per_s": run.devices / tokens}
+    return [values[name] * scale for name, scale in scales.items() if name in values]
 
 
 def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
@@ -134,7 +133,7 @@ def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
             REPEATED,
             _named([" and ".join(run.measurement.place for run in group[:2]) for group in repeated]),
             f"{number_of(n_extra, 'run')} stand twice, with the same begin or the same times",
-            f"--accept {REPEATED} leaves the later ones out",
+            "leave the later ones out",
         )
 
 
@@ -256,13 +255,15 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
     for name, devices in series.items():
         counts = Counter(count for shared in devices.values() for count in shared)
         if len(devices) > 1 and len(counts) > 1 and max(counts.values()) == 1:
-            devices_text = "; ".join(
-                f"{label} on {_numbers(numbers)}" for label, numbers in sorted(devices.items())
+            levels = dict(name)
+            series_name = f"{levels['framework']} and {levels['model']}"
+            counts_text = "; ".join(
+                f"{label} on {sorted(counts)}" for label, counts in sorted(devices.items())
             )
             yield Finding(
                 "parallelism-changes",
                 _named(context[name]),
-                f"along {_title(name)} the parallelism or the model of the devices changes: {devices_text}",
+                f"along {series_name} the parallelism or the model of the devices changes: {counts_text}",
                 "import one parallelism: --rows COLUMN=TEXT",
             )
 
@@ -273,7 +274,7 @@ def mixed_cells(runs: Sequence[Run]) -> Iterable[Finding]:
     for run in runs:
         cell = (*run.series, run.nodes, run.devices, run.effective_batch, run.sync_every)
         for column, text in run.measurement.other_columns.items():
-            if text and not _is_number(text):
+            if text and decimal(text) is None:
                 texts[column][cell].add(text)
         for name in CONDITIONS:
             if name in run.measurement.values:
@@ -355,27 +356,6 @@ def lattice_times(runs: Sequence[Run]) -> Iterable[Finding]:
 def _digits(number: float) -> int:
     """Return the number of significant digits of a number as it was written."""
     return len(f"{number:.12g}".partition("e")[0].replace(".", "").strip("0"))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _rounded(seconds: float) -> str:
-    return f"{seconds:.3g}" if seconds < 1e3 else f"{seconds:,.0f}"
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
-
-
-def _title(series: Sequence[tuple[str, str]]) -> str:
-    levels: Mapping[str, str] = dict(series)
-    return f"{levels['framework']} and {levels['model']}"
 
 
 def _named(places: Sequence[str]) -> str:

@@ -41,12 +41,11 @@ OSU_NAMES = {
 }
 SHARES = (ALL_GATHER, ALL_TO_ALL)  # collectives whose size in OSU is that of one rank's share
 MIN_BYTES = 4
-FACTOR_TOLERANCE = 0.02  # of bus bandwidth / algorithm bandwidth, which have two decimals
 _PROGRAM = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter)_perf"
 )
-_RANK = re.compile(r"^#\s*Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
-_ROW = re.compile(r"^\s*(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s+(\S.*)")
+_RANK = re.compile(r"^#\s*Rank\s+\d+\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
+_ROW = re.compile(r"^\s*(\d{1,18})\s+\d{1,18}\s+[a-z]\w*\s+(\S.*)")
 _OSU = re.compile(r"^#\s*OSU MPI(?:-\w+)?\s*(.*?)\s*Latency Test")
 _OSU_ROW = re.compile(r"^(\d{1,18})\s+([\d.]+)(?:\s+[\d.]+)*\s*$")
 TABLE_COLUMNS = ("collective", "bytes", "seconds", "nodes", "devices")
@@ -72,84 +71,46 @@ def read_nccl_tests(path: Path) -> list[CollectiveTest]:
         InputError: If it has no row, or does not say which collective it measured.
     """
     tests: list[CollectiveTest] = []
-    program, hosts, devices, rows = "", {}, {}, []  # type: ignore[var-annotated]
-    lines = [line for _, _, line in plain_lines(text_lines(path))]
-    for line in [*lines, "# nThread"]:
-        if match := _PROGRAM.search(line):
-            if rows:
-                tests.append(_nccl_test(path, program, hosts, devices, rows))
-                rows = []
+    program = next((name for name in NCCL_NAMES if name in path.name), "")
+    hosts: list[str] = []
+    device, times = "", list[tuple[int, float]]()
+    for line in [*(line for _, _, line in plain_lines(text_lines(path))), "# nThread"]:
+        match = _PROGRAM.search(line)
+        if times and (match or "nThread" in line):
+            place, n_nodes = display_path(path), len(set(hosts)) or None
+            name = _nccl_collective(program, path)
+            tests.append(
+                CollectiveTest(place, name, len(hosts) or None, n_nodes, device, "nccl", tuple(times))
+            )
+            times = []
+        if match:
             program = match[1]
         if "nThread" in line:
-            if rows:
-                tests.append(_nccl_test(path, program, hosts, devices, rows))
-            hosts, devices, rows = {}, {}, []
+            hosts, device = [], ""
         elif match := _RANK.match(line):
-            hosts[int(match[1])], devices[int(match[1])] = match[2], match[3].strip()
+            hosts.append(match[1])
+            device = device or match[2].strip()
         elif match := _ROW.match(line):
-            rows.append((int(match[1]), match[4].split()))
+            times += _row_times(int(match[1]), match[2].split())
     if not tests:
         raise InputError("missing-value", "has no row of a size", file=path, expected="text of nccl-tests")
     return tests
 
 
-def _nccl_test(
-    path: Path,
-    program: str,
-    hosts: dict[int, str],
-    devices: dict[int, str],
-    rows: list[tuple[int, list[str]]],
-) -> CollectiveTest:
-    ranks = len(hosts) or None
-    times: list[tuple[int, float]] = []
-    factors: list[float] = []
-    for size, fields in rows:
-        groups = [fields[-8:-4], fields[-4:]] if len(fields) >= 8 else [fields[-4:]]
-        for group in groups:
-            numbers = [_number(field) for field in group[:3]]
-            if len(numbers) < 3 or numbers[0] is None or size < MIN_BYTES or not numbers[0] > 0:
-                continue
-            times.append((size, numbers[0] * 1e-6))
-            if numbers[1] and numbers[2] and numbers[1] >= 1:
-                factors.append(numbers[2] / numbers[1])
-    reduces = any(field == "sum" for _, fields in rows for field in fields[:1])
-    name = (
-        program
-        or next((name for name in NCCL_NAMES if name in path.name), "")
-        or _by_factor(factors, ranks, reduces)
-    )
-    if name not in NCCL_NAMES:
-        raise InputError(
-            "unknown-collective",
-            f"measures {name}" if name else "does not say which collective it measures",
-            file=path,
-            got=name,
-            expected=f"one of {', '.join(NCCL_NAMES)}",
-            hint="leave it out" if name else "begin the file's name with it, such as all_reduce.txt",
-        )
-    if not times:
-        raise InputError("missing-value", "has no time of a size", file=path)
-    return CollectiveTest(
-        display_path(path),
-        NCCL_NAMES[name],
-        ranks,
-        len(set(hosts.values())) or None,
-        next(iter(devices.values()), ""),
-        "nccl",
-        tuple(times),
-    )
+def _row_times(size: int, fields: list[str]) -> list[tuple[int, float]]:
+    """Return size and time (s) out of place and in place, each of four columns at the end of a row."""
+    times_us = [_number(fields[place]) for place in (-8, -4) if len(fields) >= -place]
+    return [(size, time_us * 1e-6) for time_us in times_us if time_us and size >= MIN_BYTES]
 
 
-def _by_factor(factors: list[float], ranks: int | None, reduces: bool) -> str:
-    """Return the collective with this ratio of bus to algorithm bandwidth, "" if several have it."""
-    if not factors or ranks is None or ranks < 2:
-        return ""
-    factor = sorted(factors)[len(factors) // 2]
-    if abs(factor - 2 * (ranks - 1) / ranks) < FACTOR_TOLERANCE and reduces:
-        return "all_reduce"
-    if abs(factor - (ranks - 1) / ranks) < FACTOR_TOLERANCE and reduces:
-        return "reduce_scatter"
-    return ""
+def _nccl_collective(program: str, path: Path) -> str:
+    if program in NCCL_NAMES:
+        return NCCL_NAMES[program]
+    problem = f"measures {program}" if program else "does not say which collective it measures"
+    hint = "leave it out" if program else "begin the file's name with it, such as all_reduce.txt"
+    raise InputError(
+        "unknown-collective", problem, file=path, got=program, expected=list(NCCL_NAMES), hint=hint
+    )
 
 
 def read_osu(path: Path) -> list[CollectiveTest]:
@@ -193,10 +154,8 @@ def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[Coll
                 continue
             place = f"{display_path(path)}, line {line}"
             counts = [natural_number(row.get(name)) for name in ("nodes", "devices", "bytes")]
-            seconds, text = (
-                positive(row.get("seconds")),
-                "_".join(str(row.get("collective", "")).lower().split()),
-            )
+            seconds = positive(row.get("seconds"))
+            text = "_".join(str(row.get("collective", "")).lower().split())
             if None in counts or seconds is None:
                 expected = f"{', '.join(TABLE_COLUMNS)}, all above 0"
                 raise InputError("missing-value", "is no time of a collective", file=place, expected=expected)
@@ -242,12 +201,9 @@ def network_rows(
         per_node = defaults.get("devices_per_node")
         ranks = test.ranks or (nodes * per_node if nodes and per_node else None)
         if nodes is None or ranks is None or ranks < 2:
-            raise InputError(
-                "missing-value",
-                "is of one rank" if ranks == 1 else "does not say the number of nodes and devices",
-                file=test.place,
-                hint="state them: --nodes N --devices-per-node N",
-            )
+            problem = "is of one rank" if ranks == 1 else "does not say the number of nodes and devices"
+            hint = "state them: --nodes N --devices-per-node N"
+            raise InputError("missing-value", problem, file=test.place, hint=hint)
         place = (test.collective, nodes, ranks)
         rounds[place] = rounds.get(place, 0) + 1
         repetitions: Counter[int] = Counter()

@@ -4,6 +4,7 @@ import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from training_logs.rows import read_rows
 
 TABLE, NCCL, OSU, COLLECTIVES = "runs", "nccl-tests", "osu", "collectives"
 FORMATS = (TABLE, *formats.FORMATS, NCCL, OSU, COLLECTIVES)
-MAX_FILES = 20_000
 _FIELD = re.compile(r"\{(\w+)\}|(\*)")
 
 
@@ -58,13 +58,9 @@ def find_sources(
             chosen = format_name or recognize(path, columns)
             if chosen is None:
                 if is_named:
-                    raise InputError(
-                        "unknown-format",
-                        "is neither a table of runs nor a log that is known",
-                        file=path,
-                        expected=f"one of {', '.join(FORMATS)}",
-                        hint="name the time's column in a table, --column seconds=COLUMN, or --format FORMAT",
-                    )
+                    problem = "is neither a table of runs nor a log that is known"
+                    hint = "name the time's column in a table, --column seconds=COLUMN, or --format FORMAT"
+                    raise InputError("unknown-format", problem, file=path, expected=FORMATS, hint=hint)
                 skipped.append(display_name)
                 continue
             sources.setdefault(path.resolve(), Source(path, display_name, chosen, digest_file(path)))
@@ -85,9 +81,6 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
             for file in path.rglob("*")
             if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
         )
-        if len(files) > MAX_FILES:
-            problem = f"has more than {MAX_FILES:,} files"
-            raise InputError("out-of-range", problem, file=path, got=len(files))
         return [(file, file.relative_to(path).as_posix(), False) for file in files]
     if path.exists():
         return [(regular(path), path.name, True)]
@@ -95,18 +88,9 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
     files = [file for file in matched if file.is_file()]
     if not files:
         raise InputError("missing-file", "there is no such file", file=name)
-    root = Path(*_fixed_parts(name))
+    folders = takewhile(lambda part: not any(sign in part for sign in "*?["), path.parts[:-1])
+    root = Path(*folders)  # before the first wildcard
     return [(file, file.relative_to(root).as_posix(), False) for file in files]
-
-
-def _fixed_parts(pattern: str) -> list[str]:
-    """Return the folders of a pattern before its first wildcard."""
-    parts: list[str] = []
-    for part in Path(pattern).parts[:-1]:
-        if any(sign in part for sign in "*?["):
-            break
-        parts.append(part)
-    return parts
 
 
 def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
@@ -116,19 +100,7 @@ def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
         InputError: If it is no regular file.
     """
     regular(path)
-    if path.suffix.lower() in (
-        ".py",
-        ".sh",
-        ".md",
-        ".yaml",
-        ".yml",
-        ".toml",
-        ".png",
-        ".pdf",
-        ".gz",
-        ".zip",
-        ".pt",
-    ):
+    if re.fullmatch(r"\.(py|sh|md|ya?ml|toml|png|pdf|gz|zip|pt)", path.suffix, re.I):
         return None
     if (name := collective_tests.recognize(path)) is not None:
         return name
@@ -155,7 +127,7 @@ def _header(path: Path) -> set[str]:
 def _is_run_table(header: set[str]) -> bool:
     """Return whether columns have three or more values of runs, one of them about their place."""
     columns = {name.strip().lower() for name in header}
-    names = {name for name, value in VALUES.items() if columns & set(value.columns)}
+    names = {name for name, value in VALUES.items() if columns & set(value.columns.split())}
     return len(names) >= 3 and bool(names & {"nodes", "devices", "framework", "model"})
 
 

@@ -14,12 +14,12 @@ from common.notes import Note
 from common.text import number_of
 from declared.imported import Reading
 from importers.measurement import Finding, Measurement
+from importers.run_table import broken_file
 from importers.values import VALUES, to_count, to_name, to_text
 from training_logs import step_table
 from training_logs.formats import read_log, text_lines
 from training_logs.log import Log, LogError, Step
 
-# Names of facts that are those of values under other names.
 # Values of a table of steps -> their names in training_logs.step_table.
 STEP_COLUMNS = {
     "seconds": "seconds",
@@ -29,6 +29,7 @@ STEP_COLUMNS = {
     "tokens": "tokens",
     "loss": "loss",
 }
+# Facts of logs -> their names as values.
 FACT_VALUES = {"accumulation": "sync_every", "run_seconds": "run_s", "benchmark": "model"}
 # First steps count as warm-up while they take longer than this many times the median of the later half. Of
 # 136 logs of MLPerf Training v5.1, 129 begin at up to 1.4 times that, and 7 at 2.2 to 8 times.
@@ -64,8 +65,7 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
     try:
         log = _read(path, format_name, reading)
     except LogError as error:
-        line = f"{place}, line {error.line}" if error.line else place
-        raise InputError("broken-file", error.problem, file=line, expected=error.expected) from None
+        raise broken_file(path, error) from None
     notes: list[Note] = []
     if (steps := with_usual_batch(log.steps)) != log.steps:
         text = (
@@ -98,23 +98,14 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
         )
         notes.append(Note("slow-steps", f"{text}; epoch times contain them", mean=mean, median=median))
     if format_name == "trainer":
-        findings.append(
-            Finding(
-                "warm-up",
-                place,
-                "has the mean of the whole training alone, with its warm-up",
-                "import a log with times of steps",
-            )
+        text, hint = (
+            "has only the mean of the whole training, with its warm-up",
+            "import a log with times of steps",
         )
+        findings.append(Finding("warm-up", place, text, hint))
     elif warmup_steps is None and len(log.steps) < MIN_TIMED_STEPS:
-        findings.append(
-            Finding(
-                "warm-up",
-                place,
-                f"has {len(log.steps)} times, too few to tell warm-up from training",
-                "log more often, or state --warmup-steps N",
-            )
-        )
+        text = f"has {len(log.steps)} times, too few to tell warm-up from training"
+        findings.append(Finding("warm-up", place, text, "log more often, or state --warmup-steps N"))
     if damaged := log.facts.get("damaged_lines"):
         text = f"{damaged} lines are cut off or mixed with others, and are left out"
         notes.append(Note("damaged-lines", text, lines=damaged))
@@ -187,15 +178,9 @@ def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
             values[name] = VALUES[name].parse(str(content))
         except ValueError as error:
             if name == "precision" and "precision" not in reading.columns:
-                hint = "--column precision= --precision amp counts it as mixed precision"
-                raise InputError(
-                    "bad-value",
-                    f"{content} is no precision",
-                    file=place,
-                    got=content,
-                    expected=str(error),
-                    hint=hint,
-                ) from None
+                hint = f"{error}; --column precision= --precision amp counts it as mixed precision"
+                problem = f"{content} is no precision"
+                raise InputError("bad-value", problem, file=place, got=content, hint=hint) from None
     samples = {step.samples for step in log.steps if step.samples}
     if "global_batch" not in values and len(samples) == 1:
         values["global_batch"] = samples.pop()

@@ -1,5 +1,6 @@
 """Read tables of runs: CSV or JSON with one row a run; columns are found by usual names or by a mapping."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,7 @@ from training_logs.rows import Row, read_rows
 from training_logs.step_table import unit_of
 
 TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
-IGNORED = (
-    "replicate",
-    "repetition",
-    "run",
-    "run_id",
-    "seed",
-    "what",
-    "note",
-    "notes",
-    "comment",
-    "source",
-    "index",
-)
+IGNORED = re.compile("replicate|repetition|run|run_id|seed|what|notes?|comment|source|index", re.I)
 
 
 def read_run_table(
@@ -61,7 +50,7 @@ def read_run_table(
             factors = {name: names.get(column, column) for name, column in factors.items()}
             check_columns(header, [*factors.values(), *row_texts], place)
             used = {*names.values(), *factors.values(), *row_texts}
-            unused = [name for name in header if name not in used and name.lower() not in IGNORED]
+            unused = [name for name in header if name not in used and not IGNORED.fullmatch(name)]
         for line, row in rows:
             place = f"{display_path(path)}, line {line}"
             if all(_text(row.get(column)) == text for column, text in row_texts.items()):
@@ -76,16 +65,17 @@ def read_run_table(
                 other_columns = {name: _text(row.get(name)) for name in unused}
                 runs.append(Measurement(place, values, other_columns=other_columns, custom=custom))
     except LogError as error:
-        raise InputError(
-            "broken-file",
-            error.problem,
-            file=f"{display_path(path)}, line {error.line}" if error.line else display_path(path),
-            expected=error.expected,
-        ) from None
+        raise broken_file(path, error) from None
     if not runs:
-        problem = "has no rows" if not names else f"has no row where {_join(row_texts)}"
+        problem = "has no rows" if not names else f"has no row of {dict(row_texts)}"
         raise InputError("missing-value", problem, file=path)
     return runs, unused
+
+
+def broken_file(path: Path, error: LogError) -> InputError:
+    """Return the error of a file that cannot be read as what it seems to be."""
+    place = f"{display_path(path)}, line {error.line}" if error.line else display_path(path)
+    return InputError("broken-file", error.problem, file=place, expected=error.expected)
 
 
 def find_columns(
@@ -100,21 +90,17 @@ def find_columns(
     mapped_columns = {*columns.values(), *(name for name in factor_columns if name not in VALUES)}
     by_lower = {str(name).strip().lower(): name for name in reversed(list(row)) if name not in mapped_columns}
     usual_columns = {
-        name: next((by_lower[usual] for usual in value.columns if usual in by_lower), None)
+        name: next((by_lower[usual] for usual in value.columns.split() if usual in by_lower), None)
         for name, value in VALUES.items()
         if name not in columns
     }
     all_columns = {**usual_columns, **{name: text for name, text in columns.items() if name in VALUES}}
     names = {name: column for name, column in all_columns.items() if column}
     if not any(name in names for name in TIMES):
-        raise InputError(
-            "missing-value",
-            "has no column of times or throughput",
-            file=place,
-            got=list(row),
-            expected=f"{', '.join(VALUES['seconds'].columns[:3])}, samples_per_s, tokens_per_s or epoch_s",
-            hint="name it: --column seconds=COLUMN",
-        )
+        problem = "has no column of times or throughput"
+        hint = "name it: --column seconds=COLUMN"
+        expected = "seconds, step_s, samples_per_s, tokens_per_s or epoch_s"
+        raise InputError("missing-value", problem, file=place, expected=expected, hint=hint)
     return names
 
 
@@ -131,14 +117,9 @@ def _parse(name: str, column: str, row: Row, place: str, unit: str) -> Any:
     try:
         parsed = value.parse(text)
     except ValueError as error:
-        raise InputError(
-            "bad-value",
-            f"{text[:80]!r} is no {value.meaning}",
-            file=place,
-            key=column,
-            got=text,
-            expected=f"{error}{', without a separator of thousands' * is_thousands(text)}",
-        ) from None
+        problem = f"{text[:80]!r} is no {value.meaning}"
+        expected = f"{error}{', without a separator of thousands' * is_thousands(text)}"
+        raise InputError("bad-value", problem, file=place, key=column, expected=expected) from None
     return parsed * unit_of(column, unit, row) if value.time else parsed
 
 
@@ -151,7 +132,3 @@ def _level(text: str, column: str, place: str) -> Any:
 
 def _text(cell: Any) -> str:
     return "" if cell is None else " ".join(str(cell).split())
-
-
-def _join(row_texts: Mapping[str, str]) -> str:
-    return " and ".join(f"{column} is {text}" for column, text in row_texts.items())

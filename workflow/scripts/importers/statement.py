@@ -1,7 +1,7 @@
 """What is stated once for all measurements: options of the command over a YAML file, as import.yaml is."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from declared.factors import CustomName, factor_table, level_type
 from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, level_of
 from importers.files import FORMATS, field_names, mapping_of
 from importers.log_runs import STEP_COLUMNS
-from importers.values import VALUES, check_value_name, to_name, to_precision
+from importers.values import VALUES, to_name, to_precision
 
 GBIT_BYTES = 125e6
 NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options
@@ -99,15 +99,8 @@ def resolve_statement(options: Options, file: Path | None) -> Stated:
             options_given[name] = rate * GBIT_BYTES
     for name in ("source", "licence"):
         if not (options_given.get(name) or stated.get(name)):
-            raise InputError(
-                "missing-argument",
-                "is missing",
-                file=f"--{name}",
-                expected="who measured, and where it is published"
-                if name == "source"
-                else "such as Apache-2.0",
-                hint="figures and reports name it; own measurements: --source own --licence none",
-            )
+            hint = "figures and reports name it; own measurements: --source own --licence none"
+            raise InputError("missing-argument", "is missing", file=f"--{name}", hint=hint)
     check_options(options)
     levels = {**stated["levels"], **_stated_levels(options)}
     if file:
@@ -123,6 +116,12 @@ def resolve_statement(options: Options, file: Path | None) -> Stated:
             parse(CustomName, name, Path("--names"))
     accepted = {*options.accept, *(entry.code for entry in (written.accepted if written else ()))}
     return Stated(statement, reading, frozenset(accepted), written.files if written else ())
+
+
+def _check_name(name: str, names: Collection[str], noun: str, option: str) -> None:
+    if name not in names:
+        problem = f"there is no {noun} '{name}'"
+        raise InputError("unknown-name", problem, file=option, got=name, **alternatives(name, names))
 
 
 def check_options(options: Options) -> None:
@@ -187,22 +186,15 @@ def _stated_size(options: Options, levels: dict[str, Any]) -> dict[str, ModelSiz
 def _reading(options: Options, before: Reading) -> Reading:
     """Return how files are read; options override a file's statement."""
     columns = mapping_of(options.column, "--column")
-    for name in columns:
-        if name not in STEP_COLUMNS:
-            check_value_name(name, "--column")
+    for name in columns.keys() - STEP_COLUMNS.keys():
+        _check_name(name, VALUES, "value", "--column")
     changes: dict[str, Any] = {
         name: getattr(options, name)
         for name in ("format", "unit", "names", "time", "warmup_steps")
         if getattr(options, name) is not None
     }
-    if (got := changes.get("format", before.format)) is not None and got not in FORMATS:
-        raise InputError(
-            "unknown-name",
-            f"there is no format '{got}'",
-            file="--format",
-            got=got,
-            **alternatives(got, FORMATS),
-        )
+    if (format_name := changes.get("format", before.format)) is not None:
+        _check_name(format_name, FORMATS, "format", "--format")
     return replace(
         before,
         **changes,

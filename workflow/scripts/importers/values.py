@@ -3,11 +3,8 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from common.errors import InputError
-from common.text import alternatives
 from training_logs.log import decimal, natural_number, unix_time
 
 MAX_UNIX_TIME = 1e10  # larger numbers are milliseconds
@@ -29,13 +26,13 @@ class Value:
     Attributes:
         meaning: What it is, for the help.
         parse: Converts the text of a cell; raises ValueError if it cannot.
-        columns: Usual names of its column, in lower case.
+        columns: Usual names of its column, in lower case, separated by blanks.
         time: Whether it is a time, whose unit may differ.
     """
 
     meaning: str
     parse: Callable[[str], Any]
-    columns: tuple[str, ...] = ()
+    columns: str = ""
     time: bool = False
 
 
@@ -101,170 +98,95 @@ def to_text(text: str) -> str:
 
 
 VALUES: Mapping[str, Value] = {
-    "framework": Value("framework", to_name, ("framework", "library")),
-    "model": Value("model", to_name, ("model", "benchmark", "network")),
-    "dataset": Value("data set", to_name, ("dataset", "data_set")),
-    "precision": Value("precision", to_precision, ("precision", "dtype", "amp")),
-    "nodes": Value("number of nodes", to_count, ("nodes", "n_nodes", "num_nodes", "number_of_nodes")),
+    "framework": Value("framework", to_name, "framework library"),
+    "model": Value("model", to_name, "model benchmark network"),
+    "dataset": Value("data set", to_name, "dataset data_set"),
+    "precision": Value("precision", to_precision, "precision dtype amp"),
+    "nodes": Value("number of nodes", to_count, "nodes n_nodes num_nodes number_of_nodes"),
     "devices_per_node": Value(
         "devices of a node",
         to_count,
-        ("devices_per_node", "gpus_per_node", "ngpus_per_node", "accelerators_per_node", "ntasks_per_node"),
+        "devices_per_node gpus_per_node ngpus_per_node accelerators_per_node ntasks_per_node",
     ),
     "devices": Value(
         "number of all devices",
         to_count,
-        (
-            "devices",
-            "n_devices",
-            "gpus",
-            "n_gpus",
-            "num_gpus",
-            "ngpus",
-            "world_size",
-            "ranks",
-            "n_ranks",
-            "gpu_count",
-        ),
+        "devices n_devices gpus n_gpus num_gpus ngpus world_size ranks n_ranks gpu_count",
     ),
     "local_batch": Value(
         "samples of a replica in one micro-batch",
         to_number,
-        (
-            "local_batch",
-            "batch_size",
-            "local_batch_size",
-            "micro_batch",
-            "micro_batch_size",
-            "per_device_batch_size",
-            "batch_size_per_gpu",
-            "batch_per_gpu",
-            "device_batch_size",
-            "mbs",
-        ),
+        "local_batch batch_size local_batch_size micro_batch micro_batch_size "
+        "per_device_batch_size batch_size_per_gpu batch_per_gpu device_batch_size mbs",
     ),
     "sync_every": Value(
         "gradient accumulation steps",
         to_count,
-        (
-            "sync_every",
-            "accumulation",
-            "gradient_accumulation_steps",
-            "accumulation_steps",
-            "grad_accum",
-            "gradient_accumulation",
-        ),
+        "sync_every accumulation gradient_accumulation_steps accumulation_steps grad_accum "
+        "gradient_accumulation",
     ),
     "global_batch": Value(
         "samples of an optimizer step",
         to_number,
-        (
-            "global_batch",
-            "global_batch_size",
-            "effective_batch",
-            "effective_batch_size",
-            "gbs",
-            "train_batch_size",
-        ),
+        "global_batch global_batch_size effective_batch effective_batch_size gbs train_batch_size",
     ),
-    "data_parallel": Value("data-parallel replicas", to_count, ("data_parallel", "dp", "data_parallel_size")),
-    "sharded_parallel": Value("ranks of a sharded axis", to_count, ("sharded_parallel", "fsdp", "dp_shard")),
-    "tensor_parallel": Value(
-        "ranks of a tensor axis", to_count, ("tensor_parallel", "tp", "tensor_parallel_size")
-    ),
+    "data_parallel": Value("data-parallel replicas", to_count, "data_parallel dp data_parallel_size"),
+    "sharded_parallel": Value("ranks of a sharded axis", to_count, "sharded_parallel fsdp dp_shard"),
+    "tensor_parallel": Value("ranks of a tensor axis", to_count, "tensor_parallel tp tensor_parallel_size"),
     "pipeline_parallel": Value(
-        "stages of a pipeline", to_count, ("pipeline_parallel", "pipeline", "pp", "pipeline_parallel_size")
+        "stages of a pipeline",
+        to_count,
+        "pipeline_parallel pipeline pp pipeline_parallel_size",
     ),
-    "context_parallel": Value("ranks that share a sequence", to_count, ("context_parallel", "cp")),
+    "context_parallel": Value("ranks that share a sequence", to_count, "context_parallel cp"),
     "seconds": Value(
         "time of an optimizer step",
         to_number,
-        (
-            "seconds",
-            "step_s",
-            "step_time_s",
-            "step_seconds",
-            "step_time",
-            "step_time_ms",
-            "step_ms",
-            "iteration_time",
-            "iteration_time_ms",
-            "iter_time",
-            "time_per_step",
-            "step_median_s",
-        ),
+        "seconds step_s step_time_s step_seconds step_time step_time_ms step_ms iteration_time "
+        "iteration_time_ms iter_time time_per_step step_median_s",
         time=True,
     ),
     "epoch_s": Value(
-        "time of an epoch", to_number, ("epoch_s", "epoch_time_s", "epoch_time", "epoch_seconds"), time=True
+        "time of an epoch",
+        to_number,
+        "epoch_s epoch_time_s epoch_time epoch_seconds",
+        time=True,
     ),
-    "run_s": Value(
-        "time to train", to_number, ("run_s", "time_to_train", "time_to_train_s", "run_seconds"), time=True
-    ),
+    "run_s": Value("time to train", to_number, "run_s time_to_train time_to_train_s run_seconds", time=True),
     "samples_per_s": Value(
         "samples/s of all devices",
         to_number,
-        (
-            "samples_per_s",
-            "samples_per_second",
-            "samples/s",
-            "throughput",
-            "throughput_samples_s",
-            "images_per_s",
-            "images/s",
-            "images_per_second",
-            "img/s",
-            "sequences_per_s",
-            "sequences/s",
-        ),
+        "samples_per_s samples_per_second samples/s throughput throughput_samples_s images_per_s "
+        "images/s images_per_second img/s sequences_per_s sequences/s",
     ),
     "tokens_per_s": Value(
         "tokens/s of all devices",
         to_number,
-        ("tokens_per_s", "tokens_per_second", "tokens/s", "throughput_tokens_s"),
+        "tokens_per_s tokens_per_second tokens/s throughput_tokens_s",
     ),
     "device_tokens_per_s": Value(
         "tokens/s of one device",
         to_number,
-        ("tps", "tokens_per_second_per_gpu", "tokens/s/gpu", "device_tokens_per_s"),
+        "tps tokens_per_second_per_gpu tokens/s/gpu device_tokens_per_s",
     ),
     "sequence_length": Value(
-        "tokens of a sample", to_count, ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen")
+        "tokens of a sample",
+        to_count,
+        "sequence_length sequence seq_len seq_length seqlen",
     ),
-    "samples_per_epoch": Value("samples of an epoch", to_count, ("samples_per_epoch", "train_samples")),
-    "parameters": Value(
-        "parameters of the model", to_number, ("parameters", "n_parameters", "params", "n_params")
-    ),
-    "gradient_bytes": Value("bytes of its gradients", to_number, ("gradient_bytes",)),
-    "bandwidth_gbit_s": Value("link rate of a node in Gbit/s", to_number, ("bandwidth_gbit_s",)),
+    "samples_per_epoch": Value("samples of an epoch", to_count, "samples_per_epoch train_samples"),
+    "parameters": Value("parameters of the model", to_number, "parameters n_parameters params n_params"),
+    "gradient_bytes": Value("bytes of its gradients", to_number, "gradient_bytes"),
+    "bandwidth_gbit_s": Value("link rate of a node in Gbit/s", to_number, "bandwidth_gbit_s"),
     "inside_bandwidth_gbit_s": Value(
-        "link rate inside a node in Gbit/s", to_number, ("inside_bandwidth_gbit_s",)
+        "link rate inside a node in Gbit/s",
+        to_number,
+        "inside_bandwidth_gbit_s",
     ),
-    "device": Value("model of the devices", to_text, ("device", "gpu", "accelerator", "device_model")),
-    "hosts": Value("host names", to_text, ("hosts", "host", "hostname")),
-    "started_at": Value(
-        "when the run began", to_moment, ("started_at", "started", "start_time", "date", "timestamp")
-    ),
-    "status": Value("whether the run succeeded", to_text, ("status", "result")),
-    "reason": Value("why it did not", to_text, ("reason", "error")),
-    "evaluations": Value("number of evaluations", to_total, ("evaluations", "evals")),
+    "device": Value("model of the devices", to_text, "device gpu accelerator device_model"),
+    "hosts": Value("host names", to_text, "hosts host hostname"),
+    "started_at": Value("when the run began", to_moment, "started_at started start_time date timestamp"),
+    "status": Value("whether the run succeeded", to_text, "status result"),
+    "reason": Value("why it did not", to_text, "reason error"),
+    "evaluations": Value("number of evaluations", to_total, "evaluations evals"),
 }
-
-
-def check_value_name(name: str, option: str) -> str:
-    """Return the name of a value.
-
-    Raises:
-        InputError: If there is no such value.
-    """
-    if name not in VALUES:
-        raise InputError(
-            "unknown-name", f"there is no value '{name}'", file=option, got=name, **alternatives(name, VALUES)
-        )
-    return name
-
-
-def iso_time(moment: float) -> str:
-    """Return a Unix time as UTC, ISO 8601."""
-    text = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")

@@ -24,6 +24,7 @@ from common.shell import (
     Program,
     Unanswered,
     ask_patiently,
+    capture,
     export_lines,
     not_seen,
     unseen_path,
@@ -396,15 +397,7 @@ def run_client(command: Sequence[str], environment: Mapping[str, str]) -> subpro
         FileNotFoundError: If this node does not have it.
     """
     try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=CLIENT_PATIENCE_S,
-            env=environment,
-        )
+        return capture(command, timeout=CLIENT_PATIENCE_S, env=environment)
     except subprocess.TimeoutExpired:
         raise Unanswered("no answer") from None
 

@@ -62,21 +62,14 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
     Nodes of one virtual cluster work at the same time, so their CPU time of other processes is ignored.
     """
     hosts_by_text: dict[str, list[str]] = defaultdict(list)
-    disturbed: dict[str, Shares] = {}
     for report in reports:
-        shares = report["disturbed"]
-        if site.placement == "virtual":
-            shares = {**shares, "others": None}
+        shares = report["disturbed"] | ({"others": None} if site.placement == "virtual" else {})
         if text := " and ".join(_disturbances(shares, site)):
             hosts_by_text[text].append(report["host"])
-            disturbed[report["host"]] = shares
-    if not disturbed:
-        return ok(
-            "quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time now"
-        )
-    cost = _cost(runs_csv)
-    text = "; ".join(f"{join_hosts(names)}: {text}" for text, names in hosts_by_text.items()) + cost
-    return warn("quiet", "disturbed", text, shares=disturbed, **cost.facts)
+    if not hosts_by_text:
+        return ok("quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time")
+    text = "; ".join(f"{join_hosts(names)}: {text}" for text, names in hosts_by_text.items())
+    return warn("quiet", "disturbed", text + _cost(runs_csv))
 
 
 def _disturbances(shares: Shares, site: Site) -> Iterator[Note]:

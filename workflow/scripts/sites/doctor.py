@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml
-from common.shell import Unanswered
+from common.shell import Unanswered, capture
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -54,7 +54,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             f"{display_path(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; "
             "each job checks its own node"
         )
-        yield warn("site", "not-checked", text, launcher=site.launcher)
+        yield warn("site", "not-checked", text)
 
 
 def _local(site: Site, results: Path) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
         check_machine(site)
         yield ok("machine", f"has {site.cores} processors for runs, and {site.interface}")
     except InputError as error:
-        yield fail("machine", error.code, str(error), key=error.key)
+        yield fail("machine", error.code, str(error))
     try:
         with probes(site, results) as question:
             reports = ask_here(question)
@@ -78,7 +78,7 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
         text = f"{', '.join(missing)} not on this machine; run the doctor on a login node of the cluster"
-        yield fail("programs", "not-installed", text, programs=missing)
+        yield fail("programs", "not-installed", text)
         return
     config = slurm.parse_configuration(slurm.run_client("scontrol", "show", "config"))
     partitions = slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner"))
@@ -90,7 +90,7 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
         try:
             check_virtual(site)
         except InputError as error:
-            yield fail("virtual cluster", error.code, str(error), key=error.key)
+            yield fail("virtual cluster", error.code, str(error))
     written = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
     yield verdicts.check_job_status(config, written, PROFILE, shutil.which("sacct") is not None)
     yield verdicts.check_lost_node_timeout(config, site)
@@ -99,14 +99,14 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     finding, partition = verdicts.check_partition(partitions, site)
     yield finding
     if partition is None:
-        yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
+        yield warn("test job", "not-tried", "not tried: there is no partition for it")
         return
     partition_nodes = slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={partition}"))
     if site.devices_per_node:
         gpus = verdicts.check_gpus(partition_nodes, site)
         yield gpus
         if gpus.verdict == "FAIL":
-            yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
+            yield warn("test job", "not-tried", "not tried: there is no node for it")
             return
     possible = verdicts.eligible_nodes(partition_nodes, site)
     yield verdicts.check_nodes(partition_nodes, all_nodes, site)
@@ -114,11 +114,11 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     yield from verdicts.check_time_limits(partitions[partition], site)
     yield verdicts.check_memory(config, partitions[partition], possible, site)
     if account.verdict == "FAIL":
-        yield warn("test job", "not-tried", "not tried: there is no account for it", lacks="account")
+        yield warn("test job", "not-tried", "not tried: there is no account for it")
         return
     yield _allocation(site)
     if unseen:
-        yield warn("test job", "not-tried", f"not tried again: {unseen}", lacks="node")
+        yield warn("test job", "not-tried", f"not tried again: {unseen}")
         return
     yield from _test_job(site, possible, results)
 
@@ -136,14 +136,8 @@ def _allocation(site: Site) -> Finding:
     """Check whether sbatch would accept the allocation of a block."""
     options = allocation_options(site, site.nodes)
     try:
-        result = subprocess.run(
-            ["sbatch", "--test-only", *options, "--wrap=true"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=outside(),
-            timeout=slurm.PATIENCE_S,
+        result = capture(
+            ["sbatch", "--test-only", *options, "--wrap=true"], env=outside(), timeout=slurm.PATIENCE_S
         )
     except subprocess.TimeoutExpired:
         text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"
@@ -151,14 +145,14 @@ def _allocation(site: Site) -> Finding:
     if result.returncode:
         message = slurm.last_line(result.stderr).removeprefix("allocation failure: ")
         text = f"sbatch refuses it: {message}; options: {' '.join(options)}; see {display_path(site.file)}"
-        return fail("allocation", "scheduler-refused", text, answer=message, options=options)
+        return fail("allocation", "scheduler-refused", text)
     return ok("allocation", "sbatch would take a block's job")
 
 
 def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[Finding]:
     usable = [node for node in possible if node.is_usable]
     if not usable:
-        yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
+        yield warn("test job", "not-tried", "not tried: there is no node for it")
         return
     n_nodes = min(site.nodes, len(usable), max(1, sum(node.is_idle for node in usable)))
     cores = min(site.cores, *(node.processors for node in usable))
@@ -173,15 +167,15 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         text = (
             f"no {count} free within {WAIT_S} s, so the nodes were not checked; run ./ringside doctor again"
         )
-        yield warn("test job", "nodes-busy", text, wanted=n_nodes)
+        yield warn("test job", "nodes-busy", text)
         return
     if len(reports) < n_nodes:
         answered = f"{len(reports)} of {n_nodes} nodes answered; " if reports else ""
         text = f"{answered}srun: {slurm.last_line(message) or f'status {status}'}"
-        yield fail("test job", "nodes-silent", text, answered=len(reports), wanted=n_nodes)
+        yield fail("test job", "nodes-silent", text)
     elif n_nodes < site.nodes:
         text = f"checked {count}, the others are busy or down: {_names(reports)}"
-        yield warn("test job", "some-nodes-only", text, answered=len(reports), wanted=site.nodes)
+        yield warn("test job", "some-nodes-only", text)
     else:
         yield ok("test job", f"ran on {_names(reports)}")
     if reports:

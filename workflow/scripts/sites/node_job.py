@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import CHECKOUT
+from common.shell import capture
 from declared.site import Site
 from plan.scheduling import allocation_options
 from sites.node_report import MARK
@@ -58,7 +59,7 @@ def ask_nodes(
 def ask_here(question: dict[str, Any]) -> list[dict[str, Any]]:
     """Query this machine; return its report in a list, [] if it fails."""
     command = [sys.executable, str(REPORT), json.dumps(question)]
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    result = capture(command)
     return reports([(time.time(), f"0: {line}") for line in result.stdout.splitlines()])
 
 

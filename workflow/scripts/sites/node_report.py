@@ -222,7 +222,12 @@ def nvidia_models() -> list[str]:
 
 def amd_devices() -> int:
     """Return the number of AMD's accelerators."""
-    return sum("simd_count 0" not in text and "simd_count" in text for text in _contents(_KFD))
+    count = 0
+    for path in glob.glob(_KFD):
+        with contextlib.suppress(OSError), open(path) as file:
+            text = file.read()
+            count += "simd_count" in text and "simd_count 0" not in text
+    return count
 
 
 def survey() -> dict[str, Any]:
@@ -233,9 +238,8 @@ def survey() -> dict[str, Any]:
         "ports": ports(),
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         "accelerators": nvidia_models(),
-        "driver": first_line("/proc/driver/nvidia/version"),
         "amd": amd_devices(),
-        "user_namespaces": bool(output_lines("unshare", "--user", "--map-root-user", "echo", "yes")),
+        "user_namespaces": has_user_namespaces(),
         "modules": modules(),
         "scratch_there": scratch(),
     }
@@ -247,14 +251,8 @@ _MODULES = re.compile(
     r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M
 )
 _SCRATCH = (
-    "/scratch",
-    "/local/scratch",
-    "/localscratch",
-    "/lscratch",
-    "/mnt/scratch",
-    "/local",
-    "$SCRATCH",
-    "$TMPDIR",
+    *("/scratch", "/local/scratch", "/localscratch", "/lscratch", "/mnt/scratch", "/local"),
+    *("$SCRATCH", "$TMPDIR"),
 )
 _SYSTEMS = ("", "/tmp", "/var/tmp")  # noqa: S108 (names that are passed over)
 
@@ -299,7 +297,6 @@ def ports() -> list[dict[str, Any]]:
                 "layer": first_line(folder + "/link_layer"),
                 "state": first_line(folder + "/state"),
                 "rate": first_line(folder + "/rate"),
-                "interfaces": names("/sys/class/infiniband/" + device + "/device/net"),
             }
         )
     return rows
@@ -328,14 +325,11 @@ def scratch() -> dict[str, int]:
     return free_bytes
 
 
-def output_lines(*command: str) -> list[str]:
-    """Return the output lines of a program, [] if it is absent or fails."""
+def has_user_namespaces() -> bool:
+    """Return whether programs may make user namespaces."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        run = _run(*command)
-        return (
-            [line.strip() for line in run.stdout.splitlines() if line.strip()] if run.returncode == 0 else []
-        )
-    return []
+        return _run("unshare", "--user", "--map-root-user", "true").returncode == 0
+    return False
 
 
 def first_line(path: str) -> str | None:
@@ -343,15 +337,6 @@ def first_line(path: str) -> str | None:
     with contextlib.suppress(OSError, UnicodeDecodeError), open(path) as file:
         return file.readline().strip() or None
     return None
-
-
-def _contents(pattern: str) -> list[str]:
-    """Return the content of all readable files that match a pattern."""
-    texts = []
-    for path in glob.glob(pattern):
-        with contextlib.suppress(OSError), open(path) as file:
-            texts.append(file.read())
-    return texts
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -76,7 +76,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         yield check(
             "setup",
             "all lines run",
-            lambda report: _setup(*report["setup"]) if report["setup"] else None,
+            _setup,
             f"{file}: setup: correct the line",
         )
     if site.device == "cuda":
@@ -104,14 +104,14 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         blind = [report["host"] for report in reports if not report["fuse"]]
         yield (
             warn("fuse", "no-fuse", f"{join_hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless "
-                 "Apptainer is installed setuid, every rank unpacks its whole image first", hosts=blind)
+                 "Apptainer is installed setuid, every rank unpacks its whole image first")
             if blind
             else ok("fuse", "images are opened in place")
         )  # fmt: skip
         yield check(
             "binds",
             "are there",
-            lambda report: _binds(report["binds"]) if report["binds"] else None,
+            _binds,
             f"{file}: binds: name what every node has",
         )
     if site.launcher != "local":
@@ -133,7 +133,6 @@ def check_file_locks(reports: Sequence[Report]) -> Finding:
             "no-file-locks",
             f"a lock held here does not hold on {join_hosts(hosts)} ({answers}); before you restart after an "
             "interruption, check with squeue --me that no job is left",
-            hosts=hosts,
         )
     if not checked:
         return warn("file locks", "results-unseen", "no node sees results/, so they were not checked")
@@ -149,7 +148,7 @@ def check_clocks(reports: Sequence[Report]) -> Finding:
     verdict = fail if max(map(abs, far.values())) > CLOCK_FAIL_S else warn
     offsets = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
     text = f"{offsets} against this host; Snakemake compares dates of files: set the clocks (NTP)"
-    return verdict("clocks", "clocks-apart", text, apart_s=far)
+    return verdict("clocks", "clocks-apart", text)
 
 
 def _over_nodes(
@@ -166,13 +165,11 @@ def _over_nodes(
     if not bad:
         return ok(subject, good)
     text = "; ".join([*(f"{join_hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
-    return fail(
-        subject, next(iter(bad)).code, text, complaints={host: note for host, note in complaints if note}
-    )
+    return fail(subject, next(iter(bad)).code, text)
 
 
 def _not_writable(problem: str, error: str | None) -> Note | None:
-    return Note("not-writable", f"{problem}: {error}", error=error) if error else None
+    return Note("not-writable", f"{problem}: {error}") if error else None
 
 
 def _python(report: Report, python: str, version: str) -> Note | None:
@@ -182,20 +179,24 @@ def _python(report: Report, python: str, version: str) -> Note | None:
     if node_version == version:
         return None
     text = f"it is Python {node_version} on the node, {version} on this host"
-    return Note("other-python", text, there=node_version, here=version)
+    return Note("other-python", text)
 
 
 def _processors(report: Report, site: Site) -> Note | None:
     count = report["processors"]
-    return Note("too-few-processors", f"has {count}", count=count) if count < site.cores else None
+    return Note("too-few-processors", f"has {count}") if count < site.cores else None
 
 
-def _setup(line: str, error: str) -> Note:
-    return Note("setup-fails", f"'{line}' fails: {error}", line=line, error=error)
+def _setup(report: Report) -> Note | None:
+    if report["setup"] is None:
+        return None
+    line, error = report["setup"]
+    return Note("setup-fails", f"'{line}' fails: {error}")
 
 
-def _binds(absent: Sequence[str]) -> Note:
-    return Note("missing-folder", f"has no {', '.join(absent)}", folders=list(absent))
+def _binds(report: Report) -> Note | None:
+    absent = report["binds"]
+    return Note("missing-folder", f"has no {', '.join(absent)}") if absent else None
 
 
 def _cache(report: Report, site: Site) -> Note | None:
@@ -209,9 +210,9 @@ def _interface(report: Report, site: Site) -> Note | None:
     names = ", ".join(name if address else f"{name} (no IPv4)" for name, address in interfaces.items())
     for name in site.interfaces:
         if name not in interfaces:
-            return Note("no-interface", f"has no {name}; it has {names}", interfaces=interfaces)
+            return Note("no-interface", f"has no {name}; it has {names}")
         if not interfaces[name]:
-            return Note("no-address", f"{name} has no IPv4 address; it has {names}", interfaces=interfaces)
+            return Note("no-address", f"{name} has no IPv4 address; it has {names}")
     return None
 
 
@@ -223,4 +224,4 @@ def _needed_devices(site: Site) -> int:
 def _devices(report: Report, site: Site) -> Note | None:
     count, error = report["devices"]
     text = f"has {count}{f' ({error})' if error else ''}"
-    return Note("too-few-devices", text, count=count, error=error) if count < _needed_devices(site) else None
+    return Note("too-few-devices", text) if count < _needed_devices(site) else None

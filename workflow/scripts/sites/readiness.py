@@ -161,13 +161,8 @@ def check_virtual(site: Site) -> None:
     running = virtual.running_cluster()
     if running is None:
         hint = f"start it: {virtual.command_for(site)}"
-        raise InputError(
-            "not-running",
-            "the virtual cluster is not running",
-            file=site.file,
-            key="placement",
-            hint=hint,
-        )
+        problem = "the virtual cluster is not running"
+        raise InputError("not-running", problem, file=site.file, key="placement", hint=hint)
     shares = [running.share_of(node) for node in range(1, min(site.nodes, running.nodes) + 1)]
     common_share, node_shares = as_settings([share for share in shares if share])
     comparisons: dict[str, tuple[Any, Any]] = {
@@ -183,11 +178,6 @@ def check_virtual(site: Site) -> None:
     for key, (value, actual) in comparisons.items():
         enough = key in ("nodes", "devices_per_node") and actual > value
         if actual != value and not enough:
-            raise InputError(
-                "other-cluster",
-                f"is {value}, but {actual} in the running virtual cluster",
-                file=site.file,
-                key=key,
-                got=value,
-                hint=f"./ringside cluster down, then {virtual.command_for(site)}",
-            )
+            problem = f"is {value}, but {actual} in the running virtual cluster"
+            hint = f"./ringside cluster down, then {virtual.command_for(site)}"
+            raise InputError("other-cluster", problem, file=site.file, key=key, hint=hint)

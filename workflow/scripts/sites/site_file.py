@@ -13,10 +13,11 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path, dump_line
-from common.shell import Unanswered
+from common.shell import Unanswered, capture
 from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
@@ -84,15 +85,7 @@ def _mpi() -> list[str]:
     """Return srun's types of MPI, [] if it does not answer. Some versions list them on standard error."""
     command = ["srun", "--mpi=list"]
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=slurm.PATIENCE_S,
-            env=outside(),
-        )
+        result = capture(command, timeout=slurm.PATIENCE_S, env=outside())
     except (OSError, subprocess.TimeoutExpired):
         return []
     return slurm.parse_mpi_types(result.stdout + result.stderr)
@@ -139,14 +132,9 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
 
 def machine(name: str) -> str:
     """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
-    question = {
-        "checkout": str(CHECKOUT),
-        "results": str(CHECKOUT),
-        "cache": str(CHECKOUT),
-        "lock": "",
-        "scratch": None,
-    }
-    reports = ask_here({**question, "setup": [], "device": "cuda", "binds": [], "survey": True})
+    question: dict[str, Any] = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
+    question |= {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
+    reports = ask_here(question)
     if not reports:
         problem = "this machine cannot be queried"
         raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
@@ -158,10 +146,8 @@ def _head(name: str, sources: str, unseen: str = "") -> str:
     lines = [
         f"Written by ringside site {name} on {today} from {sources}. Each line says where its value is from.",
         *([unseen] if unseen else []),
-        (
-            "ASSUMED values could not be measured: check these lines first. config/sites/slurm-example.yaml "
-            "explains every key."
-        ),
+        "ASSUMED values could not be measured: check these lines first.",
+        "config/sites/slurm-example.yaml explains every key.",
     ]
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))
 
@@ -173,12 +159,8 @@ def text(head: str, sections: Sequence[Section]) -> str:
         lines = [f"# {section.title}"] if section.title else []
         lines += [f"{section.under}:"] if section.under else []
         for entry in section.entries:
-            line = (
-                ("  " if section.under else "")
-                + ("" if entry.stated else "# ")
-                + dump_line(entry.key, entry.value)
-            )
-            lines += _commented(line, entry.source)
+            start = ("  " if section.under else "") + ("" if entry.stated else "# ")
+            lines += _commented(start + dump_line(entry.key, entry.value), entry.source)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -242,21 +224,16 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
         try:
             written, unseen = cluster(name, partition)
         except Unanswered as error:
-            raise InputError(
-                "scheduler-silent",
-                f"Slurm is here, but does not answer ({error})",
-                hint=f"run it on a login node, or for this machine alone: {here_alone}",
-            ) from None
+            problem = f"Slurm is here, but does not answer ({error})"
+            hint = f"run it on a login node, or for this machine alone: {here_alone}"
+            raise InputError("scheduler-silent", problem, hint=hint) from None
     elif partition:
         code = "conflicting-keys" if local else "not-installed"
         problem = "cannot be combined with --local" if local else "Slurm is not on this machine (sinfo)"
         raise InputError(code, problem, file="--partition", got=partition)
     elif shutil.which("oarnodes") and not local:
-        raise InputError(
-            "not-possible-here",
-            "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line",
-            hint=f"for this machine alone: {here_alone}",
-        )
+        problem = "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line"
+        raise InputError("not-possible-here", problem, hint=f"for this machine alone: {here_alone}")
     else:
         written = machine(name)
     loaded(name, written)

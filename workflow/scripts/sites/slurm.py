@@ -5,25 +5,17 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from common.errors import InputError
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Unanswered, not_seen
+from common.shell import UNSEEN_STATUS, Unanswered, capture, not_seen
 
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
-_STATE = re.compile(r"([a-z_]+)(.*)")
-_UNUSABLE_STATES = (
-    "down",
-    "drained",
-    "draining",
-    "fail",
-    "failing",
-    "error",
-    "maint",
-    "unknown",
-    "inval",
-    "future",
-    "perfctrs",
+# What sinfo writes of nodes that jobs get, now or later. * is not responding, $ in maintenance (sinfo(1)).
+_USABLE_STATE = re.compile(
+    r"(?!(?:down|drained|draining|fail|failing|error|maint|unknown|inval|future|perfctrs)\b)[a-z_]+[^*$]*"
 )
 
 
@@ -45,9 +37,8 @@ class Node:
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs get the node, now or later. * is not responding, $ in maintenance (sinfo(1))."""
-        parts = _STATE.match(self.state)
-        return parts is not None and parts[1] not in _UNUSABLE_STATES and not set(parts[2]) & set("*$")
+        """Whether jobs get the node, now or later."""
+        return _USABLE_STATE.fullmatch(self.state) is not None
 
     @property
     def is_idle(self) -> bool:
@@ -58,15 +49,7 @@ class Node:
 def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
     """Return the output of a Slurm client. Raise Unanswered if it is absent, fails or does not answer."""
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=patience_s,
-            env=client_environment(),
-        )
+        result = capture(command, timeout=patience_s, env=client_environment())
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
     except subprocess.TimeoutExpired:
@@ -83,15 +66,10 @@ def unseen_folder_reason(job: str) -> Note | None:
     except Unanswered:
         return None
     job_fields = parse_fields(answer)
-    unseen = job_fields.get("JobState") == "FAILED" and job_fields.get("ExitCode") in (
-        f"{UNSEEN_STATUS}:0",
-        _NO_OUTPUT,
-    )
-    return (
-        not_seen(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
-        if unseen
-        else None
-    )
+    codes = (f"{UNSEEN_STATUS}:0", _NO_OUTPUT)
+    if job_fields.get("JobState") != "FAILED" or job_fields.get("ExitCode") not in codes:
+        return None
+    return not_seen(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
 
 
 def client_environment() -> dict[str, str]:
@@ -114,6 +92,32 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
     """Parse `scontrol show partition --oneliner`: name -> its fields."""
     rows = map(parse_fields, text.splitlines())
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
+
+
+def choose_partition(
+    partitions: Mapping[str, Mapping[str, str]], requested: str, file: str, key: str = ""
+) -> Mapping[str, str]:
+    """Return the fields of the partition `requested`, the first of several, or of the default for "".
+
+    Raises:
+        InputError: If there is no such partition, or it is not up; `file` and `key` say who requested it.
+    """
+    place: dict[str, Any] = {"file": file, "key": key, "expected": list(partitions) or "a partition"}
+    names = (
+        requested.split(",")
+        if requested
+        else [n for n, row in partitions.items() if row.get("Default") == "YES"]
+    )
+    if not names:
+        raise InputError("missing-key", "is absent, and Slurm has no default", **place)
+    for name in names:
+        if name not in partitions:
+            raise InputError("unknown-name", f"'{name}' is unknown to Slurm", got=name, **place)
+    row = partitions[names[0]]
+    if (state := row.get("State", "UP")) != "UP":
+        hint = "wait, or name another"
+        raise InputError("partition-down", f"'{names[0]}' is {state}", got=state, hint=hint, **place)
+    return row
 
 
 def parse_fields(line: str) -> dict[str, str]:
@@ -185,18 +189,15 @@ def has_accounting(config: Mapping[str, str]) -> bool:
     return config.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none")
 
 
+def rations_memory(config: Mapping[str, str]) -> bool:
+    """Return whether Slurm gives a job only the memory that it asks for."""
+    return "MEMORY" in config.get("SelectTypeParameters", "").upper()
+
+
 def user_accounts(user: str) -> list[str]:
     """Return the accounts that `user` may charge, from slurmdbd."""
-    command = [
-        "sacctmgr",
-        "--noheader",
-        "--parsable2",
-        "show",
-        "associations",
-        f"user={user}",
-        "format=account",
-    ]
-    return sorted(set(run_client(*command).split()))
+    query = ("show", "associations", f"user={user}", "format=account")
+    return sorted(set(run_client("sacctmgr", "--noheader", "--parsable2", *query).split()))
 
 
 def default_account(user: str) -> str | None:

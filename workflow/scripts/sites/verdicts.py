@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from common.errors import InputError
 from common.files import display_path
-from common.notes import Note
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
@@ -27,39 +26,30 @@ STATUS_COMMAND = "slurm-status-command"
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the doctor: verdict (ok, warn or FAIL), subject, and text with result and advice."""
+    """A line of the doctor: verdict (ok, warn or FAIL), subject, code, and text with result and advice."""
 
     verdict: str
     subject: str
-    text: Note
-
-    @property
-    def code(self) -> str:
-        """Kind of the finding: ok, or the problem."""
-        return self.text.code
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts of the finding, unformatted."""
-        return self.text.facts
+    code: str
+    text: str
 
     def __str__(self) -> str:
         return f"{self.verdict:4}  {self.subject}: {self.text}"
 
 
-def ok(subject: str, text: str, **facts: Any) -> Finding:
+def ok(subject: str, text: str) -> Finding:
     """Return a finding without a problem."""
-    return Finding("ok", subject, Note("ok", text, **facts))
+    return Finding("ok", subject, "ok", text)
 
 
-def warn(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """Return a finding of a problem with which runs still work."""
-    return Finding("warn", subject, Note(code, text, **facts))
+def warn(subject: str, code: str, text: str) -> Finding:
+    """Return a finding of a problem with which runs still work; `code` is the kind of problem."""
+    return Finding("warn", subject, code, text)
 
 
-def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """Return a finding of a problem with which runs fail."""
-    return Finding("FAIL", subject, Note(code, text, **facts))
+def fail(subject: str, code: str, text: str) -> Finding:
+    """Return a finding of a problem with which runs fail; `code` is the kind of problem."""
+    return Finding("FAIL", subject, code, text)
 
 
 def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
@@ -76,8 +66,8 @@ def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/s
             f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a "
             "file system that all nodes share"
         )
-        return warn(subject, "in-memory", text, folder=str(folder), file_system=kind)
-    return ok(subject, f"{folder} lies on {kind}", file_system=kind)
+        return warn(subject, "in-memory", text)
+    return ok(subject, f"{folder} lies on {kind}")
 
 
 def check_job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
@@ -85,63 +75,40 @@ def check_job_status(config: Mapping[str, str], written: str | None, profile: Pa
 
     `written` is the profile's slurm-status-command.
     """
-    subject, line = "status of jobs", f"{display_path(profile)}: {STATUS_COMMAND}"
-    accounts = slurm.has_accounting(config)
+    subject, accounts = "status of jobs", slurm.has_accounting(config)
     used = written or ("sacct" if sacct else "squeue")
-    setting = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
+    setting = f"{display_path(profile)}: {STATUS_COMMAND}: {used}{'' if written else ', since it is absent'}"
     age_s = slurm.parse_time_s(config.get("MinJobAge", "")) or 0.0
     if used == "sacct" and not accounts:
-        return fail(
-            subject,
-            "no-accounts",
-            f"{setting}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would "
-            f"wait forever; set {STATUS_COMMAND}: squeue",
-            advice="squeue",
-        )
+        text = f"{setting}, but this cluster keeps no accounts; set {STATUS_COMMAND}: squeue"
+        return fail(subject, "no-accounts", text)
     if used == "sacct" and not sacct:
         text = f"{setting}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
-        return fail(subject, "not-installed", text, program="sacct", advice="squeue")
+        return fail(subject, "not-installed", text)
     if used == "squeue" and age_s < MIN_JOB_AGE_S:
-        advice = "sacct" if accounts and sacct else "./ringside submit"
         hint = (
             f"set {STATUS_COMMAND}: sacct"
-            if advice == "sacct"
+            if accounts and sacct
             else f"use ./ringside submit, or ask the administrators for MinJobAge={MIN_JOB_AGE_S} or more"
         )
         text = f"{setting}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {hint}"
-        return fail(subject, "forgets-jobs", text, min_job_age_s=age_s, advice=advice)
-    return ok(subject, setting + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
+        return fail(subject, "forgets-jobs", text)
+    return ok(subject, setting)
 
 
 def check_partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
     """Check the partition of jobs; return the finding and the partition's name, None if it cannot be used."""
-    requested = site.scheduler.partition
-    choices, key = ", ".join(partitions) or "none", f"{display_path(site.file)}: scheduler.partition"
-    if requested is None:
-        default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
-        if default is None:
-            text = f"{key}: is absent, and Slurm has no default; expected one of {choices}"
-            return fail("partition", "missing-key", text, expected=list(partitions)), None
-        requested = default
-    for name in requested.split(","):
-        if name not in partitions:
-            text = f"{key}: '{name}' is unknown; expected one of {choices}"
-            return fail("partition", "unknown-name", text, got=name, expected=list(partitions)), None
-    name = requested.split(",")[0]
-    row = partitions[name]
-    if row.get("State", "UP") != "UP":
-        text = f"{name} is {row['State']}; wait, or name another in {key} ({choices})"
-        return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
-    allowed = row.get("AllowAccounts", "ALL")
-    if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
-        text = (
-            f"{display_path(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; "
-            f"expected {allowed}"
-        )
-        return fail(
-            "partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed
-        ), None
-    return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
+    requested, account = site.scheduler.partition or "", site.scheduler.account
+    try:
+        row = slurm.choose_partition(partitions, requested, display_path(site.file), "scheduler.partition")
+    except InputError as error:
+        return fail("partition", error.code, str(error)), None
+    name, allowed = row["PartitionName"], row.get("AllowAccounts", "ALL")
+    if account and allowed != "ALL" and account not in allowed.split(","):
+        file = display_path(site.file)
+        text = f"{file}: scheduler.account: '{account}' may not use {name}; expected {allowed}"
+        return fail("partition", "account-not-allowed", text), None
+    return ok("partition", name + ("" if requested else ", the default")), name
 
 
 def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
@@ -157,11 +124,10 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
                 f"{file}: scheduler.{key}: {join_hosts(unknown)} unknown to Slurm; "
                 f"it has {join_hosts(all_nodes)}"
             )
-            return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
+            return fail("nodes", "unknown-name", text)
     candidates = eligible_nodes(partition_nodes, site)
     usable = [node for node in candidates if node.is_usable]
     unusable = [node for node in candidates if not node.is_usable]
-    unusable_names = [node.name for node in unusable]
     states = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in unusable)
     idle = sum(node.is_idle for node in usable)
     gpus = f" with {site.devices_per_node} GPUs or more" if site.devices_per_node else ""
@@ -175,13 +141,11 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
             f"{file}: nodes: is {site.nodes}, but {len(usable)} are "
             f"usable{gpus}{f' ({states})' if unusable else ''}; {advice}"
         )
-        facts = {"usable": len(usable), "wanted": site.nodes, "unusable": unusable_names}
-        return fail("nodes", "too-few-nodes", text, **facts)
+        return fail("nodes", "too-few-nodes", text)
     summary = f"{len(usable)} are usable{gpus}, {idle} idle; a run may have {site.nodes}"
-    facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
     if unusable and len(states) < MAX_STATES_LENGTH:
-        return warn("nodes", "nodes-unusable", f"{summary}; {states}", **facts, unusable=unusable_names)
-    return ok("nodes", summary, **facts)
+        return warn("nodes", "nodes-unusable", f"{summary}; {states}")
+    return ok("nodes", summary)
 
 
 def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
@@ -223,14 +187,14 @@ def check_gpus(partition_nodes: Sequence[Node], site: Site) -> Finding:
         types = dict.fromkeys(kind for node in eligible for kind in gpus[node.name][1])
         words = f" ({', '.join(types)})" if types else ""
         text = f"{requested} or more{words} on {len(eligible)} nodes; a job asks for {requested} on each"
-        return ok("GPUs in Slurm", text, types=list(types))
+        return ok("GPUs in Slurm", text)
     largest = max((count for count, _ in gpus.values()), default=0)
     expected = f"at most {largest}" if largest else "a partition with GPUs"
     text = (
         f"{display_path(site.file)}: devices_per_node: is {requested}, but no node has more than {largest} "
         f"(sinfo --format=%G); expected {expected}"
     )
-    return fail("GPUs in Slurm", "too-few-devices", text, asked=requested, most=largest)
+    return fail("GPUs in Slurm", "too-few-devices", text)
 
 
 def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
@@ -242,75 +206,34 @@ def check_processors(candidates: Sequence[Node], site: Site) -> Finding:
             "too-few-processors",
             f"{display_path(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} "
             f"(sinfo --format=%c); expected at most {least.processors}",
-            node=least.name,
-            processors=least.processors,
         )
     return ok("processors", f"{least.processors if least else '?'} or more on a node, cores is {site.cores}")
-
-
-@dataclass(frozen=True)
-class _TimeRequest:
-    """The time that a kind of job asks for.
-
-    Attributes:
-        job_kind: run or block.
-        key: Key of the site file that sets it.
-        text: The time as a sum, for messages.
-        limit_s: The time, s.
-        margin_s: How much of it is not the key's, s.
-    """
-
-    job_kind: str
-    key: str
-    text: str
-    limit_s: float
-    margin_s: float
 
 
 def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
     file, most_s = display_path(site.file), slurm.parse_time_s(row.get("MaxTime", ""))
+    margin_s = JOB_MARGIN_S + site.wait_for_quiet
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
-    block_s, waits = (
-        float(site.scheduler.block_limit_s),
-        f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else "",
-    )
-    requests = [
-        _TimeRequest(
-            "run",
-            "time_limit_s",
-            f"{site.time_limit_s:g} + {waits}{JOB_MARGIN_S} s",
-            run_s,
-            JOB_MARGIN_S + site.wait_for_quiet,
-        ),
-        _TimeRequest("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
-    ]
+    block_s = float(site.scheduler.block_limit_s)
     findings = []
-    for request in requests:
-        if most_s is not None and request.limit_s > most_s:
-            expected_s = math.floor(most_s / 60) * 60 - request.margin_s
+    # Kind of a job, the key that sets its time, the time, and how much of it is not the key's.
+    for job_kind, key, asked_s, further_s in (
+        ("run", "time_limit_s", run_s, margin_s),
+        ("block", "scheduler.block_limit_s", block_s, 0),
+        ("build", "scheduler.build_on", BUILD_MINUTES * 60.0 * (site.scheduler.build_on == "job"), 0),
+    ):
+        if most_s is not None and asked_s > most_s:
+            expected_s = math.floor(most_s / 60) * 60 - further_s
+            expected = "expected login" if job_kind == "build" else f"expected at most {expected_s:g}"
             text = (
-                f"{file}: {request.key}: a job asks for {request.text}, but {row['PartitionName']} gives "
-                f"{most_s:g} s (MaxTime) and would let it wait forever; expected at most {expected_s:g}"
+                f"{file}: {key}: a {job_kind}'s job asks for {asked_s:g} s, but {row['PartitionName']} gives "
+                f"{most_s:g} s (MaxTime) and would let it wait forever; {expected}"
             )
-            facts = {
-                "key": request.key,
-                "asked_s": request.limit_s,
-                "most_s": most_s,
-                "expected_s": expected_s,
-            }
-            findings.append(fail(f"time of a {request.job_kind}", "time-limit", text, **facts))
-    if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
-        text = (
-            f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set "
-            "scheduler.build_on: login"
-        )
-        text = f"{file}: scheduler.build_on: {text}"
-        findings.append(fail("time of a build", "time-limit", text, key="scheduler.build_on", most_s=most_s))
+            findings.append(fail(f"time of a {job_kind}", "time-limit", text))
     max_time = "no limit" if most_s is None else f"{most_s:g} s"
-    return findings or [
-        ok("time", f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}")
-    ]
+    text = f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}"
+    return findings or [ok("time", text)]
 
 
 def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
@@ -321,7 +244,6 @@ def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
     """
     timeout_s = slurm.parse_time_s(config.get("SlurmdTimeout", "0")) or None
     repeated = timeout_s is not None and timeout_s <= site.time_limit_s
-    facts = {"time_limit_s": site.time_limit_s, "slurmd_timeout_s": timeout_s, "repeated": repeated}
     if timeout_s is None:
         text = "Slurm never gives one up (SlurmdTimeout 0): its run is recorded as timeout"
     elif repeated:
@@ -331,7 +253,7 @@ def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
             f"time_limit_s {site.time_limit_s:g} s ends a run before SlurmdTimeout ({timeout_s:g} s): a run "
             "whose node is lost may be recorded as timeout instead of repeated"
         )
-    return ok("lost node", text, **facts)
+    return ok("lost node", text)
 
 
 def check_memory(
@@ -347,8 +269,8 @@ def check_memory(
     )
     if requested_mb is not None and requested_mb > max_mb:
         text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
-        return fail("memory", "too-little-memory", text, asked_mb=requested_mb, most_mb=max_mb)
-    if requested_mb is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
+        return fail("memory", "too-little-memory", text)
+    if requested_mb is not None or not slurm.rations_memory(config):
         return ok("memory", f"{requested_mb} MB a node" if requested_mb else "is not limited by Slurm")
     per_node, per_cpu = (
         slurm.parse_number(row.get(name, "")) or slurm.parse_number(config.get(name, ""))
@@ -361,8 +283,6 @@ def check_memory(
             "memory-not-asked",
             f"{key}: is absent, and Slurm gives {default_mb} MB a node then; {site.ranks_per_node} ranks "
             f"may need more; set it (a node has {node_mb})",
-            given_mb=default_mb,
-            node_mb=node_mb,
         )
     return ok("memory", f"{default_mb} MB a node by default" if default_mb else "all of a node by default")
 
@@ -380,7 +300,7 @@ def check_account(config: Mapping[str, str], mine: Sequence[str] | None, site: S
     verdict = fail if enforced else warn
     if requested is not None and requested not in mine:
         text = f"{key}: '{requested}' is none of yours; expected one of {', '.join(mine) or 'none'}"
-        return verdict("account", "unknown-name", text, got=requested, expected=list(mine))
+        return verdict("account", "unknown-name", text)
     if requested is None and not mine:
         text = "you have none here, and jobs need one; ask the administrators"
         return verdict("account", "no-account", text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.errors import InputError
+from common.shell import capture
 from declared.site import Site
 from declared.virtual import Settings, from_json, shaping
 
@@ -113,15 +114,7 @@ def succeeds(*command: str) -> bool:
 
 def run(*command: str) -> str:
     """Return the output of a command. Raise InputError if it fails."""
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=_variables(),
-    )
+    result = capture(command, env=_variables())
     if result.returncode:
         messages = (result.stderr or result.stdout).strip().splitlines() or [f"status {result.returncode}"]
         raise InputError(

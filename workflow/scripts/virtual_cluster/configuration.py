@@ -43,7 +43,7 @@ def slurm_conf(settings: Settings, state: Path) -> str:
         settings=settings,
         state=state,
         nodes=nodes,
-        host=_host(),
+        host=socket.gethostname().split(".")[0],
         login=LOGIN,
     )
 
@@ -142,7 +142,3 @@ def _gpu_words(settings: Settings, node: int) -> str:
     return (
         f"Sockets={n_sockets} CoresPerSocket={n_cores // n_sockets} Gres=gpu:{kind}{settings.gpus_per_node} "
     )
-
-
-def _host() -> str:
-    return socket.gethostname().split(".")[0]

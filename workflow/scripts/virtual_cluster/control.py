@@ -94,12 +94,8 @@ def refuse_busy() -> None:
     """Raise InputError while jobs wait or run on the cluster."""
     settings = running_cluster()
     if settings is not None and (left := SCHEDULERS[settings.scheduler].jobs()):
-        raise InputError(
-            "jobs-left",
-            f"the virtual cluster has jobs that wait or run ({', '.join(left)})",
-            got=left,
-            hint="let them end, or ./ringside cluster down --force",
-        )
+        problem = f"the virtual cluster has jobs that wait or run ({', '.join(left)})"
+        raise InputError("jobs-left", problem, hint="let them end, or ./ringside cluster down --force")
 
 
 def start(

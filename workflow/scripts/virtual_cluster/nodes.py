@@ -1,11 +1,11 @@
 """Build a node of the virtual cluster: a network namespace with a shaped link and control groups."""
 
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.files import write_text
+from common.shell import capture
 from declared.virtual import LOGIN, Settings, address
 from sites.virtual import NAMESPACE, STATE, run, shape_link, succeeds
 from virtual_cluster.limits import Limits
@@ -80,8 +80,6 @@ def remove_all() -> None:
 
 def _links() -> list[str]:
     """Return the bridge and the links outside namespaces, of which a killed start leaves some."""
-    output = subprocess.run(
-        ["ip", "-oneline", "link"], capture_output=True, text=True, errors="replace", check=False
-    ).stdout
+    output = capture(["ip", "-oneline", "link"]).stdout
     names = [line.split(":")[1].strip().split("@")[0] for line in output.splitlines()]
     return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]

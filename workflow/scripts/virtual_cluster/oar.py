@@ -10,10 +10,10 @@ import pwd
 import re
 import secrets
 import shutil
-import subprocess
 from pathlib import Path
 
 from common.errors import InputError
+from common.shell import capture
 from declared.virtual import LOGIN, SUBNET, Settings
 from sites.virtual import CONTROLLER, STATE, run, succeeds
 from virtual_cluster import daemons, nodes
@@ -140,16 +140,12 @@ def ready(settings: Settings) -> bool:
 def alive() -> set[str]:
     """Return the nodes that OAR lists as alive."""
     command = ["oarnodes", "--sql", "state = 'Alive'", "-l"]
-    return set(
-        subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stdout.split()
-    )
+    return set(capture(command).stdout.split())
 
 
 def jobs() -> list[str]:
     """Return the numbers of jobs that wait or run."""
-    output = subprocess.run(
-        ["oarstat"], capture_output=True, text=True, errors="replace", check=False, timeout=30
-    ).stdout
+    output = capture(["oarstat"], timeout=30).stdout
     return re.findall(r"^(\d+)\s", output, re.MULTILINE)
 
 

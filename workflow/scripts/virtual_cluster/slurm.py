@@ -4,10 +4,10 @@ Slurmdbd and MariaDB for accounting.
 """
 
 import secrets
-import subprocess
 
 from common.errors import InputError
 from common.files import write_text
+from common.shell import capture
 from declared.virtual import Settings, from_json
 from sites.virtual import STATE, read_state, run, succeeds
 from virtual_cluster import daemons, limits, nodes
@@ -90,9 +90,7 @@ def finish(settings: Settings) -> None:
 
 def ready(settings: Settings) -> bool:
     """Return whether all nodes are idle."""
-    done = subprocess.run(
-        ["sinfo", "-h", "-N", "-o", "%N %t"], capture_output=True, text=True, errors="replace", check=False
-    )
+    done = capture(["sinfo", "-h", "-N", "-o", "%N %t"])
     rows = [line.split() for line in done.stdout.splitlines()]
     return {name for name, state in rows if state == "idle"} == set(settings.names)
 
@@ -100,9 +98,7 @@ def ready(settings: Settings) -> bool:
 def jobs() -> list[str]:
     """Return the numbers of jobs that wait or run."""
     command = ["squeue", "--noheader", "--format=%i"]
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, timeout=30
-    ).stdout.split()
+    return capture(command, timeout=30).stdout.split()
 
 
 def remove() -> bool:
