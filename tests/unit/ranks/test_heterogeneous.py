@@ -70,17 +70,6 @@ def test_heterogeneous_accumulation_trains_like_whole_batches(trainings: Trainin
     assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels), reference, 1e-5)
 
 
-def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Trainings) -> None:
-    levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
-    folder = trainings.train("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels)
-    data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
-    seen = [np.load(folder / f"seen.{rank}.npy") for rank in (0, 1)]
-    assert [len(part) for part in seen] == [24 * 45, 24 * 19]
-    assert sorted(image.tobytes() for part in seen for image in part) == sorted(
-        image.tobytes() for image in data
-    )
-
-
 def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> None:
     """The first means are of values before any normalization, so they are the ranks' averages by samples.
 
