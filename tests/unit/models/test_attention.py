@@ -1,14 +1,12 @@
 """Attention at the level of the operator: fused and unfused kernels give the same outputs and gradients."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from launchers.launch import SCRIPTS
+from support.programs import printed
 
 TOLERANCE = 1e-5  # of float32, relative to the largest gradient
 PROGRAM, LOWERED = (Path(__file__).with_name(name) for name in ("attended.py", "lowered_attention.py"))
@@ -16,24 +14,10 @@ PROGRAM, LOWERED = (Path(__file__).with_name(name) for name in ("attended.py", "
 N_ARRAYS = {"causal": 10, "all": 10, "cross": 11, "grouped": 6}
 
 
-def run_in(environment: dict[str, Any], *arguments: str) -> str:
-    """Run a program of this folder in a framework's environment, and return what it prints."""
-    done = subprocess.run(
-        [environment["python"]["executable"], *arguments],
-        env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_kernels_of_attention_agree_with_the_formula(real: Any, tmp_path: Path) -> None:
     """Attention of other libraries is compared by whole models (test_libraries.py)."""
-    run_in(real("pytorch"), str(PROGRAM), str(tmp_path / "out.npz"))
-    with np.load(tmp_path / "out.npz") as saved:
-        arrays = {name: saved[name] for name in saved.files}
+    printed(real("pytorch"), PROGRAM, tmp_path / "out.npz")
+    arrays = dict(np.load(tmp_path / "out.npz"))
     for case, n_arrays in N_ARRAYS.items():
         own = [name for name in arrays if name.startswith(f"{case}.") and ".formula." not in name]
         assert {name.split(".")[1] for name in own} == {"flash attention", "unfused"}
@@ -49,7 +33,7 @@ def test_kernels_of_attention_agree_with_the_formula(real: Any, tmp_path: Path) 
 
 def test_jax_compiles_cudnn_attention_for_gpus(real: Any) -> None:
     """Also where heads are partitioned, for which the kernel's own partitioning fails."""
-    lowered = json.loads(run_in(real("jax"), str(LOWERED)))
+    lowered = json.loads(printed(real("jax"), str(LOWERED)))
     kernels = ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
     assert lowered["calls"] == {"data": kernels, "data, tensor": kernels}
     causes = (

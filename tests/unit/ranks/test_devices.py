@@ -15,6 +15,7 @@ import pytest
 from launchers.launch import SCRIPTS
 from ranks.worker import devices
 from ranks.worker.devices import DeviceCountError, device_indices, node_names, visible_names
+from support.programs import printed
 from support.ranks import on_ranks
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -279,13 +280,5 @@ def test_a_library_gets_what_the_rank_owns(
     environment: str, library: str, real: Callable[[str], Any]
 ) -> None:
     """It sees one accelerator, all four, or two; and it times algorithms of convolutions or not."""
-    done = subprocess.run(
-        [real(environment)["python"]["executable"], "-c", library + COUNTS],
-        env={"PYTHONPATH": str(SCRIPTS), "HOME": "/nonexistent"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes = json.loads(done.stdout.splitlines()[-1])
+    outcomes = json.loads(printed(real(environment), "-c", library + COUNTS).splitlines()[-1])
     assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError", "convolutions": True, "none": False}

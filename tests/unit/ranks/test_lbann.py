@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 
 from datasets.prepare import prepare
 from declared.frameworks import load_framework
-from launchers.launch import SCRIPTS
 from models.families.recurrent import translation
 from models.graph import Builder, Graph, Rotary, is_trained
 from models.initial import initial_weights
@@ -25,6 +22,7 @@ from ranks.frameworks.lbann.layers import _check_in_place, layers, model, save
 from ranks.frameworks.lbann.prototext import Word, text
 from ranks.frameworks.lbann.sequences import constants
 from ranks.worker.batches import split_of
+from support.programs import printed
 from support.prototexts import Fields, parsed
 
 THIS_FILE = Path(__file__)
@@ -175,17 +173,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, n
         files = {"weights": f"{folder / name}.npz", "prototext": f"{folder / name}.prototext"}
         cases[name] = {"graph": built_graph.to_json(), **files}
     (folder / "cases.json").write_text(json.dumps(cases))
-    environment = real("pytorch")
-    program = [environment["python"]["executable"], str(THIS_FILE.with_name("lbann_forward.py"))]
-    paths = os.pathsep.join(map(str, (SCRIPTS, THIS_FILE.parents[2])))
-    done = subprocess.run(
-        [*program, str(folder / "cases.json"), str(folder / "out.npz")],
-        env={**os.environ, **environment["variables"], "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    program = THIS_FILE.with_name("lbann_forward.py")
+    printed(real("pytorch"), program, folder / "cases.json", folder / "out.npz")
     return dict(np.load(folder / "out.npz"))
 
 

@@ -20,6 +20,7 @@ from ranks.worker import load, process
 from ranks.worker.context import Context, by_first_interface, from_environment
 from ranks.worker.group import Group
 from ranks.worker.node import memory_bytes
+from support.programs import printed
 
 RANK = """\
 import sys, tempfile, time
@@ -230,14 +231,7 @@ jax_training.at_end.clear()
 
 @pytest.mark.training
 def test_jax_gets_the_first_interface(real: Callable[[str], Any]) -> None:
-    done = subprocess.run(
-        [real("jax")["python"]["executable"], "-c", JAX],
-        env={"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "gloo by ib0; ib0\n", done.stderr
+    assert printed(real("jax"), "-c", JAX) == "gloo by ib0; ib0\n"
 
 
 LIMITED = """

@@ -22,6 +22,7 @@ from support.trainings import (
     TEMPORARY,
     Trainings,
     able,
+    assert_alike,
     assert_same,
     epochs,
     framework_params,
@@ -35,11 +36,7 @@ COMPARED = [name for name in SAME_WEIGHTS if name != "pytorch-single"]
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings) -> None:
     """Other frameworks accumulate as this one does: see the next test."""
     accumulated = trainings.train("pytorch-single", batch_size=16, sync_every=4)
-    after = weights(accumulated / "after.npz")
-    assert_same(after, trainings.weights("pytorch-single", batch_size=64), 1e-5)
-    before = weights(accumulated / "before.npz")
-    moved = max(float(np.abs(before[name] - weight).max()) for name, weight in after.items())
-    assert moved > 0.01, "it has trained at all"
+    assert_alike(accumulated, trainings.train("pytorch-single", batch_size=64), 1e-5, 0.01)
 
 
 @pytest.mark.parametrize("framework", framework_params(able(COMPARED, sync_every=5), DAILY))
@@ -87,11 +84,7 @@ TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0
 def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
     reference = trainings.train("pytorch-single", batch_size=64, **TOKENS)
     folder = trainings.train(framework, **of_64(framework), **TOKENS)
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
-    before = weights(reference / "before.npz")["embedding.table"]
-    assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, (
-        "it has trained at all"
-    )
+    assert_alike(folder, reference, 1e-4, 0.01)
     (row,), (reference_row,) = epochs(folder), epochs(reference)
     for part in ("train", "validation"):
         assert float(row[f"{part}_loss"]) == pytest.approx(float(reference_row[f"{part}_loss"]), rel=1e-4)
@@ -155,7 +148,7 @@ def test_other_tokens_and_loops_train_alike(
     }
     folder = trainings.train(framework, **{"batch_size": 64, **levels})
     reference = trainings.train("pytorch-single", **{**plain, "batch_size": 64})
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
+    assert_alike(folder, reference, 1e-4)
     for column in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
         values = [[float(row[column] or -1) for row in epochs(run)] for run in (folder, reference)]
         np.testing.assert_allclose(*values, atol=1e-3, err_msg=column)
@@ -232,7 +225,7 @@ def test_experts_train_and_drop_alike(trainings: Trainings, framework: str) -> N
     }
     reference = trainings.train("pytorch-single", batch_size=64, **levels)
     folder = trainings.train(framework, **of_64(framework), **levels)
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-6)
+    assert_alike(folder, reference, 1e-6)
     results = (json.loads((run / "result.json").read_text()) for run in (folder, reference))
     shares, expected = (result["ranks"][0]["dropped_token_shares"] for result in results)
     assert list(shares) == [f"block{n}_experts" for n in range(1, 5)]
@@ -336,7 +329,7 @@ def test_first_twenty_losses_agree(trainings: Trainings, recipe: str, framework:
     losses, expected = ([float(row["train_loss"]) for row in epochs(run)] for run in (folder, reference))
     assert len(expected) == 20 and np.ptp(expected) > 0.02, "the steps differ from each other"
     np.testing.assert_allclose(losses, expected, atol=1e-3, rtol=0)
-    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 2e-4)
+    assert_alike(folder, reference, 2e-4)
 
 
 @pytest.mark.parametrize("framework", framework_params(COMPARED, ("pytorch-ddp", "tensorflow-multiworker")))
@@ -418,7 +411,7 @@ def test_fsdp_shards_blocks_unevenly(trainings: Trainings) -> None:
         "epochs": 2,
     }
     actual, expected = (trainings.train(name, **levels) for name in ("pytorch-fsdp", "pytorch-ddp"))
-    assert_same(weights(actual / "after.npz"), weights(expected / "after.npz"), 1e-4)
+    assert_alike(actual, expected, 1e-4)
     for row, reference in zip(epochs(actual), epochs(expected), strict=True):
         assert float(row["validation_loss"]) == pytest.approx(float(reference["validation_loss"]), rel=1e-4)
         assert row["validation_accuracy"] == reference["validation_accuracy"]
@@ -575,4 +568,4 @@ def test_settings_follow_the_levels(
     )
     assert {name: value for name, value in after.items() if value != before[name]} == changed
     if "attention" in levels:
-        assert_same(weights(changed_run / "after.npz"), weights(plain / "after.npz"), 1e-4)
+        assert_alike(changed_run, plain, 1e-4)

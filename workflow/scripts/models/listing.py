@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from common.errors import InputError
@@ -66,35 +66,24 @@ def inputs_of(name: str, inputs: Mapping[str, Sequence[Samples]] = INPUTS) -> Se
     return inputs.get(models()[name].sample_kind) or next(iter(inputs.values()))
 
 
-def _built(
-    names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]
-) -> Iterator[tuple[str, Samples, Graph | str]]:
-    """Yield models for samples of their kinds, each with its graph, or the reason why there is none."""
-    for name in names:
-        for samples in inputs_of(name, inputs):
-            try:
-                yield name, samples, graph(name, *samples)
-            except ValueError as error:
-                yield name, samples, str(error)
-
-
 def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPUTS) -> str:
     """Return the table of the models for a terminal, with a legend and the reason for each row of dashes."""
     rows: list[tuple[str, ...]] = [HEADER]
     reasons: list[str] = []
-    for name, samples, model in _built(names, inputs):
-        if isinstance(model, Graph):
-            rows.append(format_row(name, samples))
-        else:
-            rows.append((*_describe(name, samples), *(DASH for _ in HEADER[3:])))
-            reasons.append(f"  {model}")
+    for name in names:
+        for samples in inputs_of(name, inputs):
+            try:
+                rows.append(format_row(name, samples))
+            except ValueError as error:
+                rows.append((*_describe(name, samples), *(DASH for _ in HEADER[3:])))
+                reasons.append(str(error))
     lines = ["  ".join(cells).rstrip() for cells in aligned(rows, left=[name in WORDS for name in HEADER])]
     titles = [
         f"{name}: {models()[name].title}" + f" ({models()[name].source})" * bool(models()[name].source)
         for name in names
     ]
-    dashes = [f"{DASH}: the model cannot be built for such samples:", *reasons] if reasons else []
-    return "\n".join([*lines, "", *LEGEND, *dashes, "", *titles])
+    dashes = [f"{DASH}: the model cannot be built for such samples:", *(f"  {reason}" for reason in reasons)]
+    return "\n".join([*lines, "", *LEGEND, *(dashes if reasons else []), "", *titles])
 
 
 def _describe(name: str, samples: Samples) -> tuple[str, str, str]:
@@ -142,13 +131,16 @@ def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]], own: 
     `own` has the titles of PyTorch modules of the user's own, whose sizes are unknown.
     """
     rows: list[dict[str, object]] = []
-    for name, samples, model in _built(names, inputs):
-        _, sample, classes = _describe(name, samples)
-        entry = {"model": name, "title": models()[name].title, "sample": sample, "classes": int(classes)}
-        sizes = {"reason": model}
-        if isinstance(model, Graph):
-            sizes = {key: getattr(model, key) for key in NUMBERS}
-        rows.append(entry | sizes)
+    for name in names:
+        for samples in inputs_of(name, inputs):
+            _, sample, classes = _describe(name, samples)
+            entry = {"model": name, "title": models()[name].title, "sample": sample, "classes": int(classes)}
+            try:
+                model = graph(name, *samples)
+            except ValueError as error:
+                rows.append({**entry, "reason": str(error)})
+                continue
+            rows.append(entry | {name: getattr(model, name) for name in NUMBERS})
     rows += [{"model": name, "title": title, "reason": UNKNOWN_SIZE} for name, title in own.items()]
     return json.dumps(rows, indent=2)
 
